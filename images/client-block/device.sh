@@ -9,7 +9,7 @@
 io_timeout=${MOORING_OPTION_IO_TIMEOUT:-300}
 case $io_timeout in
 *[!0-9]* | ??????*)
-    fail "io-timeout $io_timeout is not a number of seconds below 100000: write one, or 0 to wait for ever" ;;
+    fail "io-timeout $io_timeout is not a number of seconds below 100000: write one, or 0 to wait without limit" ;;
 esac
 
 # Mounts a device. Arguments: qemu's --blockdev, the message if the device can't be reached, and further options of

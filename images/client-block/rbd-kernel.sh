@@ -20,7 +20,7 @@ kernel_can() {
     # The kernel gets everything in one line, with blanks between the parts.
     case $pool$namespace$image in
     *[[:space:]]*)
-        lacking="names with a blank are not for the kernel: give pool, namespace or image another, or leave out"
+        lacking="the kernel takes no names with a blank: rename pool, namespace or image, or leave out"
         lacking="$lacking driver=kernel"
         return 1
         ;;

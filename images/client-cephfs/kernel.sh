@@ -5,7 +5,7 @@
 kernel_can() {
     case $monitors in
     *v[12]:*)
-        lacking="monitors with v1: or v2: before them are for ceph-fuse: write their addresses alone, or leave out"
+        lacking="only ceph-fuse takes monitors with v1: or v2: before them: write plain addresses, or leave out"
         lacking="$lacking driver=kernel"
         return 1
         ;;

@@ -4,13 +4,15 @@
 //! It listens on a socket in an emptyDir of its Pod, which the mounter reaches under the kubelet's root, and mounts
 //! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what is
 //! said), [`serve`] (the socket), [`mounts`] (what is done), [`record`] (what an image says of its client),
-//! [`run`](mod@run) (running a program), [`kernel`] (system calls on targets), [`revive`] (mounting anew what has died,
-//! as often as [`revivals`] lets it), `expand` (letting a volume grow), [`give_up`] (ending what nobody waits for any
-//! more), [`services`] (what the agent does for the image's programs besides), [`store`] (its own files), [`supervise`]
-//! (process 1), [`install`] (how it comes into the Pod).
+//! [`run`](mod@run) (running a program), [`kernel`] (system calls on targets), [`revive`] (mounting again what has
+//! died, as often as [`revivals`] lets it), `expand` (letting a volume grow), [`give_up`] (ending what nobody waits for
+//! any more), [`services`] (what the agent does for the image's programs besides), `image_daemon` (the daemon that all
+//! volumes of an image need), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into the
+//! Pod).
 
 mod expand;
 pub mod give_up;
+mod image_daemon;
 pub mod install;
 pub mod mounts;
 pub mod program;
@@ -32,6 +34,7 @@ use std::time::Duration;
 
 use mooring_program::error::chain;
 use mooring_program::log;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use self::mounts::Mounts;
@@ -54,7 +57,7 @@ pub struct AgentArgs {
 /// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentProcessError {
-    /// The runtime could not be had.
+    /// Tokio's runtime could not be started.
     #[error("failed to start the agent's runtime")]
     Runtime(#[source] io::Error),
     /// As process 1.
@@ -97,8 +100,14 @@ async fn agent(args: AgentArgs) -> Result<(), AgentProcessError> {
             "the image has no /etc/mtab, and the agent failed to make it: some mount programs want it"
         );
     }
-    let mounts = Mounts::new(kubelet_root, store)?;
+    let mounts = Mounts::new(kubelet_root.clone(), store)?;
     start_image().await;
+    let daemon_dir = dir.clone();
+    let _daemon = AbortOnDropHandle::new(tokio::spawn(async move {
+        if let Err(error) = image_daemon::keep(&daemon_dir, &kubelet_root).await {
+            warn!("{}", chain(&error));
+        }
+    }));
     Ok(serve::serve(&dir, Arc::new(mounts)).await?)
 }
 

@@ -38,7 +38,7 @@ use mooring_contract::names::labels;
 use mooring_contract::volume::ClientName;
 use mooring_program::error::chain;
 use tokio::sync::{OnceCell, watch};
-use tracing::{info, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
@@ -296,7 +296,7 @@ impl ClientPods {
         let knowing = Arc::clone(&pods);
         // Ahead of the first mount, which would otherwise wait for the API.
         tokio::spawn(async move {
-            while let Err(error) = knowing.known().await {
+            while let Err(error) = knowing.known().instrument(info_span!("own-pod")).await {
                 warn!(
                     "failed to learn the image and service account of client Pods: {}",
                     chain(&error)

@@ -143,7 +143,7 @@ impl Core {
 
     /// Reports mounts that wait for a server.
     #[must_use]
-    pub fn telling(mut self, waits: Waits) -> Self {
+    pub fn with_waits(mut self, waits: Waits) -> Self {
         self.waits = waits;
         self
     }
@@ -394,7 +394,7 @@ impl Core {
                 warn!(
                     target.path = %target,
                     error = %chain(&error),
-                    "unmounted lazily: it is gone when its last user is"
+                    "unmounted lazily: the kernel removes it with its last user"
                 );
                 let detach = Task::Unmount {
                     target: target.clone(),

@@ -63,7 +63,6 @@ pub enum DaemonError {
     Signal(#[source] io::Error),
     #[error("failed to serve health and metrics on {listen}: {source}")]
     Http {
-        /// The address.
         listen: std::net::SocketAddr,
         source: io::Error,
     },
@@ -116,7 +115,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             .asking(volumes)
             .attaching(attachments)
             .unless_there_is(status.unheld())
-            .telling(waits)
+            .with_waits(waits)
             .working_by(workers),
     );
     core.workers().start_ahead();

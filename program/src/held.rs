@@ -7,6 +7,8 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::error::chain;
+
 /// How often a program asks again while no policy holds it, or nobody says so.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
@@ -55,7 +57,7 @@ fn judge<T>(answer: &kube::Result<T>) -> Held {
                 Held::Unknown(status.message.clone())
             }
         }
-        Err(error) => Held::Unknown(error.to_string()),
+        Err(error) => Held::Unknown(chain(error)),
     }
 }
 

@@ -4,6 +4,7 @@
 mod attachment;
 pub mod error;
 pub mod live;
+pub mod snapshot_class;
 pub mod start;
 mod subject;
 
@@ -14,7 +15,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DeleteParams, Patch, Preconditions};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PostParams, Preconditions};
 use kube::runtime::controller::Action;
 use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{annotations, finalizers};
@@ -31,8 +33,8 @@ use crate::config::ProvisionerConfig;
 use crate::operation::attach::secret_of;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
-    Accept, Altered, ClaimDecision, Decision, DiscoverDecision, Failed, ForClaim, ForVolume, LetGo, OrphanDecision,
-    Refuse, Reschedule, Settled, SnapshotDecision, Undone, VolumeDecision,
+    Accept, Altered, ClaimDecision, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, RunDecision,
+    Settled, SnapshotDecision, Start, Undone, VolumeDecision,
 };
 use crate::operation::describe::{Effect, SubjectKind, describe, waiting};
 use crate::operation::observed::Limits;
@@ -85,6 +87,21 @@ pub async fn claim(
             ForClaim::Undone(undone) => apply.undone(*undone).await,
             ForClaim::Altered(altered) => apply.altered(*altered).await,
         },
+    }
+}
+
+/// Makes the PV that an image described, and gives back what there is for its claim then; one that is there already is
+/// judged like any other.
+pub(crate) async fn make_volume(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    uid: &str,
+) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
+    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
+    match api.create(&PostParams::default(), volume).await {
+        Ok(volume) => Ok(vec![Arc::new(volume)]),
+        Err(error) if is_conflict(&error) => live::look_up(shared, uid, vec![]).await,
+        Err(source) => Err(CallError::new("create", SubjectKind::Volume.name(), &volume.name_any(), source).into()),
     }
 }
 
@@ -147,33 +164,23 @@ pub async fn group(
 }
 
 /// Carries out what was decided for the discovery that a ConfigMap promises.
-pub async fn config(
-    shared: &Shared,
-    config: &ProvisionerConfig,
-    decision: DiscoverDecision,
-) -> Result<Action, ApplyError> {
-    match Apply::of_config(shared, config).common(decision).await? {
-        ControlFlow::Break(action) => Ok(action),
-        ControlFlow::Continue(none) => match none {},
-    }
+pub async fn config(shared: &Shared, config: &ProvisionerConfig, decision: RunDecision) -> Result<Action, ApplyError> {
+    Apply::of_config(shared, config).run(decision).await
 }
 
 /// Tells of a ConfigMap.
-pub fn tell_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
+pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
     Apply::of_config(shared, config).say(note);
 }
 
 /// Carries out what was decided for a run that has neither claim nor PV.
-pub async fn orphan(shared: &Shared, run: &Run, decision: OrphanDecision) -> Result<Action, ApplyError> {
+pub async fn orphan(shared: &Shared, run: &Run, decision: RunDecision) -> Result<Action, ApplyError> {
     let mut apply = Apply {
         shared,
         subject: Subject::Orphan(run.clone()),
         record: None,
     };
-    match apply.common(decision).await? {
-        ControlFlow::Break(action) => Ok(action),
-        ControlFlow::Continue(none) => match none {},
-    }
+    apply.run(decision).await
 }
 
 /// One decision being carried out.
@@ -207,13 +214,8 @@ impl Apply<'_> {
             Decision::Rest => Action::await_change(),
             Decision::Wait { after, say } => self.wait(after, say),
             Decision::Start(start) => self.start(*start).await?,
-            Decision::Supply { start, after, say } => {
-                let run = self.supply(*start).await?;
-                // The kubelet changes its words all the time; once is enough.
-                let say = say.filter(|_| run.is_some_and(|uid| self.shared.expectations.is_news(&uid)));
-                self.wait(after, say)
-            }
-            Decision::Note(record) => {
+            Decision::Supply { start, after, say } => self.supply_and_wait(*start, after, say).await?,
+            Decision::Record(record) => {
                 self.write_record(&record).await?;
                 Action::await_change()
             }
@@ -225,6 +227,34 @@ impl Apply<'_> {
             Decision::Tidy(runs) => self.tidy(&runs).await?,
         };
         Ok(ControlFlow::Break(action))
+    }
+
+    /// Carries out what was decided for what has no record.
+    async fn run(&mut self, decision: RunDecision) -> Result<Action, ApplyError> {
+        Ok(match decision {
+            RunDecision::Rest => Action::await_change(),
+            RunDecision::Wait { after, say } => self.wait(after, say),
+            RunDecision::Start(start) => self.start(*start).await?,
+            RunDecision::Supply { start, after, say } => self.supply_and_wait(*start, after, say).await?,
+            RunDecision::Remove(runs) => {
+                for run in &runs {
+                    self.remove(run).await?;
+                }
+                Action::await_change()
+            }
+        })
+    }
+
+    async fn supply_and_wait(
+        &mut self,
+        start: Start,
+        after: Option<Duration>,
+        say: Option<Note>,
+    ) -> Result<Action, ApplyError> {
+        let run = self.supply(start).await?;
+        // The kubelet changes its words all the time; once is enough.
+        let say = say.filter(|_| run.is_some_and(|uid| self.shared.expectations.is_first_report(&uid)));
+        Ok(self.wait(after, say))
     }
 
     fn wait(&self, after: Option<Duration>, say: Option<Note>) -> Action {
@@ -265,7 +295,7 @@ impl Apply<'_> {
 
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
         let started = self.record.as_ref().map(|record| record.since);
-        // First, since the record ends the attempt: what the image said is not to be lost.
+        // First, since the record ends the attempt: the image's message must not be lost.
         let effect = describe(failed.record.operation).effect;
         let content = self.subject.content().filter(|_| effect == Effect::TakesSnapshot);
         let status = content.and_then(|content| error_status(&content, &failed.say.text, Timestamp::now()));
@@ -335,10 +365,6 @@ impl Apply<'_> {
     }
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
-        let making = self
-            .record
-            .as_ref()
-            .map_or(Operation::Provision, |record| record.operation);
         if let Some(patch) = accept.volume_patch {
             patched(
                 &self.volumes(),
@@ -354,7 +380,12 @@ impl Apply<'_> {
         }
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
-        self.count(making, OperationResult::Done, Category::Done, Some(accept.took));
+        self.count(
+            accept.operation,
+            OperationResult::Done,
+            Category::Done,
+            Some(accept.took),
+        );
         for run in &accept.runs {
             self.remove(run).await?;
         }
@@ -447,7 +478,7 @@ impl Apply<'_> {
         }
         self.say(altered.say);
         if let Some(took) = altered.took {
-            self.count(altered.kind, OperationResult::Done, Category::Done, Some(took));
+            self.count(altered.operation, OperationResult::Done, Category::Done, Some(took));
         }
         for run in &altered.runs {
             self.remove(run).await?;
@@ -483,8 +514,8 @@ impl Apply<'_> {
                 .await?;
         }
         self.say(settled.say);
-        if let Some((kind, took)) = settled.done {
-            self.count(kind, OperationResult::Done, Category::Done, Some(took));
+        if let Some((operation, took)) = settled.done {
+            self.count(operation, OperationResult::Done, Category::Done, Some(took));
         }
         for run in &settled.runs {
             self.remove(run).await?;
@@ -602,7 +633,7 @@ impl Apply<'_> {
         let finish = Finish {
             outcome: Outcome::Retry,
             category: Category::Api,
-            words: error.chain(),
+            why: error.chain(),
             may_have_run: false,
             started: false,
             message: String::new(),

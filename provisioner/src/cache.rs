@@ -21,5 +21,12 @@ pub mod store;
 pub mod watches;
 pub mod work_queue;
 
+use kube::ResourceExt;
+
 /// Objects a page of a list: more would be held twice for a moment.
 const PAGE: u32 = 50;
+
+/// `namespace/name`.
+pub fn key(object: &impl ResourceExt) -> String {
+    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
+}

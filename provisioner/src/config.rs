@@ -111,7 +111,7 @@ impl BindingMode {
     }
 }
 
-/// What becomes of a volume whose claim is gone.
+/// What happens to a volume whose claim is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReclaimPolicy {
     /// It is deleted.

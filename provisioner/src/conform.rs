@@ -38,7 +38,7 @@ const NOT_TRIED: u8 = 2;
 enum ConformError {
     #[error("failed to read {path:?}")]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path:?} is no YAML")]
+    #[error("{path:?} is not YAML")]
     Yaml {
         path: PathBuf,
         source: mooring_yaml::YamlError,

@@ -4,29 +4,43 @@
 //! from [`cache`], its ConfigMap from [`config`]. A pure plan of [`operation`] decides the next step, with [`run`] to
 //! read how the image ended and [`volume`] to judge the PV. [`apply`] carries the decision out. What that changes in
 //! the API comes back to the cache by a watch, which queues the claim again.
+//!
+//! Two things come before a decision, in the same turn. What was watched may be old: where a plan depends on it, the
+//! controller has it read from the API (`apply::live`) and plans again. And the PV that an image described is made
+//! first, and then accepted like one that the image made: to wait for the watch in between would keep the claim's Pods
+//! waiting for longer.
+//!
+//! A module imports only from the modules below it in this table:
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`cli`] | from the command line to an exit code |
+//! | [`args`] | the command line |
+//! | [`controllers`] | the loops that reconcile: claims, PVs, ConfigMaps, orphaned runs |
+//! | [`apply`] | carries a decision out: writes claims and PVs, has runs begun and removed |
+//! | [`cache`] | what the controllers know of the cluster, and what they are to look at next |
+//! | [`conform`] | tries a vendor's image by the contract: `flex-provisioner conform` |
+//! | [`migrate`] | moves volumes between FlexVolume and CSI: `flex-provisioner migrate` |
+//! | [`operation`] | what is done to a volume: a pure plan of each operation |
+//! | [`run`] | one run of the image: what it is given, what carries it out (only this module knows), what came of it |
+//! | [`process`] | the program around the controllers: API client, election, health, metrics, Events |
+//! | [`volume`] | the PersistentVolume: how it is made, and whether it is what was asked for |
+//! | [`config`] | what a ConfigMap means, whether it may say so, and the StorageClass that comes of it |
+//! | [`time`] | spans and moments, as the API keeps them |
 #![forbid(unsafe_code)]
 
-// Carries a decision out: writes claims and PVs, and has runs begun and removed.
 pub mod apply;
-// What the controllers know of the cluster, and what they are to look at next.
+pub mod args;
 pub mod cache;
-// What a ConfigMap means, whether it may say so, and the StorageClass that comes of it.
+pub mod cli;
 pub mod config;
-// Tries a vendor's image by the contract: `flex-provisioner conform`.
 pub mod conform;
-// The loops that reconcile: claims, PVs, ConfigMaps, orphaned runs.
 pub mod controllers;
-// Moves volumes between FlexVolume and CSI: `flex-provisioner migrate`.
 pub mod migrate;
-// What is done to a volume: a pure plan of each operation.
 pub mod operation;
-// The program around the controllers: command line, API client, election, health, metrics, Events.
 pub mod process;
-// One run of the provisioning image: what it is given, what carries it out (only this module knows), what came of it.
 pub mod run;
-// Spans and moments, as the API keeps them.
 mod time;
-// The PersistentVolume: how it is made, and whether it is what was asked for.
 pub mod volume;
 
 pub use mooring_yaml as yaml;

@@ -2,17 +2,17 @@
 //!
 //! The controller takes no part in it: it leaves claims alone that have the finalizer of a move. [`plan`] says what is
 //! next for a volume, [`cluster`] looks and carries it out, [`drive`] goes on until there is nothing to do now.
-//! [`door`] makes the PersistentVolume for the other way, [`record`] is what a run that is cut off leaves to the next,
+//! [`source`] makes the PersistentVolume for the other way, [`record`] is what a run that is cut off leaves to the next,
 //! [`users`] are the Pods that a move waits for, and [`report`] tells what has become of each volume.
 
 pub(crate) mod args;
 pub(crate) mod cluster;
-pub(crate) mod door;
 pub(crate) mod drive;
 pub(crate) mod plan;
 pub(crate) mod record;
 pub(crate) mod report;
 mod select;
+pub(crate) mod source;
 mod users;
 
 use std::io::Write as _;
@@ -23,7 +23,7 @@ use kube::Client;
 use mooring_program::error::chain;
 
 use self::args::MigrateArgs;
-use self::cluster::Cluster;
+use self::cluster::MoveCluster;
 use self::plan::Goal;
 use crate::process::call::CallError;
 use crate::process::client::{self, ClientError};
@@ -68,7 +68,7 @@ pub async fn run(args: MigrateArgs) -> ExitCode {
 async fn migrate(args: &MigrateArgs) -> Result<bool, MigrateError> {
     let config = client::config(args.kubeconfig.as_deref(), ANSWER).await?;
     let client = Client::try_from(config).map_err(ClientError::Build)?;
-    let cluster = Cluster::new(client, &args.mooring_namespace);
+    let cluster = MoveCluster::new(client, &args.mooring_namespace);
     let goal = Goal {
         to: args.to,
         may_hold: args.wait.is_some(),

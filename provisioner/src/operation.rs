@@ -4,12 +4,12 @@
 //! A controller fills in what it has [`observed`]. For a claim, [`provision`] plans; a claim that is not wanted any
 //! more, or whose volume was refused, it leaves to [`undo`], and one that is bound to [`expand`] and [`modify`], which
 //! share [`standing`] and [`conditions`]. A clone and a restore are planned by [`provision`] too: the claim's
-//! [`content`] says which of the three it is, and [`source`] finds what is to be copied. For a PV, [`delete`] plans,
-//! and [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], and for a ConfigMap
-//! [`discover`]. A plan goes by the [`record`] on the object ([`attempt`],
-//! [`backoff`]) and by how far the run is ([`step`]). It returns a [`decision`], which [`crate::apply`] carries out:
-//! often a run with its [`request`], in which classes have their say ([`parameters`], [`attributes`]). A
-//! [`claim_error`] says why a claim can't have what it asks for.
+//! [`content`] says which of the three it is, and [`source`] finds the source. For a PV, [`delete`] plans, and
+//! [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], and for a ConfigMap
+//! [`discover`]. A plan uses the [`record`] on the object ([`attempt`], [`backoff`]) and how far the run is
+//! ([`step`]). It returns a [`decision`], which [`crate::apply`] carries out: often a run with its [`request`], in
+//! which classes have their say ([`parameters`], [`attributes`]). A [`claim_error`] says why a claim can't have what it
+//! asks for.
 
 pub mod attach;
 pub mod attempt;

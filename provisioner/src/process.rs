@@ -1,13 +1,11 @@
 //! The program around the controllers.
 //!
-//! [`cli`] reads the command line ([`args`]) and calls [`runtime`], which starts the log, the API [`client`],
-//! [`health`] and [`metrics`], waits for the lease ([`election`]) and for admission policies that hold the controller,
-//! and then runs the controllers that it is given with a [`context`]: their handles and settings, [`events`] among
-//! them. A [`call`] to the API that failed says what was attempted. Commands for people print by [`say`].
+//! [`runtime`] reads the flags ([`args`]), starts the log, the API [`client`], [`health`] and [`metrics`], waits for the
+//! lease ([`election`]) and for admission policies that hold the controller, and then runs the controllers that it is
+//! given with a [`context`]: their handles and settings, [`events`] among them. A [`call`] to the API that failed says what was attempted. Commands for people print by [`say`].
 
 pub mod args;
 pub mod call;
-pub mod cli;
 pub mod client;
 pub mod context;
 pub mod election;

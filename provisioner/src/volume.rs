@@ -1,6 +1,6 @@
 //! The PersistentVolume of a claim.
 //!
-//! [`persistent_volume`] makes one of what the image printed, and reads one that is there. [`acceptance`] judges each
+//! [`persistent_volume`] makes one of what the image printed, and reads one that exists. [`acceptance`] judges each
 //! before it is bound, whether Mooring or the image made it. [`topology`] says which nodes it can be used from,
 //! [`capacity`] reads sizes. [`snapshot`] and [`group_snapshot`] have what is read of snapshots, and [`content_view`]
 //! what both say alike.

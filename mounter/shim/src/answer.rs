@@ -14,7 +14,6 @@ pub enum AnswerStatus {
 /// How every good answer begins.
 const SUCCESS: &[u8] = br#"{"status":"Success""#;
 
-/// Reads an answer.
 pub fn read(bytes: &[u8]) -> AnswerStatus {
     if !is_one_object(bytes) {
         AnswerStatus::Broken

@@ -15,7 +15,7 @@ mod sys;
 use mooring_shim::answer::{self, AnswerStatus};
 use mooring_shim::failure::Failure;
 use mooring_shim::{DEADLINE_SECONDS, INIT_ANSWER, MAX_ANSWER, SOCKET, request};
-use sys::{Errno, Readiness};
+use sys::{Errno, Interest};
 
 const STDOUT: usize = 1;
 
@@ -64,7 +64,7 @@ fn ask(args: sys::Arguments, answer: &mut [u8]) -> Result<usize, Trouble> {
             Ok(0) => return Ok(length),
             Ok(read) => length += read,
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => wait(socket, Readiness::Read, end)?,
+            Err(Errno::AGAIN) => wait(socket, Interest::Read, end)?,
             // Reset by a mounter that ended: what came is all.
             Err(_) => return Ok(length),
         }
@@ -101,7 +101,7 @@ fn connect(end: u64) -> Result<usize, Trouble> {
                     return Err(Trouble::TooLate);
                 }
                 // Nothing is ever ready to be read on a socket that is not connected, but for an error.
-                let _ = sys::wait(usize::MAX, Readiness::Read, 20_000_000);
+                let _ = sys::wait(usize::MAX, Interest::Read, 20_000_000);
             }
             Err(e @ (Errno::NOENT | Errno::CONNREFUSED)) => return Err(Trouble::NoMounter(e)),
             Err(e) => return Err(Trouble::System("connect to the mounter", e)),
@@ -116,20 +116,20 @@ fn send(socket: usize, mut piece: &[u8], end: u64) -> Result<(), Trouble> {
         match sys::send(socket, piece) {
             Ok(sent) => piece = piece.get(sent..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => wait(socket, Readiness::Write, end)?,
+            Err(Errno::AGAIN) => wait(socket, Interest::Write, end)?,
             Err(_) => return Ok(()),
         }
     }
     Ok(())
 }
 
-fn wait(socket: usize, readiness: Readiness, end: u64) -> Result<(), Trouble> {
+fn wait(socket: usize, interest: Interest, end: u64) -> Result<(), Trouble> {
     loop {
         let left = end.saturating_sub(sys::monotonic());
         if left == 0 {
             return Err(Trouble::TooLate);
         }
-        match sys::wait(socket, readiness, left) {
+        match sys::wait(socket, interest, left) {
             Ok(true) => return Ok(()),
             Ok(false) | Err(Errno::INTR) => {}
             Err(e) => return Err(Trouble::System("wait for the mounter", e)),
@@ -165,7 +165,8 @@ fn say(trouble: &Trouble) -> Failure {
             .number(DEADLINE_SECONDS)
             .text(b" s: see the log of its Pod on this node; it is tried again"),
         Trouble::Broken => Failure::new(
-            "mooring's mounter ended before it had answered: see the log of its Pod on this node; it is tried again",
+            "mooring's mounter ended before it had answered: see the log of its Pod on this node; the kubelet tries \
+             again",
         ),
     }
 }

@@ -243,7 +243,6 @@ impl SocketAddress {
     }
 }
 
-/// Connects a socket.
 pub(crate) fn connect(fd: usize, address: &SocketAddress) -> Result<(), Errno> {
     // SAFETY: the address has the form that the kernel expects, and it reads no more than its size.
     unsafe {
@@ -257,13 +256,13 @@ pub(crate) fn connect(fd: usize, address: &SocketAddress) -> Result<(), Errno> {
 
 /// What to wait for.
 #[derive(Clone, Copy)]
-pub(crate) enum Readiness {
+pub(crate) enum Interest {
     Read = 1,
     Write = 4,
 }
 
 /// Waits until the socket is ready, or the time is over: then `false`.
-pub(crate) fn wait(fd: usize, readiness: Readiness, nanoseconds: u64) -> Result<bool, Errno> {
+pub(crate) fn wait(fd: usize, interest: Interest, nanoseconds: u64) -> Result<bool, Errno> {
     #[repr(C)]
     struct PollFd {
         fd: i32,
@@ -272,7 +271,7 @@ pub(crate) fn wait(fd: usize, readiness: Readiness, nanoseconds: u64) -> Result<
     }
     let mut poll = PollFd {
         fd: i32::try_from(fd).unwrap_or(-1),
-        events: readiness as i16,
+        events: interest as i16,
         revents: 0,
     };
     let limit = Timespec::from(nanoseconds);

@@ -73,28 +73,26 @@ pub enum AgentError {
     Unknown(String),
     #[error("{0} is not dead, so the agent does not mount it again")]
     NotDead(String),
-    #[error("the program that served {0} ended, and it is being mounted again: Mooring tries again by itself")]
+    #[error("the program that served {0} ended, and Mooring is mounting it again: wait some seconds")]
     Dead(String),
     /// What served a raw block volume has ended.
     #[error(
-        "what served the device at {0} has ended, and the Pod has to be deleted: its successor gets the device anew"
+        "the program that served the device at {0} has ended: delete the Pod; its replacement gets the device again"
     )]
     DeadDevice(String),
     /// The program for a raw block volume named no device.
-    #[error(
-        "the client image's program ended with success, but named no device: it has to ask for service give-device"
-    )]
+    #[error("the client image's program exited with 0, but named no device: have it call service give-device")]
     NothingGiven,
     /// It answers, or has not been silent for long.
-    #[error("{0} answers, or may do so yet: nothing was ended")]
+    #[error("{0} answers or may still answer: Mooring ended nothing")]
     NotSilent(String),
     /// The mount on the target is not FUSE's.
-    #[error("{0} is not mounted by FUSE: nothing was ended, and its users wait for its server")]
+    #[error("{0} is not a FUSE mount: Mooring ended nothing, and its users wait for its server")]
     NotFuse(String),
     /// Nobody in the image can have it grow.
     #[error(
-        "it is on a device, and the client image has no {program} to enlarge its file system while it is mounted: \
-         delete the Pod if the client enlarges it at its mount, or use an image that has this program"
+        "the volume is on a device, and the client image has no {program} to grow a mounted file system: use an image \
+         that has it, or delete the Pod if the client grows the file system when it mounts it"
     )]
     NoExpansion {
         /// The missing program.
@@ -102,10 +100,7 @@ pub enum AgentError {
     },
     /// Something else is mounted on the target.
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
-    Occupied {
-        /// The volume's target.
-        target: String,
-    },
+    Occupied { target: String },
     /// The program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -127,7 +122,6 @@ pub enum AgentError {
          podPidsLimit), or no memory"
     )]
     Thread {
-        /// The volume's target.
         target: String,
         #[source]
         source: io::Error,
@@ -642,7 +636,7 @@ pub(super) fn flags(call: &MountCall) -> Result<MountFlags, InvalidVolume> {
     Ok(mount_options::sort(&call.mount_options, false)?.flags)
 }
 
-/// Goes by the record that the image may have of its client.
+/// Checks the volume against the client image's own record, if it has one.
 async fn check_record(call: &MountCall) -> Result<(), AgentError> {
     let volume = without_secrets(call);
     let checked = thread::run(move || record::check(&volume));

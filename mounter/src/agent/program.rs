@@ -123,13 +123,13 @@ pub enum InvalidVolume {
     NotMadeFor { fs_type: String, client: String },
     /// A raw block volume, and only `mount`.
     #[error(
-        "this client image has no {CLIENT_OVERRIDES}/{0}, so it can't give a Pod a raw block volume: leave volumeMode \
-         out, which is Filesystem then"
+        "this client image has no {CLIENT_OVERRIDES}/{0}, so it can't give a Pod a raw block volume: leave out \
+         volumeMode (the default is Filesystem)"
     )]
     NoDevice(String),
     #[error(
-        "option source={0:?} is the name of a file of the machine that mounts: write its whole path if that is what is \
-         meant"
+        "option source={0:?} is the name of a file of the machine that mounts: write its whole path if you mean that \
+         file"
     )]
     Here(String),
 }

@@ -31,7 +31,6 @@ pub const MAX_MESSAGE: u32 = 2 << 20;
 pub struct AgentRequest {
     /// [`VERSION`] of the sender.
     pub version: u32,
-    /// What is asked of it.
     pub call: Call,
 }
 
@@ -44,34 +43,19 @@ pub enum Call {
     /// Mounts a volume.
     Mount(Box<MountCall>),
     /// Unmounts a volume and undoes what its mount did.
-    Unmount {
-        /// The volume's target.
-        target: String,
-    },
+    Unmount { target: String },
     /// Says that all users of these dead mounts use the new one, so the agent can forget them. Only for an agent that
     /// has reported them.
-    Revived {
-        /// The volume's target.
-        target: String,
-        /// The dead mounts.
-        devices: Vec<DeviceNumber>,
-    },
+    Revived { target: String, devices: Vec<DeviceNumber> },
     /// Asks how this volume was mounted, so that another agent can mount it again if this one's Pod goes.
-    Recall {
-        /// The volume's target.
-        target: String,
-    },
+    Recall { target: String },
     /// Hands over a volume whose Pod is gone and whose mount is dead: mount it again, as one of your own.
     Adopt(Box<MountCall>),
     /// Gives up a volume: its Pod is gone except for the kubelet's cleanup, which waits for a mount that does not
     /// answer. End what waits there, and don't mount it again. Only for an agent that has reported it as silent.
-    GiveUp {
-        /// The volume's target.
-        target: String,
-    },
-    /// Has a mounted volume use what its storage has gained. An agent that is too old does not know this call.
+    GiveUp { target: String },
+    /// Grows a mounted volume to the size of its storage. An agent that is too old does not know this call.
     Expand {
-        /// The volume's target.
         target: String,
         /// The size in bytes that it should have at least.
         size: u64,
@@ -90,7 +74,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// What logs call it.
+    /// Its name in logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Hello => "hello",
@@ -155,7 +139,6 @@ pub enum AgentAnswer {
     Unmounted,
     /// To [`Call::Revived`], [`Call::Adopt`], [`Call::GiveUp`] and [`Call::Expand`]: it is done, or begun.
     Noted,
-    /// To [`Call::Recall`].
     Recalled(Box<MountCall>),
     /// To [`Call::Service`].
     Served {
@@ -183,16 +166,12 @@ pub struct Hello {
 /// One mount of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountState {
-    /// The volume's target.
     pub target: String,
-    /// The client's name.
     pub client: String,
-    /// The volume's source.
     pub source: String,
     /// Who uses the volume.
     #[serde(default)]
     pub pod: PodRef,
-    /// Its state.
     pub health: MountHealth,
     /// Its dead mounts, as long as they may be in use somewhere.
     #[serde(default)]
@@ -229,7 +208,6 @@ pub struct Reviving {
     pub message: String,
 }
 
-/// The state of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MountHealth {
@@ -245,13 +223,11 @@ pub enum MountHealth {
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentFailure {
-    /// The kind of failure.
     pub category: FailureCategory,
     /// The complete message, for the user's Event.
     pub message: String,
 }
 
-/// Kinds of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureCategory {
@@ -332,7 +308,6 @@ pub enum WireError {
     Json(usize, #[source] serde_json::Error),
 }
 
-/// Sends one message.
 pub async fn send<T: Serialize>(stream: &mut (impl AsyncWrite + Unpin), message: &T) -> Result<(), WireError> {
     let json = serde_json::to_vec(message).map_err(|e| WireError::Json(0, e))?;
     let length = u32::try_from(json.len())

@@ -1,8 +1,9 @@
-//! The record that an image may bring of its client: read and gone by before its program mounts a volume.
+//! The record that an image may bring of its client: the agent reads it and checks the volume against it before the
+//! image's program mounts.
 //!
 //! [`image_record`](mooring_contract::volume::clients::image_record) has what can be in it, and judges a volume's
 //! options. What the node has, the agent asks the kernel, which loads a module when it is first asked for. The daemon
-//! goes by the host's list of modules instead, which a client container does not see: so its words (`node::readiness`)
+//! goes by the host's list of modules instead, which a client container does not see: so its texts (`node::readiness`)
 //! are others.
 
 use std::fs::{self, File};
@@ -32,7 +33,7 @@ pub enum ImageRecordError {
         #[source]
         source: io::Error,
     },
-    #[error("the client image's record {path} is wrong, and has to be corrected in the image")]
+    #[error("the client image's record {path} has an error: correct it in the image")]
     Malformed {
         /// The record.
         path: PathBuf,
@@ -45,8 +46,8 @@ pub enum ImageRecordError {
     Volume(#[from] CheckError),
     /// A raw block volume of a client that has no devices.
     #[error(
-        "the client image of {0} does not say that it can give a Pod a raw block volume: leave volumeMode out, which \
-         is Filesystem then, or have its record say \"raw-block\": true"
+        "the client image of {0} does not say that it can give a Pod a raw block volume: leave out volumeMode (the \
+         default is Filesystem), or have its record say \"raw-block\": true"
     )]
     NoDevice(String),
     #[error("this node can't mount {client} volumes")]
@@ -237,7 +238,7 @@ mod tests {
     }
 
     /// What the user is told.
-    fn words(
+    fn refusal(
         image: &TempDir,
         call: &MountCall,
         is_there: impl Fn(&ImageNeed) -> Result<(), Lack>,
@@ -283,7 +284,7 @@ mod tests {
                 "client acme can't have fs-type=\"zfs\": use acme or ext4",
             ),
         ] {
-            let (category, message) = words(&image, &call, |_| Ok(()));
+            let (category, message) = refusal(&image, &call, |_| Ok(()));
             assert_eq!(category, FailureCategory::Invalid);
             assert!(message.starts_with(told), "{message}");
         }
@@ -309,7 +310,7 @@ mod tests {
     #[test]
     fn what_the_node_lacks_is_said_with_the_cure() {
         let image = image(ACME);
-        let (category, message) = words(&image, &volume("", &[]), |need| match need {
+        let (category, message) = refusal(&image, &volume("", &[]), |need| match need {
             ImageNeed::Module(name) => Err(Lack::Module(name.as_str().to_owned())),
             _ => Ok(()),
         });
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_junk_is_named() {
+    fn a_malformed_record_is_reported_by_name() {
         for (junk, told) in [
             ("", "EOF"),
             ("needs: [fuse]", "line 1"),
@@ -332,14 +333,17 @@ mod tests {
             ),
             ("{\"needs\": [\"disk\"]}", "unknown variant `disk`"),
         ] {
-            let (category, message) = words(&image(junk), &volume("", &[]), |_| Ok(()));
+            let (category, message) = refusal(&image(junk), &volume("", &[]), |_| Ok(()));
             assert_eq!(category, FailureCategory::System);
-            assert!(message.contains("/usr/libexec/mooring/acme.json is wrong"), "{message}");
+            assert!(
+                message.contains("/usr/libexec/mooring/acme.json has an error"),
+                "{message}"
+            );
             assert!(message.contains(told), "{message}");
         }
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("usr/libexec/mooring/acme.json")).unwrap();
-        let (_, message) = words(&root, &volume("", &[]), |_| Ok(()));
+        let (_, message) = refusal(&root, &volume("", &[]), |_| Ok(()));
         assert!(
             message.starts_with("failed to read the client image's record /usr/libexec/mooring/acme.json"),
             "{message}"

@@ -56,22 +56,22 @@ pub enum ProgramError {
         source: io::Error,
     },
     /// It exited with another status than 0.
-    #[error("{program} failed ({status}): {words}")]
+    #[error("{program} failed ({status}): {last_lines}")]
     Failed {
         program: String,
         /// Its exit status.
         status: String,
         /// Its last lines.
-        words: OutputWords,
+        last_lines: OutputLines,
     },
     /// It was killed after its time limit.
-    #[error("{program} took longer than {limit:?} and was ended: {words}")]
+    #[error("{program} took longer than {limit:?} and was ended: {last_lines}")]
     TimedOut {
         program: String,
         /// Its time limit.
         limit: Duration,
         /// Its last lines.
-        words: OutputWords,
+        last_lines: OutputLines,
     },
 }
 
@@ -110,13 +110,13 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
     let program = invocation.program.display().to_string();
     let mut child = start(invocation, Stdio::piped(), Stdio::piped())?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    let words = LastWords::of(lines);
+    let last_lines = LastLines::of(lines);
     let mut readers = tokio::task::JoinSet::new();
     if let Some(stdout) = child.stdout.take() {
-        readers.spawn(words.clone().keep(program.clone(), stdout));
+        readers.spawn(last_lines.clone().keep(program.clone(), stdout));
     }
     if let Some(stderr) = child.stderr.take() {
-        readers.spawn(words.clone().keep(program.clone(), stderr));
+        readers.spawn(last_lines.clone().keep(program.clone(), stderr));
     }
     let ended = tokio::time::timeout(limit, child.wait()).await;
     if ended.is_err() {
@@ -135,29 +135,28 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
         Ok(Ok(status)) => Err(ProgramError::Failed {
             program,
             status: status.to_string(),
-            words: words.get(),
+            last_lines: last_lines.get(),
         }),
         Ok(Err(source)) => Err(ProgramError::Wait { program, source }),
         Err(_) => Err(ProgramError::TimedOut {
             program,
             limit,
-            words: words.get(),
+            last_lines: last_lines.get(),
         }),
     }
 }
 
 /// The last lines of a program's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OutputWords(Vec<String>);
+pub struct OutputLines(Vec<String>);
 
-impl OutputWords {
-    /// The lines.
+impl OutputLines {
     pub fn lines(&self) -> &[String] {
         &self.0
     }
 }
 
-impl fmt::Display for OutputWords {
+impl fmt::Display for OutputLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("it said nothing");
@@ -168,12 +167,12 @@ impl fmt::Display for OutputWords {
 
 /// The last lines of a program's standard output and standard error, in the order of their arrival.
 #[derive(Debug, Clone)]
-pub(super) struct LastWords {
+pub(super) struct LastLines {
     most: usize,
     lines: Arc<Mutex<VecDeque<String>>>,
 }
 
-impl LastWords {
+impl LastLines {
     pub(super) fn of(most: usize) -> Self {
         Self {
             most,
@@ -204,9 +203,9 @@ impl LastWords {
         }
     }
 
-    pub(super) fn get(&self) -> OutputWords {
+    pub(super) fn get(&self) -> OutputLines {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        OutputWords(lines.iter().cloned().collect())
+        OutputLines(lines.iter().cloned().collect())
     }
 }
 
@@ -231,12 +230,12 @@ mod tests {
         let error = run(&sh("seq 9; echo \"$GREETING\" >&2; exit 3"), LONG)
             .await
             .unwrap_err();
-        let ProgramError::Failed { status, words, .. } = error else {
+        let ProgramError::Failed { status, last_lines, .. } = error else {
             panic!("{error}");
         };
         assert_eq!(status, "exit status: 3");
-        assert!(words.to_string().contains("moor"), "{words}");
-        assert!(!words.to_string().contains('1'), "{words}");
+        assert!(last_lines.to_string().contains("moor"), "{last_lines}");
+        assert!(!last_lines.to_string().contains('1'), "{last_lines}");
     }
 
     #[tokio::test]
@@ -252,7 +251,7 @@ mod tests {
             .await
             .unwrap_err();
         assert!(
-            matches!(&error, ProgramError::TimedOut { words, .. } if words.lines() == ["stuck"]),
+            matches!(&error, ProgramError::TimedOut { last_lines, .. } if last_lines.lines() == ["stuck"]),
             "{error}"
         );
     }

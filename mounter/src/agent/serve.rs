@@ -99,7 +99,7 @@ fn listen(dir: &Path, path: &Path) -> io::Result<UnixListener> {
 async fn drained(mut terminate: Signal, mounts: Arc<Mounts>) {
     terminate.recv().await;
     mounts.drain();
-    info!("got SIGTERM: waiting for the last mount to go");
+    info!("got SIGTERM: waiting for the last unmount");
     while !mounts.is_idle().await {
         tokio::time::sleep(DRAIN_PERIOD).await;
     }

@@ -43,7 +43,7 @@ use self::daemon::{Foreground, OutputReader};
 pub use self::error::ServiceError;
 use self::process::{GRACE, Process, ProcessIdentity};
 pub use self::volume::ServiceRun;
-use self::volume::{Live, Service, ServiceRecord, VolumeServices, end_apart};
+use self::volume::{KeptService, Live, ServiceRecord, VolumeServices, end_apart};
 use super::store::{self, StoreError};
 use crate::sys::{loop_device, thread};
 use crate::volume::mount_table::DeviceNumber;
@@ -115,8 +115,8 @@ impl Services {
                     let error = ServiceError::from(error).report();
                     warn!(
                         error,
-                        "the services of a volume are not resumed: nothing watches its daemons, or ends them after its \
-                         unmount. Delete this client Pod: it ends with its last mount, and the daemons with it"
+                        "failed to resume the services of a volume: nothing watches its daemons or ends them. Delete \
+                         this client Pod: it ends after its last unmount, and its daemons with it"
                     );
                     continue;
                 }
@@ -129,7 +129,7 @@ impl Services {
                 if let (Live::Daemon { process, .. }, true) = (&live, known.has_lost_one()) {
                     end_apart(process);
                 }
-                known.kept.push(Service { record, live });
+                known.kept.push(KeptService { record, live });
             }
         }
     }
@@ -213,7 +213,7 @@ impl Services {
                     return Err(ServiceError::NoDaemon);
                 }
                 let live = self.again(volume, &record);
-                self.keep(volume, Service { record, live })?;
+                self.keep(volume, KeptService { record, live })?;
             }
         }
         Ok(String::new())
@@ -243,11 +243,11 @@ impl Services {
             () = daemon::is_there(ready) => Ok(()),
             _ = process.ended() => {
                 tokio::time::sleep(OUTPUT_GRACE).await;
-                Err(ServiceError::Ended { program, words: output.words() })
+                Err(ServiceError::Ended { program, last_lines: output.last_lines() })
             }
             () = tokio::time::sleep(limit) => {
                 end_apart(&process);
-                Err(ServiceError::NotReady { program, limit, words: output.words() })
+                Err(ServiceError::NotReady { program, limit, last_lines: output.last_lines() })
             }
         }
     }
@@ -286,7 +286,7 @@ impl Services {
             process: Arc::clone(&process),
             _watcher: self.watch(volume, program, &process, child, reader),
         };
-        match self.keep(volume, Service { record, live }) {
+        match self.keep(volume, KeptService { record, live }) {
             Ok(()) => Ok(process),
             Err(error) => {
                 // The mount has failed meanwhile: nothing else would end the daemon.
@@ -299,7 +299,7 @@ impl Services {
     }
 
     /// Records a service, if its volume is still being mounted.
-    fn keep(&self, name: &str, kept: Service) -> Result<(), ServiceError> {
+    fn keep(&self, name: &str, kept: KeptService) -> Result<(), ServiceError> {
         let mut volumes = self.lock();
         let volume = volumes.get_mut(name).filter(|volume| volume.run.is_some());
         let volume = volume.ok_or_else(|| ServiceError::NotMounting(name.to_owned()))?;
@@ -447,7 +447,7 @@ impl Services {
             device: device.path.clone(),
         };
         let live = Live::Loop(Some(device.handle));
-        self.keep(volume, Service { record, live })?;
+        self.keep(volume, KeptService { record, live })?;
         Ok(device.path.display().to_string())
     }
 

@@ -236,7 +236,6 @@ impl Store {
         read_record(&self.record_path(target)).filter(|call| call.target == target)
     }
 
-    /// All records.
     pub fn all(&self) -> Result<Records, StoreError> {
         let mut records = Records::default();
         for path in list(&self.records())? {

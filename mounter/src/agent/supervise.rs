@@ -107,7 +107,6 @@ fn tell(agent: &Child, signal: Signal) {
     }
 }
 
-/// What was reaped.
 #[derive(Debug, Default)]
 struct Reaped {
     agent: bool,

@@ -24,8 +24,8 @@ pub enum TargetMountError {
     Target(#[from] TargetError),
     /// The program mounted nothing on the staging directory.
     #[error(
-        "the mount program ended with success, but nothing is mounted: see whether it mounts on the directory that it \
-         is given"
+        "the mount program exited with 0, but nothing is mounted: check that it mounts on the directory that it is \
+         given"
     )]
     NothingMounted,
     /// The file system is in use.

@@ -25,7 +25,6 @@ const MAX_NOTE: usize = 1000;
 /// Wait after the first failure; it doubles with each.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// How long an Event is tried.

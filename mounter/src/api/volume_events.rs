@@ -57,8 +57,8 @@ impl VolumeEvent {
                  again until it succeeds or the Pod is deleted"
             ),
             Self::Stuck(why) => format!(
-                "volume {volume} was mounted again, but not for every container: {why}. Delete this Pod: its successor \
-                 gets the new mount. Mooring tries again by itself"
+                "volume {volume} was mounted again, but not for every container: {why}. Delete this Pod: its \
+                 replacement gets the new mount. Meanwhile Mooring tries again"
             ),
             Self::GivenUp => format!(
                 "volume {volume} did not answer, and this Pod is being deleted. Mooring ended the calls that waited \
@@ -67,8 +67,8 @@ impl VolumeEvent {
             Self::Shared => format!(
                 "volume {volume} does not answer, and this Pod is being deleted. Mooring does not end the calls that \
                  wait for the volume: other Pods on this node use the same file system of its server, and would get \
-                 errors too. This Pod goes when the server is back, or when the other Pods are deleted too. An NFS \
-                 volume with mount option nosharecache has a file system of its own"
+                 errors too. This Pod ends when the server answers again, or when the other Pods are deleted too. An \
+                 NFS volume with mount option nosharecache has a file system of its own"
             ),
         }
     }

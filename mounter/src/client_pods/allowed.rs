@@ -11,7 +11,7 @@ use mooring_contract::image::{BadImage, BadPattern, ImagePattern, ImageRef};
 use mooring_contract::names::CLIENT_IMAGES_CONFIG;
 use mooring_contract::volume::split_list;
 use mooring_program::error::chain;
-use tracing::{info, warn};
+use tracing::{info, info_span, warn};
 
 /// The ConfigMap's key: patterns separated by commas.
 const KEY: &str = "images";
@@ -85,7 +85,7 @@ impl Allowed {
     }
 }
 
-/// Follows the ConfigMap for ever.
+/// Follows the ConfigMap; never returns.
 pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
     let mut changes = std::pin::pin!(watch_object(api, CLIENT_IMAGES_CONFIG).default_backoff());
     let mut last = None;
@@ -104,15 +104,17 @@ pub(super) async fn follow(api: Api<ConfigMap>, allowed: Allowed) {
         if last.as_ref() == Some(&data) {
             continue;
         }
-        match allowed.configure(config.as_ref()) {
-            Ok(()) => info!(?data, "ConfigMap {CLIENT_IMAGES_CONFIG} is in force"),
-            Err(error) => {
-                warn!(
-                    "ConfigMap {CLIENT_IMAGES_CONFIG} has an error, so its last good version stays in force: {}",
-                    chain(&error)
-                );
+        info_span!("config", config.name = CLIENT_IMAGES_CONFIG).in_scope(|| {
+            match allowed.configure(config.as_ref()) {
+                Ok(()) => info!(?data, "ConfigMap {CLIENT_IMAGES_CONFIG} is in force"),
+                Err(error) => {
+                    warn!(
+                        "ConfigMap {CLIENT_IMAGES_CONFIG} has an error, so its last good version stays in force: {}",
+                        chain(&error)
+                    );
+                }
             }
-        }
+        });
         last = Some(data);
     }
 }

@@ -13,8 +13,8 @@ use super::resources::ResourceArgs;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Client containers")]
 pub struct ClientPodArgs {
-    /// Client images that may run, as patterns separated by commas: `*` matches anything but `/`, `**` matches anything.
-    /// The ConfigMap `allowed-client-images`, which the admission policy reads too, overrides this.
+    /// Client images that may run, as patterns separated by commas: `*` matches anything but `/`, `**` matches
+    /// anything. The ConfigMap `allowed-client-images`, which the admission policy reads too, overrides this.
     #[arg(
         long,
         env = "MOORING_ALLOWED_CLIENT_IMAGES",

@@ -133,8 +133,8 @@ impl ContainerClient {
         let name = &job.volume.source;
         if !job.volume.fs_type.is_empty() || !job.volume.mount_options.is_empty() {
             let message = format!(
-                "raw block volume {name} has fs-type or mount-options, which are for a file system: leave both out, or \
-                 leave volumeMode out, which is Filesystem then"
+                "raw block volume {name} has fs-type or mount-options, which are for a file system: leave out both, or \
+                 leave out volumeMode (the default is Filesystem)"
             );
             return Err(MountError::BadOptions(message.into()));
         }
@@ -148,8 +148,8 @@ impl ContainerClient {
                 |mount: &MountState| mount.client == job.volume.client.as_str() && mount.source == job.volume.source;
             return match states.iter().find(|(_, mount)| ours(mount)) {
                 Some((_, mount)) if mount.health == MountHealth::Dead => {
-                    let message = "what served its device has ended: delete the Pod, and its successor gets the device \
-                                   anew";
+                    let message = "the program that served its device has ended: delete the Pod; its replacement gets \
+                                   the device again";
                     Err(container_error(job, message.to_owned().into()))
                 }
                 Some(_) => Ok(()),

@@ -31,7 +31,6 @@ pub struct KeptRecord {
     pub image: String,
     /// Whether the volume names the image.
     pub by_volume: bool,
-    /// The call that mounted it.
     pub call: MountCall,
 }
 
@@ -40,7 +39,6 @@ pub struct KeptRecord {
 pub struct KeptVolumes {
     /// None where there is no memory file system.
     dir: Option<PathBuf>,
-    /// By target.
     records: Mutex<BTreeMap<String, KeptRecord>>,
 }
 
@@ -50,8 +48,8 @@ impl KeptVolumes {
         let is_memory = statfs(dir).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS));
         if !is_memory {
             warn!(
-                "{} is not a file system in memory: volumes whose client Pod goes while no mounter runs are not \
-                 mounted again",
+                "{} is not a file system in memory: Mooring does not mount volumes again whose client Pod is deleted \
+                 while no mounter runs",
                 dir.display()
             );
             return Self::default();

@@ -83,6 +83,6 @@ mod tests {
         assert!(second.is_some(), "it waited for its turn");
         drop(second);
         assert!(turns.take(&other, Duration::ZERO).await.is_some());
-        assert_eq!(turns.0.lock().unwrap().len(), 1, "no target stays for ever");
+        assert_eq!(turns.0.lock().unwrap().len(), 1, "no target stays without end");
     }
 }

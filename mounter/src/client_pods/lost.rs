@@ -66,23 +66,21 @@ struct Attempt {
     failures: u32,
     /// When it may be tried again.
     again: Option<Instant>,
-    /// Its user was told what to do; Mooring can do nothing else.
-    told: bool,
+    /// An Event told its user what to do; Mooring can do nothing else.
+    reported: bool,
     /// Why it failed last.
     message: String,
 }
 
 impl Attempt {
     fn is_due(&self) -> bool {
-        !self.running && !self.told && self.again.is_none_or(|again| again <= Instant::now())
+        !self.running && !self.reported && self.again.is_none_or(|again| again <= Instant::now())
     }
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By target.
     served: BTreeMap<String, Served>,
-    /// By target.
     attempts: BTreeMap<String, Attempt>,
     /// Uids of Pods whose agents are of a release that can't repeat the calls of their mounts.
     mute: BTreeSet<String>,
@@ -186,10 +184,10 @@ impl Lost {
         before
     }
 
-    fn done(&self, target: &str, told: bool) {
+    fn done(&self, target: &str, reported: bool) {
         if let Some(attempt) = self.lock().attempts.get_mut(target) {
             attempt.running = false;
-            attempt.told = told;
+            attempt.reported = reported;
             // Its agent will have reported by then.
             attempt.again = Some(Instant::now() + HEARD_LIMIT);
         }
@@ -206,8 +204,8 @@ impl Lost {
         attempt.map(|attempt| attempt.message.clone()).unwrap_or_default()
     }
 
-    fn is_told(&self, target: &str) -> bool {
-        self.lock().attempts.get(target).is_some_and(|attempt| attempt.told)
+    fn is_reported(&self, target: &str) -> bool {
+        self.lock().attempts.get(target).is_some_and(|attempt| attempt.reported)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -277,14 +275,14 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
             continue;
         }
         // The kernel goes on serving its own mounts.
-        if !entry.fs_type.starts_with("fuse") || pods.lost.is_told(&path) {
+        if !entry.fs_type.starts_with("fuse") || pods.lost.is_reported(&path) {
             continue;
         }
         match look(pods, target).await {
             LookedAt::Dead => {
                 soon = true;
                 if revive(pods, target).is_none() {
-                    tell(pods, target, entry, served.map(|(_, mount)| mount));
+                    report_lost(pods, target, entry, served.map(|(_, mount)| mount));
                 }
             }
             // Its container is just ending, or a program on the host serves it.
@@ -467,7 +465,7 @@ fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
 }
 
 /// Starts to tell a volume's user that it is lost for good.
-fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, mount: Option<MountState>) {
+fn report_lost(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, mount: Option<MountState>) {
     let path = target.to_string();
     if !pods.lost.begin(&path) {
         return;
@@ -489,7 +487,7 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, mount: Opti
             Some(pod) => Ok(Some(pod)),
             None => user_of(&pods, target.pod_uid()).await,
         };
-        let told = match pod {
+        let reported = match pod {
             Ok(Some(pod)) => pods.events.record(lost(&pod, &target, &client, &source)),
             // The Pod is gone, or the mounter may not list Pods.
             Ok(None) => true,
@@ -498,7 +496,7 @@ fn tell(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, mount: Opti
                 false
             }
         };
-        if told {
+        if reported {
             pods.lost.done(&path, true);
         } else {
             pods.lost.failed(&path, String::new());
@@ -635,7 +633,7 @@ mod tests {
         lost.heard("one", &[reviving]);
         assert!(lost.begin("t"));
         lost.done("t", true);
-        assert!(lost.is_told("t") && !lost.begin("t"));
+        assert!(lost.is_reported("t") && !lost.begin("t"));
         lost.heard("one", &[mount("t", MountHealth::Mounted)]);
         assert!(lost.begin("t"));
         lost.forget("t");

@@ -97,8 +97,7 @@ impl OldPod {
         }
     }
 
-    /// In words.
-    pub fn words(&self) -> String {
+    pub fn text(&self) -> String {
         let Self {
             name,
             image,
@@ -107,7 +106,7 @@ impl OldPod {
         } = self;
         let users = match users.as_deref() {
             None => "does not say what it serves".to_owned(),
-            Some([]) => "serves nothing and is about to go".to_owned(),
+            Some([]) => "serves nothing and is about to be deleted".to_owned(),
             Some(users) => {
                 let mut named = users.to_vec();
                 named.dedup();
@@ -214,12 +213,12 @@ mod tests {
             mount("c", MountHealth::Mounted),
             reviving,
         ];
-        let old = |mounts| OldPod::new("p".into(), origin("sshfs", "i:1", "m:1"), mounts).words();
+        let old = |mounts| OldPod::new("p".into(), origin("sshfs", "i:1", "m:1"), mounts).text();
         assert_eq!(
             old(Some(&mounts)),
             "p (i:1, agent of m:1) serves 5 volumes: Pods team/a, team/b, team/c and 1 more"
         );
-        assert!(old(Some(&mounts[3..4])).contains("about to go"));
+        assert!(old(Some(&mounts[3..4])).contains("about to be deleted"));
         assert!(old(None).contains("does not say"));
     }
 }

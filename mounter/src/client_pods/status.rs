@@ -145,8 +145,8 @@ fn container_problem(container: &ContainerStatus) -> Option<Problem> {
                 .as_ref()
                 .and_then(|state| state.terminated.as_ref())
                 .map(|ended| {
-                    let words = ended.message.as_deref().unwrap_or_default();
-                    format!(" (exit {}) {words}", ended.exit_code)
+                    let message = ended.message.as_deref().unwrap_or_default();
+                    format!(" (exit {}) {message}", ended.exit_code)
                 })
                 .unwrap_or_default();
             (

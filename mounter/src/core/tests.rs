@@ -196,7 +196,7 @@ async fn a_volume_that_is_not_what_its_client_s_record_says_is_refused_before_an
     assert_eq!(container.asked.load(Ordering::Relaxed), 0);
 }
 
-/// The breaker goes by where a volume is mounted from, not by what a tenant says.
+/// The breaker counts by where a volume is mounted from, not by what a tenant says.
 #[tokio::test]
 async fn one_tenant_s_options_can_t_trip_another_server() {
     let core = core(&Arc::new(Container::default()));

@@ -31,7 +31,6 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// This mount.
     pub fn of(job: &MountJob) -> Self {
         Self {
             target: job.target.clone(),
@@ -75,7 +74,7 @@ impl Waits {
             action: "Mount",
             note: format!(
                 "the mount of volume {} waits for {server}, which has not answered for {seconds} s: see whether it is \
-                 up and can be reached from this node. It goes on by itself",
+                 up and can be reached from this node. The mount goes on when it answers",
                 target.name()
             ),
             about: about_volume(pod, target),

@@ -43,12 +43,13 @@ pub struct ServeArgs {
     /// The node's pool: image files of local volumes.
     #[arg(long, env = "MOORING_POOL_DIR", default_value = "/var/lib/mooring/pool")]
     pub pool_dir: PathBuf,
-    /// Where the mounter keeps how it mounted volumes through client containers, with their Secrets, so that another Pod
-    /// can mount them again. It must be a file system in memory; otherwise the mounter keeps that only until it ends.
+    /// Where the mounter keeps how it mounted volumes through client containers, with their Secrets, so that another
+    /// Pod can mount them again. It must be a file system in memory; otherwise the mounter keeps that only until it
+    /// ends.
     #[arg(long, env = "MOORING_KEPT_DIR", default_value = "/run/mooring/kept")]
     pub kept_dir: PathBuf,
-    /// Who serves a type of volume: `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or `TYPE=self`
-    /// (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` overrides it.
+    /// Who serves a type of volume: `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or
+    /// `TYPE=self` (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` overrides it.
     #[arg(
         long = "mount-container",
         value_name = "TYPE=SERVER",
@@ -59,7 +60,7 @@ pub struct ServeArgs {
     /// Longest time until the kubelet gets an answer; at most 110s, since the shim waits for 120s at most.
     #[arg(long, env = "MOORING_CALL_TIMEOUT", default_value = "100s", value_parser = parse_call_timeout)]
     pub call_timeout: Duration,
-    /// Most volumes by CSI that the scheduler lets this node have. Without it there is no limit.
+    /// Most volumes with CSI that the scheduler lets this node have. Without it there is no limit.
     #[arg(long, env = "MOORING_MAX_VOLUMES", value_name = "NUMBER")]
     pub max_volumes: Option<NonZeroU16>,
     /// Address for health and metrics.

@@ -11,14 +11,15 @@ use kube::runtime::watcher::watch_object;
 use kube::{Client, Resource};
 use mooring_contract::names::{MOUNTER_CONFIG, reasons};
 use mooring_program::error::chain;
-use tracing::{debug, info, warn};
+use tracing::{debug, info, info_span, warn};
 
 use crate::api::recorder::{Event, Recorder};
 use crate::core::metrics::MounterMetrics;
 use crate::daemon::status::Status;
 use crate::volume::registry::{BadConfig, Registry};
 
-/// Follows the ConfigMap for ever. A bad one changes nothing; an Event, the log, the status and a metric report it.
+/// Follows the ConfigMap; never returns. A bad one changes nothing; an Event, the log, the status and a metric report
+/// it.
 pub async fn follow(
     client: Client,
     namespace: String,
@@ -49,7 +50,8 @@ pub async fn follow(
         if last.as_ref() == Some(&data) {
             continue;
         }
-        take_over(&events, config.as_ref(), &data, &registry, &metrics, &status);
+        info_span!("config", config.name = MOUNTER_CONFIG)
+            .in_scope(|| take_over(&events, config.as_ref(), &data, &registry, &metrics, &status));
         last = Some(data);
     }
 }

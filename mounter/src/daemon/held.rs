@@ -11,14 +11,14 @@ use kube::api::{Api, DeleteParams, PostParams};
 use mooring_contract::names::{CLIENT_SERVICE_ACCOUNT, labels};
 use mooring_program::held::{self, Held, PERIOD};
 use serde_json::{Value, json};
-use tracing::{error, info};
+use tracing::{Instrument as _, error, info, info_span};
 
 use crate::core::Obstacle;
 
 /// The cure when no policy does.
-const CURE: &str = "no admission policy holds this mounter to its node, so it mounts nothing: the policies of \
-                    configmaps/install/admission.yaml name its service account and its namespace, so change that \
-                    namespace in them, or install Mooring in namespace mooring";
+const CURE: &str = "no admission policy restricts this mounter to its node, so it mounts nothing: the policies in \
+                    configmaps/install/admission.yaml name another namespace, so write this one there, or install \
+                    Mooring in namespace mooring";
 
 /// Asks until the policies hold the mounter, whose Pod is `own`, and sets the obstacle while they don't. A mounter
 /// outside a Pod has a user's own rights, which the policies don't restrict.
@@ -28,14 +28,16 @@ pub(crate) async fn watch(client: Client, namespace: String, node: String, own: 
     }
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     loop {
-        let answers = [ask_to_delete(&pods, &own).await, ask(&pods, client_pod(&node)).await];
+        let span = info_span!("held", node.name = node);
+        let answers = async { [ask_to_delete(&pods, &own).await, ask(&pods, client_pod(&node)).await] };
+        let answers = answers.instrument(span).await;
         if answers.contains(&Held::No) {
             if obstacle.set(Some(CURE.to_owned())) {
                 error!(namespace, "{CURE}");
             }
         } else if answers == [Held::Yes, Held::Yes] {
             if obstacle.set(None) {
-                info!("the admission policies hold this mounter to its node now");
+                info!("the admission policies now restrict this mounter to its node");
             }
             return;
         }

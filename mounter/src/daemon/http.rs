@@ -72,7 +72,7 @@ impl Pulse {
     }
 }
 
-/// Answers for ever, in a thread of its own.
+/// Answers in a thread of its own, which never ends.
 pub async fn serve(listen: SocketAddr, core: Arc<Core>, status: Status) -> io::Result<()> {
     let pulse = Pulse::start();
     let router = Router::new()
@@ -137,8 +137,8 @@ async fn ready(State((_, status)): State<Shared>) -> Response {
     match status.obstacles().len() {
         0 => "ready\n".into_response(),
         count => {
-            let words = format!("not ready for {count} reasons: see mounter status, in its Pod\n");
-            (StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+            let text = format!("not ready for {count} reasons: see mounter status, in its Pod\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
         }
     }
 }

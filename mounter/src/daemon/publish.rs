@@ -43,7 +43,7 @@ const REPEAT: Duration = Duration::from_mins(10);
 const MAX_WAIT: Duration = Duration::from_mins(10);
 
 /// Longest text of an annotation; the admission policy has the same limit.
-const MAX_WORDS: usize = 1000;
+const MAX_TEXT: usize = 1000;
 
 /// Why the node was not marked.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ pub struct NodePublisher {
     said: Option<Said>,
 }
 
-/// What is to be published.
+/// What to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     readiness: Readiness,
@@ -87,7 +87,7 @@ struct Said {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
     /// These can't be mounted, for one reason.
-    Unable { clients: Vec<String>, words: String },
+    Unable { clients: Vec<String>, why: String },
     /// These can be mounted again.
     Able { clients: Vec<String> },
 }
@@ -176,13 +176,10 @@ impl NodePublisher {
 
     fn record(&self, there: &ObjectMeta, change: &Change) {
         let (type_, reason, note) = match change {
-            Change::Unable { clients, words } => (
+            Change::Unable { clients, why } => (
                 EventType::Warning,
                 reasons::CLIENT_NOT_READY,
-                format!(
-                    "volumes of {} can't be mounted on this node: {words}",
-                    clients.join(", ")
-                ),
+                format!("volumes of {} can't be mounted on this node: {why}", clients.join(", ")),
             ),
             Change::Able { clients } => (
                 EventType::Normal,
@@ -266,22 +263,22 @@ fn marks(found: &Found, before: &Said) -> Value {
         .collect();
     labels.insert(labels::NODE_MOUNTER.to_owned(), word(readiness.node.is_ok()).to_owned());
     let unable = readiness.unable().into_iter();
-    let mut annotations: BTreeMap<String, String> = unable.map(|(client, words)| (key(&client), cut(&words))).collect();
-    if let Err(words) = &readiness.node {
-        annotations.insert(labels::NODE_MOUNTER.to_owned(), cut(words));
+    let mut annotations: BTreeMap<String, String> = unable.map(|(client, why)| (key(&client), cut(&why))).collect();
+    if let Err(why) = &readiness.node {
+        annotations.insert(labels::NODE_MOUNTER.to_owned(), cut(why));
     }
-    let (count, words) = old.as_deref().map_or_else(|| before.old.clone(), old_marks);
+    let (count, why) = old.as_deref().map_or_else(|| before.old.clone(), old_marks);
     let old = labels::NODE_OLD_CLIENT_PODS;
     labels.extend(count.map(|count| (old.to_owned(), count)));
-    annotations.extend(words.map(|words| (old.to_owned(), words)));
+    annotations.extend(why.map(|why| (old.to_owned(), why)));
     json!({"labels": labels, "annotations": annotations})
 }
 
 /// How many client Pods of an earlier version there are, and which.
 fn old_marks(old: &[OldPod]) -> (Option<String>, Option<String>) {
-    let words: Vec<_> = old.iter().map(OldPod::words).collect();
-    let words = Some(cut(&words.join("; "))).filter(|words| !words.is_empty());
-    (Some(old.len().to_string()), words)
+    let why: Vec<_> = old.iter().map(OldPod::text).collect();
+    let why = Some(cut(&why.join("; "))).filter(|why| !why.is_empty());
+    (Some(old.len().to_string()), why)
 }
 
 /// What a node's labels and annotations say.
@@ -309,25 +306,25 @@ fn changes(before: &BTreeMap<String, String>, found: &Readiness) -> Vec<Change> 
     for (client, verdict) in &found.clients {
         let was = before.get(client).map(String::as_str);
         match verdict {
-            Err(words) if was != Some(labels::NOT_READY) => unable.entry(words).or_default().push(client.clone()),
+            Err(why) if was != Some(labels::NOT_READY) => unable.entry(why).or_default().push(client.clone()),
             Ok(()) if was == Some(labels::NOT_READY) => able.push(client.clone()),
             _ => {}
         }
     }
-    let unable = unable.into_iter().map(|(words, clients)| Change::Unable {
+    let unable = unable.into_iter().map(|(why, clients)| Change::Unable {
         clients,
-        words: words.clone(),
+        why: why.clone(),
     });
     let able = Some(able).filter(|clients| !clients.is_empty());
     unable.chain(able.map(|clients| Change::Able { clients })).collect()
 }
 
-fn cut(words: &str) -> String {
-    let mut words = words.to_owned();
-    while words.len() > MAX_WORDS {
-        words.pop();
+fn cut(why: &str) -> String {
+    let mut why = why.to_owned();
+    while why.len() > MAX_TEXT {
+        why.pop();
     }
-    words
+    why
 }
 
 #[cfg(test)]
@@ -335,18 +332,14 @@ mod tests {
     use super::*;
 
     fn readiness(clients: &[(&str, &str)]) -> Readiness {
-        let verdict = |words: &str| {
-            if words.is_empty() {
-                Ok(())
-            } else {
-                Err(words.to_owned())
-            }
+        let verdict = |why: &str| {
+            if why.is_empty() { Ok(()) } else { Err(why.to_owned()) }
         };
         Readiness {
             node: Ok(()),
             clients: clients
                 .iter()
-                .map(|(client, words)| ((*client).to_owned(), verdict(words)))
+                .map(|(client, why)| ((*client).to_owned(), verdict(why)))
                 .collect(),
         }
     }
@@ -370,8 +363,8 @@ mod tests {
         };
         let with = marks(&found, &Said::default());
         assert_eq!(with["labels"]["mooring.dev/old-client-pods"], "1");
-        let words = with["annotations"]["mooring.dev/old-client-pods"].as_str().unwrap();
-        assert!(words.contains("client-sshfs-0 (i:1"), "{words}");
+        let why = with["annotations"]["mooring.dev/old-client-pods"].as_str().unwrap();
+        assert!(why.contains("client-sshfs-0 (i:1"), "{why}");
         let metadata: ObjectMeta = serde_json::from_value(with.clone()).unwrap();
         found.old = None;
         assert_eq!(marks(&found, &said(&metadata)), with);
@@ -384,7 +377,7 @@ mod tests {
 
     #[test]
     fn labels_say_whether_and_annotations_what_to_do() {
-        let long = "x".repeat(MAX_WORDS + 1);
+        let long = "x".repeat(MAX_TEXT + 1);
         let marks = marks_of(readiness(&[("a", ""), ("b", "do this"), ("c", &long)]));
         assert_eq!(
             marks["labels"],
@@ -397,7 +390,7 @@ mod tests {
         assert_eq!(marks["annotations"]["client.mooring.dev/b"], "do this");
         assert_eq!(
             marks["annotations"]["client.mooring.dev/c"].as_str().unwrap().len(),
-            MAX_WORDS
+            MAX_TEXT
         );
         let none = marks_of(Readiness {
             node: Err("do that".into()),
@@ -426,9 +419,9 @@ mod tests {
             ("gone", "ready"),
         ];
         let before = before.map(|(client, word)| (client.to_owned(), word.to_owned())).into();
-        let unable = |clients: &[&str], words: &str| Change::Unable {
+        let unable = |clients: &[&str], why: &str| Change::Unable {
             clients: clients.iter().map(|&client| client.to_owned()).collect(),
-            words: words.to_owned(),
+            why: why.to_owned(),
         };
         let able = Change::Able {
             clients: vec!["d".into()],

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use mooring_program::error::chain;
 use serde::Serialize;
 
 use crate::core::metrics::MetricsSnapshot;
 use crate::core::{Core, Obstacle};
 use crate::daemon::args::ServeArgs;
+use crate::drivers::endpoint::EndpointError;
 use crate::node::pool_usage::PoolUsage;
 use crate::node::readiness::clients::Readiness;
 use crate::node::readiness::{Check, checks, kernel};
@@ -17,7 +19,7 @@ use crate::volume::registry::Registry;
 #[derive(Debug, Default)]
 struct State {
     /// Where the shim is, or what keeps it from being installed; `None` before the first try.
-    installed: Option<Result<String, String>>,
+    installed: Option<Result<String, Arc<EndpointError>>>,
     config: Option<String>,
     stopping: bool,
     /// That no admission policy holds the mounter.
@@ -65,7 +67,7 @@ impl Status {
     }
 
     /// Where the shim is, or what keeps it from being installed.
-    pub fn installed(&self, result: Result<String, String>) {
+    pub(crate) fn installed(&self, result: Result<String, Arc<EndpointError>>) {
         self.lock().installed = Some(result);
     }
 
@@ -87,13 +89,14 @@ impl Status {
     /// The checks of the node.
     pub fn checks(&self) -> Vec<Check> {
         let installed = self.lock().installed.clone();
-        self.checks_with(installed.unwrap_or_else(|| Err("the shim is not installed yet".to_owned())))
+        let not_yet = || Err("the shim is not installed yet".to_owned());
+        self.checks_with(installed.map_or_else(not_yet, |installed| installed.map_err(|error| chain(&error))))
     }
 
     /// Which clients the node can mount; nothing before the kubelet's endpoint was opened, or could not be.
     pub fn readiness(&self, registry: &Registry) -> Option<Readiness> {
         let installed = self.lock().installed.clone()?;
-        let checks = self.checks_with(installed);
+        let checks = self.checks_with(installed.map_err(|error| chain(&error)));
         Some(Readiness::of(&checks, &kernel(), &registry.servings()))
     }
 
@@ -174,10 +177,7 @@ impl StatusReport {
         }));
         lines.push("types of volumes, and who serves them:".to_owned());
         lines.extend(self.clients.iter().map(|(client, serving)| {
-            let unable = self
-                .unable
-                .get(client)
-                .map(|words| format!(", not on this node: {words}"));
+            let unable = self.unable.get(client).map(|why| format!(", not on this node: {why}"));
             format!("  {client} = {serving}{}", unable.unwrap_or_default())
         }));
         if let Some(pool) = &self.pool {

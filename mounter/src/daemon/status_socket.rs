@@ -65,7 +65,7 @@ pub fn run(args: &StatusArgs) -> Result<(), StatusError> {
     io::stdout().lock().write_all(&said).map_err(StatusError::Print)
 }
 
-/// Answers for ever.
+/// Answers; never returns.
 pub async fn serve(path: PathBuf, core: Arc<Core>, status: Status) {
     let listener = match listen(&path) {
         Ok(listener) => listener,

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use tracing::{Span, debug, field, info, info_span, warn};
+use tracing::{Span, debug, debug_span, field, info, info_span, warn};
 
 use crate::core::metrics::MounterMetrics;
 
@@ -56,6 +56,15 @@ pub(super) fn span(call: &str) -> Span {
         serving = field::Empty,
         pod = field::Empty
     )
+}
+
+/// Answers a question that is about no volume, at once and in a span of its own. It is not counted: it asks what the
+/// driver is, and nothing is done for it.
+pub(super) fn asked<T>(call: &str, answer: impl FnOnce() -> T) -> T {
+    debug_span!("call", call).in_scope(|| {
+        debug!("answered");
+        answer()
+    })
 }
 
 /// Logs and counts the answer to a call-out that took this long. Call it within the call-out's [`span`].

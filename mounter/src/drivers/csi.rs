@@ -5,8 +5,8 @@
 //! looks after volumes needs to know of one kind of directory only.
 //!
 //! Files: [`endpoint`] (keeps both sockets there), `serve` (gRPC over one), `identity` and `node` (CSI's services),
-//! `registration` (the kubelet's), `publish` (a request to mount), `expand` (one to expand), `health` (what is wrong with
-//! volumes and their storage), `failure` (what is answered where something failed).
+//! `registration` (the kubelet's), `publish` (a request to mount), `expand` (one to expand), `health` (what is wrong
+//! with volumes and their storage), `failure` (what is answered where something failed).
 
 pub mod endpoint;
 mod expand;

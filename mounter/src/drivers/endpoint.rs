@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 /// Why the kubelet has no endpoint to call.
 #[derive(Debug, thiserror::Error)]
-enum EndpointError {
+pub(crate) enum EndpointError {
     #[error(transparent)]
     Plugins(#[from] PluginsError),
     #[error(transparent)]
@@ -64,7 +64,7 @@ pub(crate) struct EndpointSettings {
 pub(crate) async fn keep(
     settings: EndpointSettings,
     core: Arc<Core>,
-    installed: impl Fn(Result<String, String>, bool),
+    installed: impl Fn(Result<String, Arc<EndpointError>>, bool),
     stop: CancellationToken,
 ) -> Vec<PluginDirectory> {
     let mut endpoints = Endpoints::default();
@@ -78,7 +78,7 @@ pub(crate) async fn keep(
             }
             Err(error) => {
                 error!("the kubelet can't reach the mounter: {}", chain(&error));
-                installed(Err(chain(&error)), false);
+                installed(Err(Arc::new(error)), false);
             }
         }
         if stop.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_none() {
@@ -154,8 +154,8 @@ fn open(
 }
 
 impl Endpoint {
-    /// Takes no more calls here; those under way are finished. `clear`: nothing stays, since no kubelet looks here any
-    /// more.
+    /// Takes no more calls here, and finishes those in progress. `clear`: nothing stays, since no kubelet looks here
+    /// any more.
     fn close(self, clear: bool) {
         self.stop.cancel();
         if clear {

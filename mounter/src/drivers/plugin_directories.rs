@@ -29,8 +29,7 @@ pub enum PluginsError {
     /// It can't be made on the kubelet's host.
     #[error(
         "the kubelet's plugin directory {0:?} can't be made: have the kubelet use another one, which its host can \
-         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it \
-         by itself"
+         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it"
     )]
     ReadOnly(PathBuf),
     #[error(
@@ -241,7 +240,7 @@ mod tests {
             choose(Some(path("/c/")), &two, true, None),
             Some(place(Some("/proc/7"), "/c"))
         );
-        // Of two the one that was gone by before.
+        // If there are two, the one that was used before.
         assert_eq!(
             choose(None, &two, true, Some(path("/b"))),
             Some(place(Some("/proc/8"), "/b"))

@@ -93,7 +93,7 @@ impl PrivateSocket {
         }
     }
 
-    /// Listens no more, and takes the socket away unless it is another's by now.
+    /// Stops listening, and removes the socket unless another mounter owns it by now.
     pub(super) fn remove(self) {
         if std::fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = std::fs::remove_file(&self.path);

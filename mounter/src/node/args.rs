@@ -13,8 +13,8 @@ pub struct NodeArgs {
     #[arg(long, env = "MOORING_KUBELET_ROOT")]
     pub kubelet_root: Option<PathBuf>,
     /// The kubelet's plugin directory, under the name that the kubelet has for it. Without this flag the mounter reads
-    /// it from the running kubelet's command line and configuration (volumePluginDir). If the mounter sees no process of
-    /// the node, the path is one of this container.
+    /// it from the running kubelet's command line and configuration (volumePluginDir). If the mounter sees no process
+    /// of the node, the path is one of this container.
     #[arg(long, env = "MOORING_PLUGIN_DIR")]
     pub plugin_dir: Option<PathBuf>,
 }

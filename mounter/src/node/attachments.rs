@@ -16,7 +16,7 @@ use mooring_contract::names::annotations;
 use mooring_contract::volume::{Speaker, Volume, VolumeError};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{info, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, MountJob, Secrets};
@@ -42,7 +42,7 @@ pub trait AttachmentApi: Send + Sync {
     /// The data of a Secret that only nodes that use the volume may read; `None` where this node can't ask in its own
     /// name.
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error>;
-    /// Returns when that Secret has changed since this version, or after a while.
+    /// Returns when the Secret differs from this version, or after a while.
     async fn changed(&self, namespace: &str, name: &str, version: &str);
     /// Notes on the Node that a volume is used, or is not used any more.
     async fn note(&self, volume: &str, used: bool) -> Result<(), kube::Error>;
@@ -65,11 +65,9 @@ enum ConnectError {
          {CONNECTION} from the Secret"
     )]
     Forged,
-    #[error(
-        "the connection of the volume can't be read: {0}; its Secret is Mooring's own, so let nobody else write it"
-    )]
+    #[error("failed to read the volume's connection: {0}; only Mooring may write its Secret")]
     Unreadable(#[from] serde_json::Error),
-    #[error("the options of the volume's connection make no sense: {0}")]
+    #[error("the options in the volume's connection are not valid: {0}")]
     Options(#[from] VolumeError),
 }
 
@@ -101,7 +99,10 @@ impl Attachments {
     /// more, of an earlier mounter or because the API did not answer; for as long as the mounter runs.
     pub async fn tend(&self) {
         loop {
-            match self.tidy().await {
+            let tidy = self
+                .tidy()
+                .instrument(info_span!("tidy-attachments", node.name = self.node));
+            match tidy.await {
                 Ok(()) => self.left_over.notified().await,
                 Err(error) => {
                     warn!(%error, "failed to say which attached volumes this node uses; trying again");

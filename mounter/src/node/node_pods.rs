@@ -37,7 +37,6 @@ pub enum NodePodsError {
     Incomplete { node: String },
 }
 
-/// A Pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePod {
     pub pod: PodRef,
@@ -126,7 +125,7 @@ mod tests {
     use crate::volume::job::PodRef;
 
     #[test]
-    fn an_answer_without_this_pod_is_none() {
+    fn an_answer_that_lacks_this_pod_is_ignored() {
         let seen = |namespace: &str, name: &str| NodePod {
             pod: PodRef {
                 name: name.into(),

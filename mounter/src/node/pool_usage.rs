@@ -15,7 +15,7 @@ const BLOCK: u64 = 512;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolUsage {
-    /// Of the pool's disk.
+    /// The size of the pool's disk.
     pub disk: u64,
     pub free: u64,
     /// How many volumes there are.
@@ -68,7 +68,7 @@ impl std::fmt::Display for PoolUsage {
         let mebibytes = |bytes: u64| bytes >> 20;
         write!(
             to,
-            "{} volumes of {} MiB, which hold {} MiB of a disk of {} MiB with {} MiB free",
+            "{} volumes of {} MiB in all use {} MiB of a disk of {} MiB that has {} MiB free",
             self.volumes,
             mebibytes(self.promised),
             mebibytes(self.written),

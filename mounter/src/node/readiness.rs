@@ -81,7 +81,7 @@ fn propagation(table: &Table, kubelet_root: &Path) -> Result<String, String> {
         )),
         None => Err(format!(
             "{} is not shared with the host, so no Pod would see a mount: give its volume in the mounter's Pod \
-             mountPropagation: Bidirectional, and on the host run mount --make-rshared on the mount that it lies in",
+             mountPropagation: Bidirectional, and on the host run mount --make-rshared on the mount that contains it",
             kubelet_root.display()
         )),
     }
@@ -162,8 +162,8 @@ fn host_namespace(named: Option<&Path>, table: &Table, kubelet_root: &Path) -> R
     match found.map_err(|error| format!("/proc can't be read: {error}"))? {
         Some(process) => Ok(format!("the kubelet's namespaces are those of {}", process.display())),
         None => Err(
-            "the mounter sees neither a process named kubelet nor the node's process 1, so host can serve no type, \
-             nor self NFS or SMB: give the mounter's Pod hostPID, or set --host-mount-namespace"
+            "the mounter sees neither a process named kubelet nor the node's process 1, so host serves nothing, and \
+             self serves neither NFS nor SMB: give the mounter's Pod hostPID, or set --host-mount-namespace"
                 .to_owned(),
         ),
     }

@@ -91,7 +91,7 @@ fn look_at_device(target: &Target) -> Result<LookedAt, LookError> {
         return Ok(LookedAt::Nothing);
     }
     let node = target.open()?;
-    // What was opened as a place only (`O_PATH`) is opened for reading by its handle, so no path is followed anew.
+    // What was opened as a place only (`O_PATH`) is opened for reading by its handle, so no path is followed again.
     let path = format!("/proc/self/fd/{}", node.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let read = open(path, flags, Mode::empty()).and_then(|device| {

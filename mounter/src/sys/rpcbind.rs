@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_and_junk_is_none() {
+    fn an_answer_is_parsed_and_junk_is_rejected() {
         assert_eq!(port(&answer(0)), Some(0));
         assert_eq!(port(&answer(40_000)), Some(40_000));
         assert_eq!(port(&[0; 32]), None);

@@ -24,7 +24,6 @@ impl std::fmt::Debug for Secrets {
 /// The Pod that a mount is for, as the kubelet names it; empty where it does not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodRef {
-    /// The Pod's name.
     pub name: String,
     /// The Pod's namespace.
     pub namespace: String,
@@ -108,8 +107,8 @@ pub enum MountError {
     },
     /// Its client has no device to give.
     #[error(
-        "client {client} can't give a Pod a raw block volume as it is served here: use client {clients} for that, or \
-         leave volumeMode out, which is Filesystem then",
+        "client {client} can't give a Pod a raw block volume on this node: use client {clients} for that, or leave out \
+         volumeMode (the default is Filesystem)",
         clients = device_clients()
     )]
     NoDevice { client: String },
@@ -151,7 +150,6 @@ pub enum MountError {
     /// Something else is mounted on the target.
     #[error("{found} is mounted on {target} already, not {wanted}: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
-        /// The volume's target.
         target: String,
         /// What is there.
         found: String,
@@ -161,18 +159,17 @@ pub enum MountError {
     /// An unmount found it in use.
     #[error(
         "failed to unmount {found} from {target}: it is in use: a process on the node still has a file or its working \
-         directory there; end it, and the unmount follows by itself"
+         directory there; end it, and the unmount follows"
     )]
     InUse {
         /// What is mounted.
         found: String,
-        /// The volume's target.
         target: String,
     },
     /// A volume for one Pod is with another.
     #[error(
-        "{volume} is for one Pod at a time (ReadWriteOncePod), and another has it ({other}): delete that Pod, and this \
-         one gets it by itself"
+        "{volume} is for one Pod at a time (ReadWriteOncePod), and another one uses it ({other}): delete that Pod, and \
+         this one starts by itself"
     )]
     NotAlone {
         volume: String,
@@ -181,21 +178,20 @@ pub enum MountError {
     },
     /// The storage has not let this node have it.
     #[error(
-        "{volume} is not attached to node {node} yet{}: the kubelet tries again; why it takes long, the claim's Events \
-         say",
+        "{volume} is not attached to node {node} yet{}: the kubelet tries again; if that takes long, see the claim's \
+         Events",
         .other.as_ref().map_or_else(String::new, |other| format!(", but to node {other}"))
     )]
     NotAttached {
         volume: String,
-        /// This node.
         node: String,
         /// The node that has it.
         other: Option<String>,
     },
     /// A file system that does not answer can't be given up: other mounts share it.
     #[error(
-        "{found} does not answer, but is left alone: {other} is on the same file system, and its users may wait for \
-         the server"
+        "{found} does not answer, but Mooring leaves it mounted: {other} is on the same file system, and its users may \
+         wait for the server"
     )]
     Shared {
         /// What is mounted.

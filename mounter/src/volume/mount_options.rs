@@ -2,7 +2,6 @@
 
 use rustix::mount::MountAttrFlags;
 
-/// Flags of one mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountFlags(MountAttrFlags);
 

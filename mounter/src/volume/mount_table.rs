@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::volume::volume_data;
 
-/// A device by its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceNumber {
     /// Major number.
@@ -28,7 +27,6 @@ impl DeviceNumber {
     }
 }
 
-/// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
     /// Its number; it is used again when the mount is gone.

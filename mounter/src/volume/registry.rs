@@ -70,7 +70,7 @@ pub enum BadRule {
     #[error(transparent)]
     BadType(#[from] VolumeError),
     /// A type that the mounter serves itself.
-    #[error("{0} volumes are served by the mounter itself, which can't be changed: remove this rule")]
+    #[error("{0} volumes are always served by the mounter itself: remove this rule")]
     OwnType(String),
     /// Not the name of an image.
     #[error("{0:?} is neither host nor self nor an image's name")]

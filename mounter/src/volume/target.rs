@@ -45,9 +45,9 @@ pub enum TargetError {
         /// What would be one.
         wanted: &'static str,
     },
-    #[error("volume directory {0:?} does not exist: the kubelet makes it again by itself")]
+    #[error("volume directory {0:?} does not exist: the kubelet creates it again")]
     Missing(PathBuf),
-    /// A symbolic link or the like stands in its way.
+    /// A symbolic link or the like is in its way.
     #[error(
         "{path:?} can't be reached from the kubelet's root without following a link: nothing was done; see who put it \
          there"
@@ -213,7 +213,7 @@ impl Target {
         self.driver == Driver::CsiDevice
     }
 
-    /// The Pod's uid, as it stands in the path.
+    /// The Pod's uid, as in the path.
     pub fn pod_uid(&self) -> &str {
         &self.pod_uid
     }
@@ -384,7 +384,7 @@ fn published(root: &Path) -> PathBuf {
     path.join(PUBLISHED)
 }
 
-/// A name as the kubelet makes them: it stands in `/proc/self/mountinfo` and in messages.
+/// A name as the kubelet makes them: it is in `/proc/self/mountinfo` and in messages.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name != ".." && name != "." && !name.chars().any(|c| c.is_control() || c == '/')
 }

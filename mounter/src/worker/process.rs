@@ -32,12 +32,12 @@ pub enum WorkerError {
         attempted: &'static str,
         source: std::io::Error,
     },
-    #[error("the worker ended without a report ({status}): {words}")]
+    #[error("the worker ended without a report ({status}): {last_lines}")]
     Silent {
         /// How it ended.
         status: ExitStatus,
         /// What it said on standard error.
-        words: String,
+        last_lines: String,
     },
     #[error("the worker was ended after {limit:?}")]
     Late {
@@ -216,7 +216,7 @@ async fn converse(child: &mut Child, task: &[u8]) -> Result<WorkerReport, Worker
         // A worker that has ended says why on standard error.
         let _ = stdin.write_all(task).await;
     }
-    let words = tokio::spawn(last_words(child.stderr.take()));
+    let last_lines = tokio::spawn(standard_error(child.stderr.take()));
     let mut report = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         let mut stdout = BufReader::new(stdout.take(MAX_REPORT));
@@ -232,18 +232,18 @@ async fn converse(child: &mut Child, task: &[u8]) -> Result<WorkerReport, Worker
     }
     Err(WorkerError::Silent {
         status: child.wait().await.map_err(failed("wait for"))?,
-        words: words.await.unwrap_or_default(),
+        last_lines: last_lines.await.unwrap_or_default(),
     })
 }
 
 /// All that it says on standard error.
-async fn last_words(stderr: Option<ChildStderr>) -> String {
-    let mut words = Vec::new();
+async fn standard_error(stderr: Option<ChildStderr>) -> String {
+    let mut last_lines = Vec::new();
     if let Some(stderr) = stderr {
         // What was read before an error counts.
-        let _ = stderr.take(MAX_REPORT).read_to_end(&mut words).await;
+        let _ = stderr.take(MAX_REPORT).read_to_end(&mut last_lines).await;
     }
-    String::from_utf8_lossy(&words).trim().to_owned()
+    String::from_utf8_lossy(&last_lines).trim().to_owned()
 }
 
 fn failed(attempted: &'static str) -> impl FnOnce(std::io::Error) -> WorkerError {

@@ -19,14 +19,12 @@ use crate::worker::usage::Usage;
 pub enum Task {
     /// Mount an image file of the pool.
     Local {
-        /// The pool's directory.
         pool: PathBuf,
         /// What is mounted, where and how.
         mount: MountTask,
     },
     /// Give a Pod an image file of the pool as a device.
     Show {
-        /// The pool's directory.
         pool: PathBuf,
         /// Which file, and where.
         mount: MountTask,
@@ -41,14 +39,12 @@ pub enum Task {
     },
     /// Take a device from a Pod.
     Hide {
-        /// The pool's directory.
         pool: PathBuf,
         /// Where it is shown.
         target: Target,
     },
     /// Mount the pool itself.
     Pool {
-        /// The pool's directory.
         pool: PathBuf,
         /// What is mounted, where and how.
         mount: MountTask,
@@ -102,7 +98,6 @@ pub enum Task {
     },
     /// Expand a volume of an image file to the size of the file.
     Expand {
-        /// The pool's directory.
         pool: PathBuf,
         /// Where it is mounted.
         target: Target,
@@ -176,7 +171,6 @@ impl From<&Volume> for FlatVolume {
 }
 
 impl FlatVolume {
-    /// The volume.
     pub fn read(&self) -> Result<Volume, MountError> {
         Volume::from_options(&self.0).map_err(MountError::bad_options)
     }

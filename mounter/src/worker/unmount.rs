@@ -47,8 +47,10 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
     }
     Err(MountError::Failed {
         attempted: format!("unmount {target}"),
-        cause: format!("more than {MOST} mounts lie on it, or it can't be seen where it is: look at it with findmnt")
-            .into(),
+        cause: format!(
+            "more than {MOST} mounts are stacked on it, or it is not visible there: look at it with findmnt"
+        )
+        .into(),
     })
 }
 

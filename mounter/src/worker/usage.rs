@@ -41,10 +41,10 @@ pub fn usage(target: &Target) -> Result<Usage, MountError> {
         return size(device).map_err(|error| failed(Cause::of(error)));
     }
     let directory = target.open().map_err(|error| match error {
-        TargetError::Open { source, .. } => failed(words(source).into()),
+        TargetError::Open { source, .. } => failed(text_of(source).into()),
         error => error.into(),
     })?;
-    let found = fstatvfs(&directory).map_err(|errno| failed(words(errno).into()))?;
+    let found = fstatvfs(&directory).map_err(|errno| failed(text_of(errno).into()))?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     Ok(Usage {
         bytes: bytes(found.f_blocks),
@@ -69,7 +69,7 @@ fn size(device: DeviceNumber) -> io::Result<Usage> {
     })
 }
 
-fn words(errno: Errno) -> String {
+fn text_of(errno: Errno) -> String {
     match errno {
         Errno::NOTCONN | Errno::CONNABORTED => "the program that served it has ended".to_owned(),
         errno => io::Error::from(errno).to_string(),

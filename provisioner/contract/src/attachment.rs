@@ -21,7 +21,7 @@ pub fn secret_name(pv_name: &str) -> String {
     format!("{SECRET_PREFIX}{pv_name}")
 }
 
-/// The name by which a node's clients log in at a target. A Node that was made anew is another one.
+/// The name by which a node's clients log in at a target. A Node that was created again is another one.
 pub fn initiator(node: &str, uid: &str) -> String {
     let letters = |text: &str| -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');

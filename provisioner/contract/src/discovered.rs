@@ -1,7 +1,7 @@
 //! What an image prints after `discover`: the kinds of volume that its storage can serve, each of which becomes a
 //! StorageClass.
 //!
-//! A termination message has 4096 bytes, so there is a short form. What all have in common stands once, under
+//! A termination message has 4096 bytes, so there is a short form. What all have in common is written once, under
 //! `defaults`, and a class can be a bare name, which is then also the value of the parameter that `parameter` names:
 //!
 //! ```json

@@ -89,10 +89,15 @@ pub mod paths {
 
     /// A client image's own program that is run when its container starts.
     pub const CLIENT_START: &str = "/usr/libexec/mooring-start";
+
+    /// A client image's description of the daemon that all its volumes need.
+    pub const CLIENT_DAEMON: &str = "/usr/libexec/mooring-daemon.json";
 }
 
 /// Labels of objects that Mooring makes or reads.
 pub mod labels {
+    /// Of Kubernetes, on a node: its host name, by which a volume on a node's own disk is tied to it.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
     /// On a ConfigMap: its part in Mooring; [`TYPE_PROVISIONER_CONFIG`] makes it a provisioner.
     pub const TYPE: &str = "type";
     /// Value of [`TYPE`] on a provisioner ConfigMap.

@@ -63,8 +63,8 @@ pub mod keys {
     /// For `attach` and `detach`: addresses of the node, comma-separated; empty where its Node is gone. Not set for any
     /// other operation.
     pub const NODE_ADDRESSES: &str = "node-addresses";
-    /// For `attach` and `detach`: the name by which the node's clients log in at a target (iSCSI). Not set for any other
-    /// operation.
+    /// For `attach` and `detach`: the name by which the node's clients log in at a target (iSCSI). Not set for any
+    /// other operation.
     pub const INITIATOR_NAME: &str = "initiator-name";
     /// For `detach`: `true` if the node is gone for good, so that the storage has to keep it out before this ends.
     pub const NODE_GONE: &str = "node-gone";

@@ -55,7 +55,7 @@ pub struct Request {
     /// Every key that Mooring does not know: of the ConfigMap, the class's parameters and the secret, in rising
     /// precedence. Values of a Secret and the token are in the property files only.
     pub parameters: BTreeMap<String, String>,
-    /// For `delete` and later operations: the options of the volume that stands, as its PV has them. Empty before.
+    /// For `delete` and later operations: the options of the existing volume, as its PV has them. Empty before.
     #[serde(default)]
     pub volume: BTreeMap<String, String>,
     /// For `clone`: the volume to copy. For `restore`: the volume that the snapshot or backup was taken of.
@@ -85,7 +85,7 @@ pub struct Attachment {
     pub gone: bool,
 }
 
-/// What a claim asks of its volume by a `VolumeAttributesClass`, which can be changed while the volume stands.
+/// What a claim asks of its volume by a `VolumeAttributesClass`, which can be changed during the volume's life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Attributes {
@@ -105,7 +105,7 @@ pub struct Snapshot {
     pub content_uid: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
-    /// Of a group: its snapshots, each with its volume.
+    /// For a group, its snapshots, each with its volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Member>>,
 }

@@ -26,7 +26,8 @@ pub mod keys {
     pub const CLIENT_IMAGE: &str = "client-image";
     /// In an image's termination message only: the Secret that the mount needs. It becomes the PV's `secretRef`.
     pub const SECRET_NAME: &str = "secret-name";
-    /// In the termination message of an `attach` only: the secrets of the connection, sealed with property `answer-key`.
+    /// In the termination message of an `attach` only: the secrets of the connection, sealed with property
+    /// `answer-key`.
     pub const SEALED: &str = "sealed";
     /// In an image's termination message only: the namespace of [`SECRET_NAME`]; the claim's if not said.
     pub const SECRET_NAMESPACE: &str = "secret-namespace";

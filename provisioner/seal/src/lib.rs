@@ -51,7 +51,6 @@ pub fn new_key() -> Result<String, SealError> {
     Ok(STANDARD.encode(key))
 }
 
-/// Seals secrets.
 pub fn seal(key: &str, purpose: Purpose<'_>, secrets: &BTreeMap<String, String>) -> Result<String, SealError> {
     let mut nonce = [0; NONCE_LEN];
     SystemRandom::new().fill(&mut nonce).map_err(|_| SealError::NoRandom)?;
@@ -62,7 +61,6 @@ pub fn seal(key: &str, purpose: Purpose<'_>, secrets: &BTreeMap<String, String>)
     Ok(STANDARD.encode([nonce.as_slice(), &text].concat()))
 }
 
-/// Opens what was sealed.
 pub fn open(key: &str, purpose: Purpose<'_>, sealed: &str) -> Result<BTreeMap<String, String>, SealError> {
     let bytes = STANDARD.decode(sealed.trim()).map_err(|_| SealError::NotOurs)?;
     let (nonce, text) = bytes.split_at_checked(NONCE_LEN).ok_or(SealError::NotOurs)?;

@@ -2,7 +2,7 @@
 //!
 //! The Secret has no record of its own. So each write to it first reads it, then sees that the PV is still as it was
 //! when this was decided, and then expects the Secret as it was read. A controller that acts on old knowledge fails at
-//! one of the two: whoever went on without it changed the PV first and the Secret after that.
+//! one of the two: a controller that acted in between changed the PV first and the Secret second.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ use crate::run::error::RunError;
 use crate::run::outcome::Category;
 use crate::volume::persistent_volume::made_for;
 
-/// Makes the Secret, with a connection of no node; one that is there stays as it is.
+/// Makes the Secret, with a connection of no node; one that exists stays as it is.
 pub(super) async fn make_secret(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
     let connection = Connection {
         proof: new_key().map_err(RunError::from)?,

@@ -17,6 +17,9 @@ pub enum ApplyError {
     /// An object changed while it was being dealt with.
     #[error("{0} has changed meanwhile")]
     Changed(String),
+    /// A defect: nothing is written on what has no record.
+    #[error("{0} has no record to write")]
+    NoRecord(String),
 }
 
 impl ApplyError {
@@ -26,6 +29,7 @@ impl ApplyError {
             Self::Call(error) => error.category(),
             Self::Run(error) => error.category(),
             Self::Changed(_) => "conflict",
+            Self::NoRecord(_) => "defect",
         }
     }
 

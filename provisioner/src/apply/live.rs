@@ -2,39 +2,26 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{Api, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
-use mooring_contract::operation::Operation;
+use mooring_contract::names::{OUT_OF_SERVICE, annotations};
 use mooring_contract::request::{Request, Snapshot, Source};
 use serde::de::DeserializeOwned;
 
 use super::{ApplyError, Shared};
-use crate::cache::store::key;
+use crate::cache::key;
+use crate::operation::attach::observed::{Look, NodeFacts, ObservedNode};
 use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
-use crate::process::call::{CallError, is_conflict, is_not_found};
-use crate::run::observed::{Carrier, selector_of};
+use crate::process::call::{CallError, is_not_found};
+use crate::run::observed::{Carrier, selector};
 use crate::run::{Run, RunId};
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::VolumeSnapshotContent;
-
-/// Makes a PV; one that is there already is judged like any other.
-pub(crate) async fn make(
-    shared: &Shared,
-    volume: &PersistentVolume,
-    uid: &str,
-) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
-    match api.create(&PostParams::default(), volume).await {
-        Ok(volume) => Ok(vec![Arc::new(volume)]),
-        Err(error) if is_conflict(&error) => look_up(shared, uid, vec![]).await,
-        Err(source) => Err(CallError::new("create", SubjectKind::Volume.name(), &volume.name_any(), source).into()),
-    }
-}
 
 /// The claim's PVs with the one of its name as the API has it now.
 pub(crate) async fn look_up(
@@ -53,7 +40,7 @@ pub(crate) async fn look_up(
 /// Whether what a run is for is not there, read as it is now: neither claim nor PV, or no content.
 pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<bool, ApplyError> {
     let client = &shared.context.client;
-    match run.kind().map(|kind| describe(kind).subject) {
+    match run.operation().map(|kind| describe(kind).subject) {
         Some(SubjectKind::Snapshot) => {
             let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
             return is_without_content(&contents, SubjectKind::Snapshot, run, uid).await;
@@ -93,7 +80,7 @@ where
     Ok(content.is_none_or(|content| content.metadata.uid.as_deref() != Some(uid)))
 }
 
-/// Whether the claim of what is to be copied is there and stays, read as it is now.
+/// Whether the source claim exists and stays, read from the API now.
 ///
 /// A copy's record is written before this, and all claims come by one watch, in the order of their changes. So a
 /// controller that sees this claim go sees the record too, unless this has said no: see [`copied_by`].
@@ -109,7 +96,7 @@ pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &
     }))
 }
 
-/// Whether the content of what is to be restored is there and stays, read as it is now.
+/// Whether the content of the snapshot to restore exists and stays, read from the API now.
 ///
 /// The run is there before this, without its properties. So a controller that sees the content go finds the run, unless
 /// this has said no: see [`restored_by`].
@@ -144,7 +131,7 @@ async fn is_group_staying(client: &Client, content: &VolumeSnapshotContent) -> R
     Ok(!groups.iter().any(|group| of_it(group) && going(group)))
 }
 
-/// Whether the claims of which snapshots are to be taken are there and stay; see [`is_there_to_restore`].
+/// Whether the source claims exist and stay; see [`is_there_to_restore`].
 pub(crate) async fn is_there_to_snapshot(client: &Client, request: &Request) -> Result<bool, ApplyError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &request.pvc_namespace);
     let members = request.members().iter();
@@ -189,16 +176,12 @@ async fn going_on(
     wanted: impl Fn(&Request) -> bool,
 ) -> Result<Option<Request>, ApplyError> {
     let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
-    for kind in Operation::ALL.into_iter().filter(|kind| describe(*kind).reads == reads) {
-        let found = carriers.list(&ListParams::default().labels(&selector_of(kind))).await;
-        let found = found.map_err(|source| CallError::new("list", "Pods of operation", kind.as_str(), source))?;
-        let open = found.items.into_iter().map(Run::of).filter(|run| !run.is_over());
-        let found = open.filter_map(|run| run.request().ok()).find(&wanted);
-        if found.is_some() {
-            return Ok(found);
-        }
-    }
-    Ok(None)
+    let found = carriers.list(&ListParams::default().labels(&selector())).await;
+    let found = found.map_err(|source| CallError::new("list", "provisioning Pods", namespace, source))?;
+    let is_open = |run: &Run| !run.is_over() && run.operation().is_some_and(|it| describe(it).reads == reads);
+    let open = found.items.into_iter().map(Run::of).filter(is_open);
+    let mut asked = open.filter_map(|run| run.request().ok());
+    Ok(asked.find(wanted))
 }
 
 /// What is being made as a copy of this PV, whose own claim is gone: a claim, or a snapshot.
@@ -247,4 +230,28 @@ async fn runs(shared: &Shared, copy: &PersistentVolumeClaim, record: &Record) ->
     let found = carriers.get_opt(&name).await;
     let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;
     Ok(found.is_some_and(|found| !Run::of(found).is_over()))
+}
+
+/// A node as it is now, as far as an attachment of this PV goes by it.
+pub(crate) async fn node_now(
+    shared: &Shared,
+    volume: &PersistentVolume,
+    look: Look,
+) -> Result<ObservedNode, ApplyError> {
+    let nodes: Api<Node> = Api::all(shared.context.client.clone());
+    let found = nodes.get_opt(&look.node).await;
+    let found = found.map_err(|source| CallError::new("read", "Node", &look.node, source))?;
+    let in_use = format!("{}{}", annotations::NODE_ATTACHED_PREFIX, volume.name_any());
+    let there = found.map(|node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        let addresses = node.status.as_ref().and_then(|status| status.addresses.clone());
+        NodeFacts {
+            uid: node.uid().unwrap_or_default(),
+            out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
+            in_use: node.annotations().contains_key(&in_use),
+            notes: node.annotations().contains_key(annotations::NODE_NOTES_ATTACHED),
+            addresses: addresses.into_iter().flatten().map(|address| address.address).collect(),
+        }
+    });
+    Ok(ObservedNode { name: look.node, there })
 }

@@ -12,7 +12,7 @@ use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::{Apply, ApplyError};
 use crate::cache::limiter::Place;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::describe::{Reads, describe};
+use crate::operation::describe::{BackupAccess, Reads, describe};
 use crate::operation::record::Record;
 use crate::process::events::Note;
 use crate::run::begin::{Made, Prepared};
@@ -21,8 +21,9 @@ use crate::run::order::{Order, Owner};
 /// Longest wait for a place: a safeguard, since the end of every run wakes those that wait.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// What is to be run, for the room that runs it.
+/// What to run, in the form of module `run`.
 fn order(start: &Start) -> Order<'_> {
+    let description = describe(start.run.operation);
     Order {
         id: &start.run,
         request: &start.request,
@@ -31,10 +32,12 @@ fn order(start: &Start) -> Order<'_> {
         node: start.node.as_deref(),
         allowed: &start.allowed,
         owner: start.owner.as_ref().map(|(name, uid)| Owner {
-            kind: describe(start.run.kind).subject.name(),
+            kind: description.subject.name(),
             name,
             uid,
         }),
+        seals: description.seals,
+        backups_read_only: describe(start.request.operation).backups == BackupAccess::ReadOnly,
     }
 }
 
@@ -69,13 +72,13 @@ impl Apply<'_> {
                 self.rejected(&record, start.state, &error).await
             }
             Err(error) => {
-                self.tell(start.run.kind, &error);
+                self.report_failure(start.run.operation, &error);
                 Err(error)
             }
         }
     }
 
-    /// Hands a run that is there its properties, if it has none. Returns the run's uid.
+    /// Hands a run that exists its properties, if it has none. Returns the run's uid.
     pub(super) async fn supply(&mut self, start: Start) -> Result<Option<String>, ApplyError> {
         let Some(run) = self.shared.cache.run(&start.config.reference.namespace, &start.run) else {
             return Ok(None);
@@ -101,17 +104,17 @@ impl Apply<'_> {
                 Ok(Some(uid))
             }
             Err(error) => {
-                self.tell(start.run.kind, &error);
+                self.report_failure(start.run.operation, &error);
                 Err(error)
             }
         }
     }
 
-    fn tell(&self, operation: Operation, error: &ApplyError) {
+    fn report_failure(&self, operation: Operation, error: &ApplyError) {
         // A conflict is the normal end of acting on old knowledge: users need not know.
         if error.category() != "conflict" {
-            let words = describe(operation).words;
-            self.say(Note::warning(words.failed, words.action, error.chain()));
+            let events = describe(operation).events;
+            self.say(Note::warning(events.failed, events.action, error.chain()));
         }
     }
 
@@ -150,13 +153,13 @@ impl Apply<'_> {
             config = %start.config.reference,
             "began a run"
         );
-        let words = describe(start.run.kind).words;
-        // Of an attempt after the first, users hear by what failed before it.
-        if let Some((reason, does)) = words.begun
+        let events = describe(start.run.operation).events;
+        // The failure of the attempt before tells users about a later one.
+        if let Some((reason, does)) = events.begun
             && start.record.attempt == 1
         {
             let text = format!("{run} {does} with {}", start.config.image);
-            self.say(Note::normal(reason, words.action, text));
+            self.say(Note::normal(reason, events.action, text));
         }
         Ok(begun)
     }
@@ -164,7 +167,7 @@ impl Apply<'_> {
     /// Whether what a run reads is there and stays for as long as the run is there.
     async fn is_source_there(&self, start: &Start) -> Result<bool, ApplyError> {
         let (client, request) = (&self.shared.context.client, &start.request);
-        match describe(start.run.kind).reads {
+        match describe(start.run.operation).reads {
             Reads::SourceVolume => match &request.source {
                 Some(source) => is_there_to_copy(client, &request.pvc_namespace, source).await,
                 None => Ok(true),
@@ -198,8 +201,8 @@ impl Apply<'_> {
                 let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
                 held && text.is_none()
             }
-            // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and goes
-            // with it.
+            // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and
+            // goes with it.
             Intent::Run | Intent::Configured => true,
         })
     }

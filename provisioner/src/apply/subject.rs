@@ -131,7 +131,9 @@ impl Subject {
                     patched(&api, SubjectKind::Group, &content.name_any(), patch).await?,
                 ))
             }
-            Self::Config(_) | Self::Orphan(_) => self.clone(),
+            Self::Config(_) | Self::Orphan(_) => {
+                return Err(ApplyError::NoRecord(self.meta().name.clone().unwrap_or_default()));
+            }
         })
     }
 
@@ -155,6 +157,7 @@ impl Subject {
                 let api: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
                 read(&api, SubjectKind::Group, &content.name_any()).await?
             }
+            // What has no record says nothing that could be newer.
             Self::Config(_) | Self::Orphan(_) => Some(self.meta().clone()),
         };
         Ok(live.filter(|live| live.uid == self.meta().uid))
@@ -222,7 +225,7 @@ impl Subject {
     /// the volume may be gone.
     pub(super) fn intent_patch(&self, start: &Start) -> Value {
         let mut patch = self.record_patch(&start.record);
-        if self.content().is_some() && describe(start.run.kind).effect == Effect::TakesSnapshot {
+        if self.content().is_some() && describe(start.run.operation).effect == Effect::TakesSnapshot {
             let notes = &mut patch["metadata"]["annotations"];
             notes[annotations::REQUEST] = json!(json!(start.request).to_string());
             notes[annotations::CONFIG] = json!(start.config.reference.to_string());
@@ -254,7 +257,7 @@ impl Subject {
         }})
     }
 
-    /// The patch that takes off only the record, of a snapshot or a group that is there now.
+    /// The patch that takes off only the record, of a snapshot or a group that exists now.
     pub(super) fn taken_patch(&self) -> Value {
         json!({"metadata": {
             "resourceVersion": self.meta().resource_version,

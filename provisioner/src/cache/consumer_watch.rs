@@ -9,7 +9,7 @@ use mooring_contract::operation::Operation;
 use tracing::warn;
 
 use super::PAGE;
-use super::consumers::Listing;
+use super::consumers::ConsumerListing;
 use super::store::Cache;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::process::context::Context;
@@ -38,11 +38,11 @@ pub(super) async fn watch(context: Context, cache: Cache, queue: WorkQueue) {
 
 async fn follow(events: impl Stream<Item = Result<Event<Pod>, WatchError>> + Send, cache: &Cache, queue: &WorkQueue) {
     let mut events = std::pin::pin!(events.default_backoff());
-    let mut listing = Listing::default();
+    let mut listing = ConsumerListing::default();
     while let Some(event) = events.next().await {
         let news = match event {
             Ok(Event::Init) => {
-                listing = Listing::default();
+                listing = ConsumerListing::default();
                 continue;
             }
             Ok(Event::InitApply(pod)) => {

@@ -1,4 +1,4 @@
-//! Which nodes have Pods that use a claim. Known only while a ConfigMap has volumes attached, and of each Pod no more
+//! Which nodes have Pods that use a claim. Known only while a ConfigMap has volumes attached. It keeps no more of each Pod
 //! than its uid, when it was made, its node and its claims: a cluster has many Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +24,9 @@ struct State {
 
 /// Pods that are being listed.
 #[derive(Debug, Default)]
-pub(super) struct Listing(State);
+pub(super) struct ConsumerListing(State);
 
-impl Listing {
+impl ConsumerListing {
     /// Adds one.
     pub(super) fn add(&mut self, pod: &Pod) {
         self.0.put(pod);
@@ -154,7 +154,7 @@ impl Consumers {
     }
 
     /// Knows what has been listed, and nothing else.
-    pub(super) fn replace(&self, listing: Listing) {
+    pub(super) fn replace(&self, listing: ConsumerListing) {
         let mut listed = listing.0;
         listed.listed = true;
         self.change(|state| *state = listed);

@@ -23,7 +23,7 @@ struct State {
     written: HashMap<String, u64>,
     /// Nodes with volumes to delete that are not in the cluster, by host name, and since when that is known.
     away: HashMap<String, Timestamp>,
-    /// Claims without a ConfigMap to go by, and since when that is known.
+    /// Claims without a ConfigMap, and since when that is known.
     unserved: HashMap<String, Timestamp>,
 }
 
@@ -69,11 +69,11 @@ impl Expectations {
     }
 
     /// Whether users have not been told yet that the run does not start; after this call they have.
-    pub fn is_news(&self, uid: &str) -> bool {
+    pub fn is_first_report(&self, uid: &str) -> bool {
         self.lock().told_of.insert(uid.to_owned())
     }
 
-    /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap to go by.
+    /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap.
     pub fn unserved_since(&self, uid: &str, now: Timestamp) -> Timestamp {
         *self.lock().unserved.entry(uid.to_owned()).or_insert(now)
     }
@@ -187,6 +187,6 @@ mod tests {
         assert!(!seen.is_supplied("b") && seen.is_let_go("volume"));
         seen.keep_volumes(&["c".to_owned()].into());
         assert!(!seen.is_let_go("volume"));
-        assert!(seen.is_news("a") && !seen.is_news("a"));
+        assert!(seen.is_first_report("a") && !seen.is_first_report("a"));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::store::key;
-use crate::operation::content::Access;
+use super::key;
+use crate::operation::content::Permission;
 use crate::volume::grant::{ReferenceGrant, Use, Version};
 
 /// The grants that the watch has brought. A clone is another handle on the same.
@@ -33,12 +33,12 @@ impl Default for Grants {
 
 impl Grants {
     /// Whether a claim may use an object of another namespace.
-    pub fn access(&self, wanted: &Use<'_>) -> Access {
+    pub fn access(&self, wanted: &Use<'_>) -> Permission {
         match &*self.0.borrow() {
-            Known::Nothing => Access::NotKnown,
-            Known::NoApi => Access::NoApi,
-            Known::All(_, grants) if grants.values().any(|grant| grant.allows(wanted)) => Access::Granted,
-            Known::All(version, _) => Access::Refused(*version),
+            Known::Nothing => Permission::NotKnown,
+            Known::NoApi => Permission::NoApi,
+            Known::All(_, grants) if grants.values().any(|grant| grant.allows(wanted)) => Permission::Granted,
+            Known::All(version, _) => Permission::Refused(*version),
         }
     }
 
@@ -91,7 +91,7 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::Grants;
-    use crate::operation::content::Access;
+    use crate::operation::content::Permission;
     use crate::volume::grant::tests::grant;
     use crate::volume::grant::{Use, Version};
     use serde_json::json;
@@ -106,21 +106,21 @@ mod tests {
             name: "old",
         };
         let grants = Grants::default();
-        assert_eq!(grants.access(&wanted), Access::NotKnown);
+        assert_eq!(grants.access(&wanted), Permission::NotKnown);
         grants.none();
-        assert_eq!(grants.access(&wanted), Access::NoApi);
+        assert_eq!(grants.access(&wanted), Permission::NoApi);
         grants.replace(Version::V1Beta1, vec![]);
-        assert_eq!(grants.access(&wanted), Access::Refused(Version::V1Beta1));
+        assert_eq!(grants.access(&wanted), Permission::Refused(Version::V1Beta1));
         let mut given = grant(&json!({"group": "", "kind": "PersistentVolumeClaim"}));
         grants.put(given.clone());
-        assert_eq!(grants.access(&wanted), Access::Granted);
+        assert_eq!(grants.access(&wanted), Permission::Granted);
         grants.remove(&given);
-        assert_eq!(grants.access(&wanted), Access::Refused(Version::V1Beta1));
+        assert_eq!(grants.access(&wanted), Permission::Refused(Version::V1Beta1));
         grants.replace(Version::V1, vec![given.clone()]);
-        assert_eq!(grants.access(&wanted), Access::Granted);
+        assert_eq!(grants.access(&wanted), Permission::Granted);
         // It is for others now.
         given.spec.from[0].kind = "HTTPRoute".to_owned();
         grants.put(given);
-        assert_eq!(grants.access(&wanted), Access::Refused(Version::V1));
+        assert_eq!(grants.access(&wanted), Permission::Refused(Version::V1));
     }
 }

@@ -45,7 +45,6 @@ impl Groups {
         (known, writers)
     }
 
-    /// The content of this name.
     pub fn content(&self, name: &str) -> Option<Arc<VolumeGroupSnapshotContent>> {
         self.contents.get(&ObjectRef::new(name))
     }

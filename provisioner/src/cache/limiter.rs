@@ -110,13 +110,21 @@ impl Limiter {
         Place::Full
     }
 
+    /// How much longer a run that was begun and is not seen yet is waited for.
+    pub fn unseen(&self, pod: &str) -> Option<Duration> {
+        let state = self.lock();
+        let (_, since) = state.begun.get(pod)?;
+        let left = UNSEEN.saturating_sub(since.elapsed());
+        (!left.is_zero()).then_some(left)
+    }
+
     /// A run has been seen, or was not begun after all: from now on it counts as the watch shows it.
     pub fn seen(&self, pod: &str) {
         self.lock().begun.remove(pod);
     }
 
-    /// The run of this name, which has a claim's uid in it, is not to be begun any more, in no namespace. If it stayed
-    /// in a queue and took no place when one is free, it would keep all behind it waiting.
+    /// The run of this name, which has a claim's uid in it, must not begin any more in any namespace. If it stayed in a
+    /// queue and took no place when one is free, it would keep all behind it waiting.
     pub fn forget(&self, name: &str) {
         let mut state = self.lock();
         for queue in state.waiting.values_mut() {
@@ -159,8 +167,10 @@ mod tests {
         let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
         assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
+        assert!(limiter.unseen("1").is_some() && limiter.unseen("3").is_none());
         let seen = [("1".to_owned(), "a/c".to_owned())];
         limiter.seen("1");
+        assert_eq!(limiter.unseen("1"), None);
         assert!(!take("3", &seen), "begun or seen, it counts once");
         assert_eq!(limiter.waiting(), 2);
         limiter.seen("2");
@@ -185,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_or_wants_something_else_is_in_nobody_s_way() {
+    fn a_run_that_has_gone_or_changed_its_configmap_holds_no_place() {
         let limiter = Limiter::new(100);
         let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
         assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));

@@ -65,7 +65,7 @@ pub(super) trait OptionalApi: Send {
     /// Whether it is known if the cluster has it.
     fn is_known(&self) -> bool;
 
-    /// It is not there, or not any more, and neither is what was known of it.
+    /// It does not exist, or not any more: forgets what was known about it.
     fn forget(&mut self);
 
     /// Watches it until something goes wrong.

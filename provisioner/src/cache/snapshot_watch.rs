@@ -14,7 +14,7 @@ use crate::operation::content::Content;
 use crate::process::call::is_not_found;
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
-/// Queues the claims that are to be made of a snapshot.
+/// Queues the claims that restore a snapshot.
 fn queue_restores(cache: &Cache, queue: &WorkQueue, namespace: &str, name: &str) {
     cache.queue_claims(queue, |claim| {
         let named = match Content::of(claim) {

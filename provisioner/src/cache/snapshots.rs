@@ -63,7 +63,6 @@ impl Snapshots {
         self.presence.is_there()
     }
 
-    /// The content of this name.
     pub fn content(&self, name: &str) -> Option<Arc<VolumeSnapshotContent>> {
         self.contents.get(&ObjectRef::new(name))
     }

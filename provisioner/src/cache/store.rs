@@ -12,6 +12,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, finalizers};
 use tokio::sync::Notify;
 
@@ -22,7 +23,7 @@ use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::attach;
-use crate::operation::content::{Access, Content, ObservedSource};
+use crate::operation::content::{Content, ObservedSource, Permission};
 use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::operation::record::Record;
@@ -34,7 +35,7 @@ use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapsho
 use crate::volume::persistent_volume::{self, is_ours};
 #[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
-use crate::volume::topology::{HOSTNAME, Node};
+use crate::volume::topology::Node;
 
 /// How long the first list of a namespace's runs is waited for; after that the others are served without it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -68,7 +69,7 @@ pub struct Cache {
     pub consumers: Consumers,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
-    /// The claims that are to be copies, namespace and name, by `namespace/name` of the claim that they copy.
+    /// The claims that copy another one, namespace and name, by `namespace/name` of their source.
     by_source: Arc<RwLock<BTreeMap<String, Names>>>,
     /// How runs were when they went, by uid of a claim that is not done with.
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
@@ -153,7 +154,6 @@ impl Cache {
         );
     }
 
-    /// The node of this name.
     pub fn node(&self, name: &str) -> Option<Node> {
         self.nodes.get(&ObjectRef::new(name)).as_deref().map(as_node)
     }
@@ -264,7 +264,7 @@ impl Cache {
 
     /// Keeps what a run was like when it went, and forgets that as soon as there is another.
     pub(super) fn note_run(&self, run: &Run, gone: bool) {
-        match run.kind().map(|kind| describe(kind).answer) {
+        match run.operation().map(|kind| describe(kind).answer) {
             Some(Answer::Judged) => {}
             Some(Answer::Believed) | None => return,
         }
@@ -296,7 +296,7 @@ impl Cache {
     pub fn orphans(&self) -> BTreeSet<String> {
         let uids = self.runs().filter_map(|run| {
             let uid = run.claim_uid()?;
-            match run.kind().map(|kind| describe(kind).subject) {
+            match run.operation().map(|kind| describe(kind).subject) {
                 // It belongs to its ConfigMap, and goes with that.
                 Some(SubjectKind::Config) => return None,
                 Some(SubjectKind::Snapshot) => {
@@ -339,20 +339,20 @@ impl Cache {
         }
     }
 
-    /// What a claim is to be a copy of, as far as it is there.
+    /// The source of a claim, as far as it exists.
     pub fn source_of(&self, claim: &PersistentVolumeClaim) -> ObservedSource {
         let content = Content::of(claim);
         let access = match content.needs_grant(claim) {
             Some(wanted) => self.grants.access(&wanted),
-            None => Access::Own,
+            None => Permission::Own,
         };
         let nothing = ObservedSource {
             access,
             ..ObservedSource::default()
         };
         match access {
-            Access::Own | Access::Granted => {}
-            Access::Refused(_) | Access::NoApi | Access::NotKnown => return nothing,
+            Permission::Own | Permission::Granted => {}
+            Permission::Refused(_) | Permission::NoApi | Permission::NotKnown => return nothing,
         }
         let source = match content {
             Content::Claim(source) => source,
@@ -393,7 +393,7 @@ impl Cache {
         named.or_else(|| self.volumes.find(is))
     }
 
-    /// The claims that are to be copies of this one's volume, and are there.
+    /// The claims that copy this one's volume, and exist.
     pub fn copies_of(&self, namespace: &str, name: &str) -> Vec<Arc<PersistentVolumeClaim>> {
         let by_source = self.by_source.read().unwrap_or_else(PoisonError::into_inner);
         let copies = by_source.get(&format!("{namespace}/{name}"));
@@ -450,7 +450,7 @@ impl Cache {
         }
     }
 
-    /// Queues the claims that are to be made of something in this other namespace, or in any.
+    /// Queues the claims whose source is in this other namespace, or in any.
     pub(super) fn queue_grantees(&self, queue: &WorkQueue, namespace: Option<&str>) {
         self.queue_claims(queue, |claim| {
             let wanted = Content::of(claim).needs_grant(claim);
@@ -545,11 +545,6 @@ pub(super) fn slim<K: ResourceExt>(event: Event<K>) -> Event<K> {
 pub(super) fn emptied<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>) {
     writer.apply_watcher_event(&Event::Init);
     writer.apply_watcher_event(&Event::InitDone);
-}
-
-/// `namespace/name`.
-pub fn key(object: &impl ResourceExt) -> String {
-    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
 }
 
 fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {

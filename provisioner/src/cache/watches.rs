@@ -194,8 +194,8 @@ impl Seen {
 
     fn claim_gone(&self, uid: &str) {
         self.expectations.gone(uid);
-        for kind in Operation::ALL {
-            self.limiter.forget(&RunId::new(kind, uid).name());
+        for operation in Operation::ALL {
+            self.limiter.forget(&RunId::new(operation, uid).name());
         }
         // What was behind it may be the next.
         for target in self.limiter.next() {
@@ -307,10 +307,10 @@ impl Seen {
     }
 
     fn count(&self) {
-        for kind in Operation::ALL {
+        for operation in Operation::ALL {
             let runs = self.cache.runs();
-            let in_flight = runs.filter(|run| run.kind() == Some(kind) && !run.is_over());
-            self.metrics.set_in_flight(kind, in_flight.count());
+            let in_flight = runs.filter(|run| run.operation() == Some(operation) && !run.is_over());
+            self.metrics.set_in_flight(operation, in_flight.count());
         }
         self.metrics.set_queued(Operation::Provision, self.limiter.waiting());
     }
@@ -318,14 +318,14 @@ impl Seen {
 
 /// What a run was begun for.
 fn targets(run: &Run) -> Vec<WorkItem> {
-    let kind = run.kind().map(describe);
-    if kind.is_some_and(|kind| kind.subject == SubjectKind::Config) {
+    let described = run.operation().map(describe);
+    if described.is_some_and(|described| described.subject == SubjectKind::Config) {
         return vec![WorkItem::Configs];
     }
     // What was copied may be waiting for the end of that.
-    let copied = kind.filter(|kind| kind.reads == Reads::SourceVolume);
+    let copied = described.filter(|described| described.reads == Reads::SourceVolume);
     let copied = copied.and_then(|_| run.request().ok()?.source);
-    let snapshot = kind.filter(|kind| kind.is_about_snapshot());
+    let snapshot = described.filter(|described| described.is_about_snapshot());
     let snapshot = snapshot.and_then(|_| run.request().ok());
     run.claim()
         .map(|(namespace, name)| WorkItem::Claim(namespace.to_owned(), name.to_owned()))
@@ -337,11 +337,13 @@ fn targets(run: &Run) -> Vec<WorkItem> {
         .chain(copied.map(|source| WorkItem::Volume(source.pv_name)))
         .chain(snapshot.iter().flat_map(|request| {
             let content = request.snapshot.as_ref().map(|snapshot| snapshot.content_name.clone());
-            let content = content.map(if kind.is_some_and(|kind| kind.subject == SubjectKind::Group) {
-                WorkItem::Group
-            } else {
-                WorkItem::Snapshot
-            });
+            let content = content.map(
+                if described.is_some_and(|described| described.subject == SubjectKind::Group) {
+                    WorkItem::Group
+                } else {
+                    WorkItem::Snapshot
+                },
+            );
             let members = request.members().iter().map(|member| &member.pv_name);
             let volumes = members.chain([&request.pv_name]);
             content

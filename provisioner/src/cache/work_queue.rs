@@ -84,7 +84,7 @@ impl WorkQueue {
         )
     }
 
-    /// Returns when the ConfigMaps are to be looked at again.
+    /// Returns when it is time to look at the ConfigMaps again.
     pub async fn configs_queued(&self) {
         self.configs.notified().await;
     }

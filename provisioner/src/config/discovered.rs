@@ -15,6 +15,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::discovered::{Discovered, DiscoveredClass};
 use mooring_contract::names::annotations;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::operation::Operation;
 use tokio::sync::watch;
 
@@ -22,10 +23,9 @@ use super::storage_class::{ClassAction, annotation, change, config_of, desired, 
 use super::store::Entry;
 use super::{ConfigRef, ProvisionerConfig, VolumeSourceKind};
 use crate::time::whole_seconds;
-use crate::volume::topology::HOSTNAME;
 
-/// A capacity is written down anew when it has changed by more than this share of it, so that storage in use does not
-/// cost a write each time.
+/// A capacity is written again when it has changed by more than this share of it, so that storage in use does not cost
+/// a write each time.
 const CAPACITY_STEP: u64 = 20;
 
 /// The last good answer of each ConfigMap's image that this process knows of. A clone is another handle on the same.
@@ -120,7 +120,7 @@ pub fn plan<'a>(
 ) -> DiscoveredPlan {
     let classes: Vec<&StorageClass> = classes.into_iter().collect();
     let mut good: Vec<&Arc<ProvisionerConfig>> = entries.values().filter_map(|entry| entry.good.as_ref()).collect();
-    // Of two that want one name, the older has it, as with a class that a label names.
+    // If two want one name, the older gets it, as with a class that a label names.
     good.sort_by_key(|config| (config.created, &config.uid));
     let discovering: Vec<&ProvisionerConfig> = good
         .iter()

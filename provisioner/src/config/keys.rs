@@ -30,13 +30,13 @@ pub const BACKEND_VOLUME: &str = "backend-volume";
 pub const BACKUP_VOLUME: &str = "backup-volume";
 /// The client image of the volumes.
 pub const CLIENT_IMAGE: &str = "client-image";
-/// Of the generated StorageClass.
+/// A setting of the generated StorageClass.
 pub const RECLAIM_POLICY: &str = "reclaim-policy";
-/// Of the generated StorageClass.
+/// A setting of the generated StorageClass.
 pub const VOLUME_BINDING_MODE: &str = "volume-binding-mode";
-/// Of the generated StorageClass.
+/// A setting of the generated StorageClass.
 pub const ALLOW_VOLUME_EXPANSION: &str = "allow-volume-expansion";
-/// Of the generated StorageClass.
+/// A setting of the generated StorageClass.
 pub const MOUNT_OPTIONS: &str = "mount-options";
 
 /// All of the above.

@@ -150,8 +150,7 @@ impl Report {
         if self.configs == 0 && !unreadable {
             self.errors += 1;
             self.line(
-                "error: there is no provisioner ConfigMap here: it would be one of kind ConfigMap with the label \
-                 type: provisioner-config",
+                "error: found no provisioner ConfigMap: one has kind ConfigMap and the label type: provisioner-config",
             );
         } else {
             let sums = format!(

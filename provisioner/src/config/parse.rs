@@ -45,7 +45,7 @@ enum RunVolumeError {
     /// A ConfigMap may not ask for it.
     #[error(transparent)]
     Check(#[from] CheckError),
-    #[error("client={0} is on a node's own disk, and goes with it: name storage that every node reaches")]
+    #[error("client={0} is on a node's own disk, and is lost with it: name storage that every node reaches")]
     OnNode(String),
 }
 
@@ -181,7 +181,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// What is to be said of a ConfigMap as a whole.
+    /// Problems of a ConfigMap as a whole.
     fn whole(&mut self, config_map: &ConfigMap, trust: &Trust) {
         let namespace = config_map.metadata.namespace.as_deref().unwrap_or_default();
         if let Err(error) = trust.check_namespace(namespace) {
@@ -191,14 +191,14 @@ impl<'a> Reader<'a> {
             self.error(
                 ProblemKind::BadValue,
                 key,
-                "stands under binaryData, which no property can hold: move it to data, or into a Secret named by \
+                "is under binaryData, which no property can hold: move it to data, or into a Secret named by \
                  secret-name",
             );
         }
         let length = serde_json::to_string(self.data).map_or(usize::MAX, |text| text.len());
         if length > MAX_DATA {
             let message = format!(
-                "has {length} bytes (as JSON), and no more than {MAX_DATA} can be kept in force: move what is long into a \
+                "has {length} bytes (as JSON), and Mooring keeps at most {MAX_DATA} in force: move long values into a \
                  Secret and name that in secret-name, or into the image"
             );
             self.error(ProblemKind::TooLong, "data", message);
@@ -250,9 +250,9 @@ impl<'a> Reader<'a> {
         let name = config_map.metadata.labels.as_ref()?.get(labels::STORAGE_CLASS)?;
         match values::object_name(name) {
             Ok(name) => Some(name),
-            Err(message) => {
+            Err(error) => {
                 let key = format!("metadata.labels.{}", labels::STORAGE_CLASS);
-                self.error(ProblemKind::BadValue, key, message);
+                self.error(ProblemKind::BadValue, key, error.to_string());
                 None
             }
         }
@@ -468,7 +468,7 @@ impl<'a> Reader<'a> {
             self.warn(
                 ProblemKind::Contradiction,
                 keys::DISCOVER_INTERVAL,
-                "is there, but operations lacks discover, so nothing is discovered: add it, or remove this key",
+                "is set, but operations lacks discover, so nothing is discovered: add it, or remove this key",
             );
         }
         let node_local = backend_volume.is_some_and(|volume| volume.client.as_str() == ClientName::POOL);
@@ -476,8 +476,8 @@ impl<'a> Reader<'a> {
             self.warn(
                 ProblemKind::Contradiction,
                 keys::VOLUME_BINDING_MODE,
-                "is Immediate, but each volume is on one node: with WaitForFirstConsumer that is the node of the Pod \
-                 that uses it",
+                "is Immediate, but each volume is on one node: write WaitForFirstConsumer to have it on the node of \
+                 the Pod that uses it",
             );
         }
         if class_name.is_none() {
@@ -504,7 +504,7 @@ impl<'a> Reader<'a> {
 
 /// What is left of `zone:west` on a line of its own once the YAML has been read: the end of the value before it.
 fn missing_space(key: &str, value: &str) -> Option<ConfigProblem> {
-    // A text of several lines or in a form of its own (a list, JSON, a URL) is not to be second-guessed.
+    // A text of several lines or in a form of its own (a list, JSON, a URL) is left alone.
     if value.contains('\n') || value.starts_with(['{', '[', '-']) {
         return None;
     }

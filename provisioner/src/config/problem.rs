@@ -52,6 +52,9 @@ impl ProblemKind {
 }
 
 /// One problem of a ConfigMap; the message ends with the cure. Never holds a value of `service-token`.
+///
+/// It is what people read: `lint` and the ConfigMap's status print it, and nothing goes by what caused it. So it has
+/// its text, and not the error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblem {
     /// The key of `data` that it is about, or `metadata.labels` and the like.

@@ -24,7 +24,7 @@ pub enum ClassAction {
     Update(Box<StorageClass>),
     /// Delete the existing one and create it again: what differs can't be changed in place.
     Replace {
-        /// The class that is there.
+        /// The class that exists.
         old: Box<StorageClass>,
         /// The class to make.
         new: Box<StorageClass>,
@@ -176,7 +176,7 @@ fn keep(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) ->
     (Claim::Kept(name.to_owned()), change(there, new))
 }
 
-/// What makes of a class that is there what it should be.
+/// The patch that makes an existing class what it should be.
 pub(super) fn change(there: &StorageClass, new: StorageClass) -> Option<ClassAction> {
     let fixed = |class: &StorageClass| {
         (
@@ -209,7 +209,7 @@ pub(super) fn change(there: &StorageClass, new: StorageClass) -> Option<ClassAct
     }
 }
 
-/// The class of a ConfigMap as it should be. Labels and annotations that others put on the one that is there are kept,
+/// The class of a ConfigMap as it should be. Labels and annotations that others put on the one that exists are kept,
 /// such as the mark of the default class.
 pub(super) fn desired(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) -> StorageClass {
     let mut all_labels = there

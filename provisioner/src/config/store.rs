@@ -17,7 +17,7 @@ use crate::config::{ConfigProblem, ConfigRef, ProvisionerConfig};
 pub struct Entry {
     /// The last version that was good, if there was one: it is in force.
     pub good: Option<Arc<ProvisionerConfig>>,
-    /// What is wrong with the version that stands in the API; without errors if it is the one in force.
+    /// What is wrong with the version in the API; without errors if it is the one in force.
     pub problems: Vec<ConfigProblem>,
 }
 
@@ -55,7 +55,7 @@ impl From<&str> for ClassRef {
     }
 }
 
-/// Why a StorageClass has no ConfigMap to go by.
+/// Why a StorageClass has no ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoConfig {
     /// The class belongs to another provisioner.
@@ -66,7 +66,7 @@ pub enum NoConfig {
         provisioner: String,
     },
     /// The controller has only just started.
-    #[error("the provisioner ConfigMaps have not been read yet: this passes by itself")]
+    #[error("Mooring has not read the provisioner ConfigMaps yet: wait some seconds")]
     NotReadYet,
     /// One of the two parameters without the other.
     #[error(
@@ -226,7 +226,7 @@ impl ConfigStore {
     }
 }
 
-/// Of those that claim one class, the one that gets it: the older, then (two made within one second) the lower uid.
+/// Which of those that name one class gets it: the older, then (two made within one second) the lower uid.
 pub fn claimant<'a>(
     configs: impl IntoIterator<Item = &'a Arc<ProvisionerConfig>>,
     class: &str,

@@ -30,7 +30,7 @@ pub enum TrustError {
         /// What `--config-namespaces` says.
         allowed: String,
     },
-    /// The account of one of Mooring's own parts, whose rights are no image's.
+    /// A service account of one of Mooring's own parts, which no image may use.
     #[error(
         "service account {account:?} belongs to a part of Mooring, and no image may have its rights: create a service \
          account for the image, and name that"

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Toleration;
-use mooring_program::time::parse_duration;
+use mooring_program::time::{BadDuration, parse_duration};
 use serde_json::Value;
 
 use crate::yaml;
@@ -16,70 +16,101 @@ const TIMEOUT_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::
 /// Shortest and longest time from one discovery to the next.
 const DISCOVER_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
 
+/// Why a value can't be read, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    #[error(transparent)]
+    Duration(#[from] BadDuration),
+    #[error("{0:?} is out of range: write a time from 1s to 24h")]
+    Timeout(String),
+    #[error("{0:?} is out of range: write a time from 10s to 24h")]
+    Interval(String),
+    #[error("{0:?} is not a number of operations: write a whole number from 1")]
+    Count(String),
+    #[error("write KEY=VALUE")]
+    Pair,
+    #[error("{0:?} is neither \"true\" nor \"false\": write one of them, in quotes")]
+    Boolean(String),
+    #[error("{text:?} is not known: write {choices}")]
+    Choice {
+        text: String,
+        /// All words that are known.
+        choices: String,
+    },
+    #[error("{0:?} is not a node selector: write label=value, separated by commas, or a YAML mapping")]
+    NodeSelector(String),
+    #[error("{key}={value} can't be a label of a node: see `kubectl get nodes --show-labels` for those that are")]
+    NodeLabel { key: String, value: String },
+    /// What is wrong with a list of tolerations.
+    #[error("{0}: write a YAML list as in a Pod, such as [{{key: storage, operator: Exists, effect: NoSchedule}}]")]
+    Tolerations(String),
+    #[error(
+        "{0:?} can't be an object's name: use lower-case letters, digits, '-' and '.', such as my-storage, and no \
+         namespace before it"
+    )]
+    ObjectName(String),
+}
+
 /// A length of time that one run of an image may take.
-pub fn timeout(text: &str) -> Result<Duration, String> {
-    let timeout = parse_duration(text).map_err(|error| error.to_string())?;
+pub fn timeout(text: &str) -> Result<Duration, ValueError> {
+    let timeout = parse_duration(text)?;
     let (least, most) = TIMEOUT_LIMITS;
     if timeout < least || timeout > most {
-        return Err(format!(
-            "{text:?} is out of bounds: give an operation between 1s and 24h"
-        ));
+        return Err(ValueError::Timeout(text.to_owned()));
     }
     Ok(timeout)
 }
 
 /// A length of time from one discovery to the next.
-pub fn discover_interval(text: &str) -> Result<Duration, String> {
-    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+pub fn discover_interval(text: &str) -> Result<Duration, ValueError> {
+    let interval = parse_duration(text)?;
     let (least, most) = DISCOVER_LIMITS;
     if interval < least || interval > most {
-        return Err(format!(
-            "{text:?} is out of bounds: have the image asked every 10s to 24h"
-        ));
+        return Err(ValueError::Interval(text.to_owned()));
     }
     Ok(interval)
 }
 
 /// A count from 1.
-pub fn count(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is not a number of operations: write a whole number from 1"))
+pub fn count(text: &str) -> Result<NonZeroUsize, ValueError> {
+    text.parse().map_err(|_| ValueError::Count(text.to_owned()))
 }
 
 /// Reads `KEY=VALUE`.
-pub fn pair(text: &str) -> Result<(String, String), String> {
+pub fn pair(text: &str) -> Result<(String, String), ValueError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write KEY=VALUE".to_owned()),
+        _ => Err(ValueError::Pair),
     }
 }
 
 /// `true` or `false`.
-pub fn boolean(text: &str) -> Result<bool, String> {
+pub fn boolean(text: &str) -> Result<bool, ValueError> {
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!(
-            "{text:?} is neither \"true\" nor \"false\": write one of them, in quotes"
-        )),
+        _ => Err(ValueError::Boolean(text.to_owned())),
     }
 }
 
 /// One word of several, any case; the error names all.
-pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, ValueError> {
     choices
         .iter()
         .find(|(word, _)| word.eq_ignore_ascii_case(text))
         .map(|(_, value)| *value)
         .ok_or_else(|| {
             let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-            format!("{text:?} is not known: write {}", words.join(" or "))
+            ValueError::Choice {
+                text: text.to_owned(),
+                choices: words.join(" or "),
+            }
         })
 }
 
 /// Labels of nodes: `disk=ssd,zone=west`, or a YAML or JSON mapping.
-pub fn node_selector(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let cure = || format!("{text:?} is not a node selector: write label=value, separated by commas, or a YAML mapping");
+pub fn node_selector(text: &str) -> Result<BTreeMap<String, String>, ValueError> {
+    let cure = || ValueError::NodeSelector(text.to_owned());
     let text_trimmed = text.trim();
     let pairs: BTreeMap<String, String> = match yaml::from_str::<Value>(text_trimmed) {
         Ok(Value::Object(map)) => map
@@ -105,21 +136,18 @@ pub fn node_selector(text: &str) -> Result<BTreeMap<String, String>, String> {
         .iter()
         .find(|(key, value)| !is_label_key(key) || !is_label_value(value))
     {
-        Some((key, value)) => Err(format!(
-            "{key}={value} can't be a label of a node: see `kubectl get nodes --show-labels` for those that are"
-        )),
+        Some((key, value)) => Err(ValueError::NodeLabel {
+            key: key.clone(),
+            value: value.clone(),
+        }),
         None => Ok(pairs),
     }
 }
 
 /// A YAML or JSON list of tolerations, as in a Pod.
-pub fn tolerations(text: &str) -> Result<Vec<Toleration>, String> {
+pub fn tolerations(text: &str) -> Result<Vec<Toleration>, ValueError> {
     const FIELDS: [&str; 5] = ["key", "operator", "value", "effect", "tolerationSeconds"];
-    let cure = |what: &str| {
-        format!(
-            "{what}: write a YAML list as in a Pod, such as [{{key: storage, operator: Exists, effect: NoSchedule}}]"
-        )
-    };
+    let cure = |what: &str| ValueError::Tolerations(what.to_owned());
     let list: Vec<BTreeMap<String, Value>> =
         yaml::from_str(text).map_err(|error| cure(&format!("can't be read as tolerations ({error})")))?;
     for toleration in &list {
@@ -134,13 +162,11 @@ pub fn tolerations(text: &str) -> Result<Vec<Toleration>, String> {
         let operator = toleration.operator.as_deref().unwrap_or("Equal");
         let effect = toleration.effect.as_deref().unwrap_or_default();
         if !["Equal", "Exists", "Lt", "Gt"].contains(&operator) {
-            return Err(cure(&format!(
-                "operator {operator:?} is not known, but Equal and Exists are"
-            )));
+            return Err(cure(&format!("unknown operator {operator:?}: write Equal or Exists")));
         }
         if !["", "NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
             return Err(cure(&format!(
-                "effect {effect:?} is not known, but NoSchedule, PreferNoSchedule and NoExecute are"
+                "unknown effect {effect:?}: write NoSchedule, PreferNoSchedule or NoExecute"
             )));
         }
         if operator == "Exists" && toleration.value.as_deref().is_some_and(|value| !value.is_empty()) {
@@ -154,14 +180,11 @@ pub fn tolerations(text: &str) -> Result<Vec<Toleration>, String> {
 }
 
 /// The name of a ServiceAccount, Secret, ConfigMap or StorageClass: a DNS subdomain.
-pub fn object_name(text: &str) -> Result<String, String> {
+pub fn object_name(text: &str) -> Result<String, ValueError> {
     if is_dns_subdomain(text) {
         Ok(text.to_owned())
     } else {
-        Err(format!(
-            "{text:?} can't be an object's name: use lower-case letters, digits, '-' and '.', such as my-storage, and \
-             no namespace before it"
-        ))
+        Err(ValueError::ObjectName(text.to_owned()))
     }
 }
 

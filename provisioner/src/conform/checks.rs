@@ -18,7 +18,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
-use super::error::CheckError;
+use super::error::KitError;
 use super::report::ConformReport;
 use super::runs::{Ask, MadeVolume, Runs};
 use crate::run::outcome::{Category, Finish};
@@ -26,11 +26,11 @@ use crate::volume::acceptance::{Expected, check};
 use crate::volume::persistent_volume::{self, Printed};
 use crate::volume::snapshot::Form;
 
-fn fault(text: impl Into<String>) -> CheckError {
-    CheckError::Image(text.into())
+fn fault(text: impl Into<String>) -> KitError {
+    KitError::Image(text.into())
 }
 
-type Passed = Result<(), CheckError>;
+type Passed = Result<(), KitError>;
 
 /// How many things are tried at once, each with volumes of its own.
 const AT_ONCE: usize = 4;
@@ -92,8 +92,8 @@ impl<'r, R: Runs> Kit<'r, R> {
             return;
         }
         let mut checks = self.of_provision();
-        for kind in promised.iter().copied() {
-            checks.extend(match kind {
+        for operation in promised.iter().copied() {
+            checks.extend(match operation {
                 Operation::Provision => Vec::new(),
                 Operation::Delete => self.of_delete(),
                 Operation::Expand => self.of_expand(),
@@ -129,12 +129,7 @@ impl<'r, R: Runs> Kit<'r, R> {
     }
 
     /// Reads the volume that a run has made; an error if the controller would not take it.
-    fn volume(
-        &self,
-        claim: &PersistentVolumeClaim,
-        request: Request,
-        finish: &Finish,
-    ) -> Result<MadeVolume, CheckError> {
+    fn volume(&self, claim: &PersistentVolumeClaim, request: Request, finish: &Finish) -> Result<MadeVolume, KitError> {
         done(finish)?;
         let config = self.rig.config();
         let Some(source) = config.volume_source else {
@@ -166,14 +161,14 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
     }
 
-    async fn made_by(&self, ask: &Ask<'_>) -> Result<MadeVolume, CheckError> {
+    async fn made_by(&self, ask: &Ask<'_>) -> Result<MadeVolume, KitError> {
         let request = self.rig.asked(ask)?;
         let finish = self.rig.run(ask).await?;
         self.volume(ask.claim, request, &finish)
     }
 
     /// A volume of a new claim.
-    async fn new_volume(&self) -> Result<MadeVolume, CheckError> {
+    async fn new_volume(&self) -> Result<MadeVolume, KitError> {
         let claim = self.rig.claim().await?;
         self.made_by(&Ask::of(Operation::Provision, &claim)).await
     }
@@ -188,13 +183,13 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
         let gone = self.must_be_done(&Ask::on(Operation::Delete, made)).await;
         gone.map_err(|error| match error {
-            CheckError::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
-            rig @ CheckError::Rig(_) => rig,
+            KitError::Image(text) => fault(format!("the volume could not be removed afterwards: {text}")),
+            rig @ KitError::Rig(_) => rig,
         })
     }
 
     /// Both runs of an ask at once, the second to the name of a claim of its own.
-    async fn both(&self, ask: &Ask<'_>) -> Result<(Finish, Finish), CheckError> {
+    async fn both(&self, ask: &Ask<'_>) -> Result<(Finish, Finish), KitError> {
         let other = self.rig.claim().await?;
         let beside = Ask {
             beside: Some(&other),
@@ -219,7 +214,7 @@ fn done_or_later(finish: &Finish) -> Passed {
         Outcome::Done => Ok(()),
         Outcome::Retry => failed_with_reason(finish),
         Outcome::GiveUp => Err(fault(format!(
-            "one of two runs at once gave up for good (exit 78), though it is only to be run again: {}",
+            "one of two simultaneous runs gave up for good (exit 78), but has to exit with 75 to be run again: {}",
             words(finish)
         ))),
     }
@@ -237,7 +232,7 @@ fn must_fail(finish: &Finish, since: &str) -> Passed {
 fn failed_with_reason(finish: &Finish) -> Passed {
     match finish.category {
         Category::Timeout => Err(fault(
-            "the run did not end until its timeout: have the image give up by itself, and say why",
+            "the run did not end until its timeout: have the image end before that, and say why",
         )),
         Category::Done
         | Category::Temporary
@@ -257,7 +252,7 @@ fn failed_with_reason(finish: &Finish) -> Passed {
 }
 
 fn words(finish: &Finish) -> &str {
-    match finish.words.trim() {
+    match finish.why.trim() {
         "" => "it said nothing",
         words => words,
     }

@@ -10,7 +10,7 @@ use crate::volume::capacity::CapacityError;
 
 /// Why something did not pass.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CheckError {
+pub(super) enum KitError {
     #[error("{0}")]
     Image(String),
     #[error("it could not be tried")]
@@ -20,7 +20,7 @@ pub(super) enum CheckError {
 /// Why a run could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RigError {
-    #[error("--size {0:?} is no size of a volume: use one such as 16Mi")]
+    #[error("--size {0:?} is not the size of a volume: write one such as 16Mi")]
     Size(String, #[source] CapacityError),
     /// No usable cluster.
     #[error(transparent)]
@@ -42,6 +42,6 @@ pub(super) enum RigError {
         limit: Duration,
         state: String,
     },
-    #[error("Pod {0} is there already: remove it, and try again")]
+    #[error("Pod {0} exists already: delete it, and try again")]
     Occupied(String),
 }

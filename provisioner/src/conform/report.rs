@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mooring_contract::operation::Operation;
 
-use super::error::CheckError;
+use super::error::KitError;
 use crate::process::say::say;
 use mooring_program::error::chain;
 
@@ -44,7 +44,7 @@ impl ConformReport {
     }
 
     /// Notes and tells how something ended.
-    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), CheckError>, took: Duration) {
+    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), KitError>, took: Duration) {
         let verdict = match result {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Failed(chain(&error)),
@@ -159,14 +159,14 @@ mod tests {
     use mooring_contract::operation::Operation;
 
     use super::ConformReport;
-    use crate::conform::error::CheckError;
+    use crate::conform::error::KitError;
 
     #[test]
     fn what_failed_counts_and_is_in_the_xml_whatever_the_image_said() {
         let mut report = ConformReport::new();
         report.tried(Operation::Provision, "makes", Ok(()), Duration::ZERO);
         assert!(report.passed());
-        let said = CheckError::Image("\"a\" < b & c\u{7}\nd".to_owned());
+        let said = KitError::Image("\"a\" < b & c\u{7}\nd".to_owned());
         report.tried(Operation::Delete, "removes", Err(said), Duration::ZERO);
         report.skipped(Operation::Clone, "why");
         assert!(!report.passed());

@@ -19,6 +19,7 @@ use super::args::ConformArgs;
 use super::error::RigError;
 use super::runs::{Ask, Runs};
 use crate::config::ProvisionerConfig;
+use crate::operation::describe::{BackupAccess, SubjectKind, describe};
 use crate::operation::observed::Surroundings;
 use crate::operation::{discover, request};
 use crate::process::call::{CallError, is_not_found};
@@ -53,8 +54,7 @@ pub(super) struct Unreachable {
 }
 
 impl Unreachable {
-    /// A volume's options as this provisioner would have printed them: an image may go by them rather than by its
-    /// ConfigMap.
+    /// A volume's options as this provisioner would have printed them: an image may use them rather than its ConfigMap.
     fn options_of(&self, volume: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let changed = |value: &String| {
             self.values
@@ -68,7 +68,7 @@ impl Unreachable {
     }
 }
 
-/// A cluster, and what is to be tried there.
+/// A cluster, and what to try there.
 pub(super) struct Rig {
     user: Client,
     controller: Client,
@@ -143,18 +143,18 @@ impl Rig {
             Some(unreachable) if ask.unreachable => unreachable.options_of(&ask.volume),
             _ => ask.volume.clone(),
         };
-        if ask.kind == Operation::Discover {
+        if describe(ask.operation).subject == SubjectKind::Config {
             return Ok(discover::request(self.config_for(ask), &self.kube_api));
         }
         if let Some(members) = ask.snapshot.as_ref().and_then(|snapshot| snapshot.members.as_ref()) {
             let group = Request {
                 pvc_namespace: self.namespace.clone(),
                 snapshot: ask.snapshot.clone(),
-                ..request::unremembered(ask.kind, around)
+                ..request::unremembered(ask.operation, around)
             };
             return Ok(request::of_size(group, members.iter().map(|member| member.size).sum()));
         }
-        let request = request::for_claim(ask.kind, ask.claim, self.node.as_ref(), volume, around)?;
+        let request = request::for_claim(ask.operation, ask.claim, self.node.as_ref(), volume, around)?;
         let size = ask.size.unwrap_or(request.size);
         let mut parameters = request.parameters;
         parameters.extend(ask.parameters.clone());
@@ -188,6 +188,8 @@ impl Rig {
             node: self.node.as_ref().map(|node| node.name.as_str()),
             allowed: &[],
             owner: None,
+            seals: describe(id.operation).seals,
+            backups_read_only: describe(request.operation).backups == BackupAccess::ReadOnly,
         };
         let prepared = Prepared::new(&self.controller, order).await?;
         match prepared.make().await? {
@@ -317,7 +319,7 @@ impl Runs for Rig {
     }
 
     async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
-        let id = RunId::new(ask.kind, &ask.in_name_of().uid().unwrap_or_default());
+        let id = RunId::new(ask.operation, &ask.in_name_of().uid().unwrap_or_default());
         let run = self.begin(&id, ask, &self.request(ask)?).await?;
         let finish = self.finished(&id).await?;
         self.remove(&id, &run, None).await?;
@@ -325,7 +327,7 @@ impl Runs for Rig {
     }
 
     async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError> {
-        let id = RunId::new(ask.kind, &ask.in_name_of().uid().unwrap_or_default());
+        let id = RunId::new(ask.operation, &ask.in_name_of().uid().unwrap_or_default());
         let run = self.begin(&id, ask, &self.request(ask)?).await?;
         self.until(&id, |state| match state {
             State::Running | State::Finished(_) => Some(()),

@@ -15,7 +15,7 @@ use crate::volume::topology::Node;
 /// One run to be carried out.
 #[derive(Debug, Clone)]
 pub(super) struct Ask<'a> {
-    pub(super) kind: Operation,
+    pub(super) operation: Operation,
     pub(super) claim: &'a PersistentVolumeClaim,
     /// Another claim, to whose name the run is: two runs for one claim can't be there at once.
     pub(super) beside: Option<&'a PersistentVolumeClaim>,
@@ -32,7 +32,7 @@ pub(super) struct Ask<'a> {
     pub(super) node: Option<NodeOfRun>,
 }
 
-/// The node that a volume is attached to or detached from, as the image is told of it.
+/// The node that a volume is attached to or detached from, as the image gets it.
 #[derive(Debug, Clone)]
 pub(super) struct NodeOfRun {
     pub(super) name: String,
@@ -40,9 +40,9 @@ pub(super) struct NodeOfRun {
 }
 
 impl<'a> Ask<'a> {
-    pub(super) fn of(kind: Operation, claim: &'a PersistentVolumeClaim) -> Self {
+    pub(super) fn of(operation: Operation, claim: &'a PersistentVolumeClaim) -> Self {
         Self {
-            kind,
+            operation,
             claim,
             beside: None,
             volume: BTreeMap::new(),
@@ -56,10 +56,10 @@ impl<'a> Ask<'a> {
         }
     }
 
-    pub(super) fn on(kind: Operation, made: &'a MadeVolume) -> Self {
+    pub(super) fn on(operation: Operation, made: &'a MadeVolume) -> Self {
         Self {
             volume: made.options.clone(),
-            ..Self::of(kind, &made.claim)
+            ..Self::of(operation, &made.claim)
         }
     }
 

@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
-use mooring_contract::names::{OUT_OF_SERVICE, annotations};
 use mooring_contract::operation::Operation;
 
+use crate::apply::live::node_now;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::attach;
-use crate::operation::attach::observed::{Look, NodeFacts, ObservedAttachment, ObservedNode};
+use crate::operation::attach::observed::ObservedAttachment;
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
-use crate::process::call::CallError;
 use crate::run::RunId;
 use crate::volume::persistent_volume;
 
@@ -53,8 +51,8 @@ pub(super) async fn act(
     let wanted = if is_bound(volume) && claimed {
         let Some(nodes) = cache.consumers.nodes(&claim_namespace, &claim_name) else {
             if attach::is_open(volume, record.as_ref()) && !shared.context.configs.offers(Operation::Attach) {
-                let text =
-                    "the volume is attached, and operations of its ConfigMap lacks attach and detach: add them again";
+                let text = "the volume is attached, but key operations of its ConfigMap lacks attach and detach: add \
+                            them again";
                 shared
                     .context
                     .events
@@ -67,7 +65,7 @@ pub(super) async fn act(
     } else {
         Vec::new()
     };
-    let find = |kind: Operation| cache.run(namespace?, &RunId::new(kind, uid));
+    let find = |operation: Operation| cache.run(namespace?, &RunId::new(operation, uid));
     let (attach_run, detach_run) = (find(Operation::Attach), find(Operation::Detach));
     let mut node = None;
     loop {
@@ -85,35 +83,15 @@ pub(super) async fn act(
         };
         match attach::plan(&seen, Timestamp::now()) {
             Ok(decision) => {
-                for kind in [Operation::Attach, Operation::Detach] {
-                    if decision.begins() != Some(kind) {
-                        shared.limiter.forget(&RunId::new(kind, uid).name());
+                for operation in [Operation::Attach, Operation::Detach] {
+                    if decision.begins() != Some(operation) {
+                        shared.limiter.forget(&RunId::new(operation, uid).name());
                     }
                 }
                 tracing::debug!(volume = volume.name_any(), ?decision);
                 return apply::volume(shared, volume, record, decision).await;
             }
-            Err(look) => node = Some(observe(shared, volume, look).await?),
+            Err(look) => node = Some(node_now(shared, volume, look).await?),
         }
     }
-}
-
-/// Reads a node as it is now.
-async fn observe(shared: &Shared, volume: &PersistentVolume, look: Look) -> Result<ObservedNode, ApplyError> {
-    let nodes: Api<Node> = Api::all(shared.context.client.clone());
-    let found = nodes.get_opt(&look.node).await;
-    let found = found.map_err(|source| CallError::new("read", "Node", &look.node, source))?;
-    let in_use = format!("{}{}", annotations::NODE_ATTACHED_PREFIX, volume.name_any());
-    let there = found.map(|node| {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-        let addresses = node.status.as_ref().and_then(|status| status.addresses.clone());
-        NodeFacts {
-            uid: node.uid().unwrap_or_default(),
-            out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
-            in_use: node.annotations().contains_key(&in_use),
-            notes: node.annotations().contains_key(annotations::NODE_NOTES_ATTACHED),
-            addresses: addresses.into_iter().flatten().map(|address| address.address).collect(),
-        }
-    });
-    Ok(ObservedNode { name: look.node, there })
 }

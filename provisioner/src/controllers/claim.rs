@@ -14,9 +14,9 @@ use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
-use crate::apply::live::{copied_by, look_up, make};
-use crate::apply::{self, ApplyError, Shared};
-use crate::cache::store::key;
+use crate::apply::live::{copied_by, look_up};
+use crate::apply::{self, ApplyError, Shared, make_volume};
+use crate::cache::key;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::content::ObservedSource;
@@ -70,19 +70,21 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     };
     let namespace = runs_in(&config, record.as_ref());
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
-        // Only claims that something was or is to be run for.
+        // Only claims for which something ran or has to run.
         let concerned =
             record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
-    let find = |kind: Operation| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
     let changes = volume.filter(|_| is_change_asked(claim));
     let copied_by = match changes {
         Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
         None => None,
     };
+    let making = RunId::new(content::making(claim), &uid);
     let known = Known {
-        provision_run: find(content::making(claim)),
+        provision_run: find(making.operation),
+        making: namespace.as_deref().map(|namespace| making.in_namespace(namespace)),
         delete_run: find(Operation::Delete),
         expand_run: find(Operation::Expand),
         modify_run: find(Operation::Modify),
@@ -106,6 +108,8 @@ struct Known<'a> {
     class: Option<Arc<StorageClass>>,
     config: Result<Arc<ProvisionerConfig>, NoConfig>,
     provision_run: Option<Run>,
+    /// The place of that run.
+    making: Option<String>,
     delete_run: Option<Run>,
     expand_run: Option<Run>,
     modify_run: Option<Run>,
@@ -127,10 +131,10 @@ impl Known<'_> {
                     looked_up = true;
                     continue;
                 }
-                // Bound at once to what was made: the binder would do it with more writes, at 20 a second for the whole
-                // cluster.
+                // Bound at once to what was made: a later turn would have to wait for the watch first, and the binder
+                // would do it with more writes, at 20 a second for the whole cluster.
                 Err(First::MakeVolume(volume)) if !made => {
-                    volumes = make(shared, &volume, uid).await?;
+                    volumes = make_volume(shared, &volume, uid).await?;
                     looked_up = true;
                     made = true;
                     continue;
@@ -142,6 +146,13 @@ impl Known<'_> {
                     return Ok(Action::requeue(Duration::from_secs(1)));
                 }
             };
+            if decision.begins() == Some(Operation::Delete)
+                && let Some(left) = self.making.as_deref().and_then(|place| shared.limiter.unseen(place))
+            {
+                // What made the volume was begun just now, and may still do so: its watch wakes us.
+                tracing::debug!(claim = key(claim), "the deletion waits until the run before it is seen");
+                return Ok(Action::requeue(left));
+            }
             forget_places(shared, uid, decision.begins());
             tracing::debug!(claim = key(claim), ?decision);
             return apply::claim(shared, claim, self.record, decision).await;
@@ -189,9 +200,9 @@ impl Known<'_> {
 /// Leaves the queues in which the claim waits for nothing any more: one that is deleted while it waits for its
 /// provisioning waits for its undoing from then on.
 fn forget_places(shared: &Shared, uid: &str, begins: Option<Operation>) {
-    for kind in Operation::ALL {
-        if begins != Some(kind) {
-            shared.limiter.forget(&RunId::new(kind, uid).name());
+    for operation in Operation::ALL {
+        if begins != Some(operation) {
+            shared.limiter.forget(&RunId::new(operation, uid).name());
         }
     }
 }

@@ -151,7 +151,7 @@ type Follow = dyn Fn(BTreeSet<String>) -> Followed + Send + Sync;
 /// What tells how often classes are used, and the task that finds out.
 pub(super) type Followed = (watch::Receiver<Option<Uses>>, AbortOnDropHandle<()>);
 
-/// Classes that are to be given up, and the watch that tells when they can be.
+/// Classes to give up, and the watch that shows when that is possible.
 struct Waiting {
     classes: BTreeSet<String>,
     uses: watch::Receiver<Option<Uses>>,
@@ -162,9 +162,9 @@ impl ConfigLoop {
     fn new(context: Context, trust: Trust) -> Self {
         let client = context.client.clone();
         let follow = move |names| {
-            let told = watch::Sender::new(None);
-            let uses = told.subscribe();
-            let task = tokio::spawn(usage::follow(client.clone(), names, told));
+            let sender = watch::Sender::new(None);
+            let uses = sender.subscribe();
+            let task = tokio::spawn(usage::follow(client.clone(), names, sender));
             (uses, AbortOnDropHandle::new(task))
         };
         let config_maps = trust
@@ -277,16 +277,24 @@ impl ConfigLoop {
         for (reference, (config_map, verdict)) in &verdicts {
             let claim = match plan.claims.get(reference).cloned() {
                 Some(Claim::Kept(class)) => Some(match failed.get(&class) {
-                    Some(why) => Claim::Failed {
+                    Some(error) => Claim::Failed {
                         class,
-                        why: why.clone(),
+                        why: error.why(),
                     },
                     None => Claim::Kept(class),
                 }),
                 other => other,
             };
             let shown = shown.get(reference);
-            all_well &= self.tell(config_map, verdict, claim.as_ref(), shown).await;
+            let span = info_span!(
+                "reconcile",
+                controller = CONTROLLER,
+                object.namespace = reference.namespace,
+                object.name = reference.name,
+                object.uid = config_map.metadata.uid
+            );
+            let said = self.report(config_map, verdict, claim.as_ref(), shown);
+            all_well &= said.instrument(span).await;
         }
         self.context
             .metrics
@@ -295,7 +303,7 @@ impl ConfigLoop {
     }
 
     /// Says on the ConfigMap what has become of it, if it does not say so already.
-    async fn tell(
+    async fn report(
         &self,
         config_map: &ConfigMap,
         verdict: &Verdict,
@@ -319,10 +327,10 @@ impl ConfigLoop {
         let reference = ConfigRef::of(config_map);
         let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &reference.namespace);
         let patch = json!({ "metadata": { "annotations": change, "uid": config_map.metadata.uid } });
-        let told = api
+        let patched = api
             .patch_metadata(&reference.name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
-        match told {
+        match patched {
             Ok(_) => {}
             // Deleted or created again meanwhile: the watch brings what there is now.
             Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => return true,
@@ -350,7 +358,7 @@ impl ConfigLoop {
     }
 
     /// Acts on the classes; what failed, by class.
-    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, String> {
+    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, ClassError> {
         let client = self.context.client.clone();
         let mut failed = BTreeMap::new();
         let mut given_up = Vec::new();
@@ -385,7 +393,7 @@ impl ConfigLoop {
     }
 
     /// Deletes those of these classes that nothing uses, and has the loop woken when another is free.
-    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, String>) {
+    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, ClassError>) {
         let names: BTreeSet<String> = classes.iter().map(ResourceExt::name_any).collect();
         if names.is_empty() {
             self.waiting = None;
@@ -421,8 +429,8 @@ fn kept(class: &StorageClass) -> Note {
         Note::warning(
             reasons::CLASS_VANISHED,
             "GiveUp",
-            "the storage does not list any more what it stands for; it is deleted when the last claim and the last \
-             volume that name it are gone, and stays if the storage lists that again",
+            "the storage no longer lists what this class is for; Mooring deletes the class when no claim and no volume \
+             names it any more, and keeps it if the storage lists that again",
         )
     } else {
         Note::warning(
@@ -463,16 +471,13 @@ impl ConfigLoop {
     }
 }
 
-fn note_failure(failed: &mut BTreeMap<String, String>, class: String, done: Result<(), ClassError>) {
+fn note_failure(failed: &mut BTreeMap<String, ClassError>, class: String, done: Result<(), ClassError>) {
     if let Err(error) = done {
         warn!(
             error = &error as &dyn std::error::Error,
             "failed to keep a storage class as its ConfigMap says"
         );
-        let why = std::error::Error::source(&error)
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        failed.insert(class, format!("{error}: {why}"));
+        failed.insert(class, error);
     }
 }
 

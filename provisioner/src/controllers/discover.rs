@@ -11,17 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams, Preconditions, TypeMeta};
 use kube::runtime::controller::Action;
 use mooring_contract::discovered::Discovered;
-use mooring_contract::names::FIELD_MANAGER;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
-use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{Instrument as _, Span, info, info_span, warn};
 
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::work_queue::WorkQueue;
@@ -30,13 +26,11 @@ use crate::config::storage_class::config_of;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::describe;
 use crate::operation::discover::{DiscoverFailure, ObservedDiscovery, plan, result, run_of};
-use crate::process::call::{CallError, is_conflict, is_not_found};
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::Run;
 use crate::run::outcome::Category;
 use crate::time::elapsed;
-use crate::volume::snapshot::VolumeSnapshotClass;
 use crate::volume::snapshot_class::{self, SnapshotClassAction};
 
 /// Name of this loop in metrics.
@@ -51,7 +45,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Looks at all ConfigMaps whenever something has changed or is due, until `stop`.
 pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToken) {
     let mut changes = shared.context.configs.subscribe();
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     let mut next = Instant::now();
     let mut wait = RETRY.0;
     loop {
@@ -61,7 +55,9 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
             woken = changes.changed() => if woken.is_err() { return },
             () = sleep_until(next) => {}
         }
-        let (after, is_well) = Box::pin(look(&shared, &mut told)).await;
+        let (after, is_well) = Box::pin(look(&shared, &mut reported))
+            .instrument(info_span!("turn", controller = CONTROLLER))
+            .await;
         shared
             .context
             .metrics
@@ -78,16 +74,17 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
 
 /// The run of each ConfigMap, by its uid, of whose end users and metrics know.
 #[derive(Debug, Default)]
-pub(crate) struct Told(BTreeMap<ConfigRef, String>);
+pub(crate) struct Reported(BTreeMap<ConfigRef, String>);
 
 /// One look at everything: when to look again, and whether nothing failed.
-pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
+pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration, bool) {
     let configs = &shared.context.configs;
     if !configs.is_synced() {
         return (LOOK_AGAIN, true);
     }
     let all = configs.all();
-    told.0
+    reported
+        .0
         .retain(|reference, _| all.iter().any(|config| config.reference == *reference));
     let (mut after, mut is_well) = (LOOK_AGAIN, true);
     let mut answers = Listings::new();
@@ -101,7 +98,7 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
             && run.fingerprint() == Some(config.fingerprint.as_str())
             && let Some(result) = result(run)
         {
-            tell(shared, told, config, run, &result);
+            report(shared, reported, config, run, &result);
             if let Ok(discovered) = result {
                 let listing = Listing {
                     config_uid: config.uid.clone(),
@@ -110,7 +107,7 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
                 answers.insert(config.reference.clone(), listing);
             }
         }
-        match act(shared, config, run.as_ref()).await {
+        match act(shared, config, run.as_ref()).instrument(span(config)).await {
             Ok(due) => after = after.min(due.unwrap_or(LOOK_AGAIN)),
             Err(error) => {
                 is_well = false;
@@ -131,7 +128,7 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
         .collect();
     shared.context.discoveries.update(&discovering, answers);
     for action in snapshot_classes(shared, &all) {
-        if let Err(error) = carry_out(shared, action).await {
+        if let Err(error) = apply::snapshot_class::carry_out(shared, action).await {
             is_well = false;
             warn!(
                 error = error.chain(),
@@ -140,6 +137,17 @@ pub(crate) async fn look(shared: &Shared, told: &mut Told) -> (Duration, bool) {
         }
     }
     (after, is_well)
+}
+
+/// The span of all that is done about one ConfigMap: what is logged in it says which that is.
+fn span(config: &ProvisionerConfig) -> Span {
+    info_span!(
+        "reconcile",
+        controller = CONTROLLER,
+        object.namespace = config.reference.namespace,
+        object.name = config.reference.name,
+        object.uid = config.uid
+    )
 }
 
 /// Does the next thing about a ConfigMap's run; returns when to look again.
@@ -157,7 +165,7 @@ async fn act(
     let decision = plan(&seen, Timestamp::now());
     // A moment later than due, so that the clock has surely passed it.
     let due = decision.due().map(|after| after + Duration::from_millis(100));
-    if decision.begins().is_none() {
+    if !decision.begins() {
         shared.limiter.forget(&run_of(config).name());
     }
     tracing::debug!(config = %config.reference, ?decision);
@@ -165,17 +173,17 @@ async fn act(
 }
 
 /// Says once how a run has ended.
-fn tell(
+fn report(
     shared: &Shared,
-    told: &mut Told,
+    reported: &mut Reported,
     config: &ProvisionerConfig,
     run: &Run,
     result: &Result<Discovered, DiscoverFailure>,
 ) {
-    if told.0.get(&config.reference).map(String::as_str) == Some(run.uid()) {
+    if reported.0.get(&config.reference).map(String::as_str) == Some(run.uid()) {
         return;
     }
-    told.0.insert(config.reference.clone(), run.uid().to_owned());
+    reported.0.insert(config.reference.clone(), run.uid().to_owned());
     let (ended, category) = match result {
         Ok(_) => (OperationResult::Done, ""),
         Err(DiscoverFailure {
@@ -197,10 +205,10 @@ fn tell(
             "discovered what the storage can serve"
         ),
         Err(failure) => {
-            let words = describe(Operation::Discover).words;
+            let events = describe(Operation::Discover).events;
             let reason = match failure.category {
                 Category::Timeout => reasons::TIMED_OUT,
-                _ => words.failed,
+                _ => events.failed,
             };
             let then = match failure.outcome {
                 Outcome::GiveUp => "it is not tried again until the ConfigMap changes",
@@ -208,9 +216,9 @@ fn tell(
             };
             let text = format!(
                 "{} failed: {}; the storage classes stay as they are, and {then}",
-                words.doing, failure.words
+                events.doing, failure.why
             );
-            apply::tell_config(shared, config, Note::warning(reason, words.action, text));
+            apply::report_config(shared, config, Note::warning(reason, events.action, text));
         }
     }
 }
@@ -235,50 +243,4 @@ fn snapshot_classes(shared: &Shared, configs: &[Arc<ProvisionerConfig>]) -> Vec<
         &shared.context.settings.config_namespaces,
         &used,
     )
-}
-
-async fn carry_out(shared: &Shared, action: SnapshotClassAction) -> Result<(), ApplyError> {
-    const WHAT: &str = "VolumeSnapshotClass";
-    let client = shared.context.client.clone();
-    match action {
-        SnapshotClassAction::Create(class) => {
-            let post = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PostParams::default()
-            };
-            // With its kind, which the API server has to be told of what a CRD defines.
-            let resource = ApiResource::erase::<VolumeSnapshotClass>(&());
-            let object = DynamicObject {
-                types: Some(TypeMeta {
-                    api_version: resource.api_version.clone(),
-                    kind: resource.kind.clone(),
-                }),
-                metadata: class.metadata.clone(),
-                data: json!({"driver": class.driver, "deletionPolicy": class.deletion_policy}),
-            };
-            let api: Api<DynamicObject> = Api::all_with(client, &resource);
-            match api.create(&post, &object).await {
-                Ok(_) => info!(class.name = class.name_any(), "made volume snapshot class"),
-                // Somebody was quicker: the watch brings theirs.
-                Err(error) if is_conflict(&error) => {}
-                Err(source) => return Err(CallError::new("create", WHAT, &class.name_any(), source).into()),
-            }
-        }
-        SnapshotClassAction::Delete(class) => {
-            let only_this = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: class.metadata.uid.clone(),
-                    resource_version: class.metadata.resource_version.clone(),
-                }),
-                ..DeleteParams::default()
-            };
-            let api: Api<VolumeSnapshotClass> = Api::all(client);
-            match api.delete(&class.name_any(), &only_this).await {
-                Ok(_) => info!(class.name = class.name_any(), "deleted volume snapshot class"),
-                Err(error) if is_conflict(&error) || is_not_found(&error) => {}
-                Err(source) => return Err(CallError::new("delete", WHAT, &class.name_any(), source).into()),
-            }
-        }
-    }
-    Ok(())
 }

@@ -18,7 +18,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
-use crate::operation::decision::{Decision, Intent, Start};
+use crate::operation::decision::{Intent, RunDecision, Start};
 use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::Limits;
 use crate::operation::observed::Surroundings;
@@ -27,6 +27,9 @@ use crate::operation::request;
 use crate::run::outcome::State;
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
+
+/// Name of this loop in its spans.
+const CONTROLLER: &str = "orphans";
 
 /// How long changes are gathered before the runs are looked through.
 const GATHER: Duration = Duration::from_secs(5);
@@ -52,7 +55,7 @@ enum Plan {
     Wait,
     /// Nothing depends on them.
     Remove(Vec<RunRef>),
-    /// What this run may have done is to be undone, at this attempt: the volume deleted, or taken from its node.
+    /// Undo what this run may have done, at this attempt: the volume deleted, or taken from its node.
     Undo(u32),
 }
 
@@ -137,7 +140,7 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
             () = tokio::time::sleep(GATHER) => {}
         }
         for uid in shared.cache.orphans() {
-            let span = info_span!("settle", claim.uid = uid);
+            let span = info_span!("reconcile", controller = CONTROLLER, object.uid = uid);
             if let Err(error) = Box::pin(settle(&shared, &uid)).instrument(span).await {
                 warn!(
                     claim.uid = uid,
@@ -153,8 +156,10 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
 pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError> {
     let runs = shared.cache.runs_of(uid);
     let of = |wanted: fn(Effect) -> bool| {
-        let mut all = Operation::ALL.into_iter().filter(|kind| wanted(describe(*kind).effect));
-        all.find_map(|kind| runs.iter().find(|run| run.kind() == Some(kind)))
+        let mut all = Operation::ALL
+            .into_iter()
+            .filter(|operation| wanted(describe(*operation).effect));
+        all.find_map(|operation| runs.iter().find(|run| run.operation() == Some(operation)))
     };
     let found = Runs {
         made: of(|effect| matches!(effect, Effect::MakesVolume | Effect::TakesSnapshot)),
@@ -175,13 +180,14 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
         Plan::Wait => return Ok(()),
         Plan::Remove(runs) => {
             info!(run = run.place(), "removing the runs of a claim that is gone");
-            Decision::Tidy(runs)
+            RunDecision::Remove(runs)
         }
         Plan::Undo(attempt) => {
             let Some(start) = undoing(shared, run, attempt) else {
                 warn!(
                     run = run.place(),
-                    "its claim is gone and its volume may be there, but its ConfigMap is gone too"
+                    "the claim is gone and its volume may exist, but its ConfigMap is gone too: create the ConfigMap \
+                     again"
                 );
                 return Ok(());
             };
@@ -190,7 +196,7 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
                 operation = %start.request.operation,
                 "undoing what was done for a claim that is gone"
             );
-            Decision::Start(Box::new(start))
+            RunDecision::Start(Box::new(start))
         }
     };
     apply::orphan(shared, run, decision).await.map(drop)
@@ -201,21 +207,21 @@ fn undoing(shared: &Shared, done: &Run, attempt: u32) -> Option<Start> {
     let reference = done.config()?.parse().ok()?;
     let config: Arc<ProvisionerConfig> = shared.context.configs.get(&reference)?;
     let made_by = done.request().ok()?;
-    let kind = describe(done.kind()?).undone_by?;
+    let operation = describe(done.operation()?).undone_by?;
     let node = done.node().filter(|_| config.is_node_local()).map(str::to_owned);
     let record = Record {
         attempt,
         node: node.clone().unwrap_or_default(),
         may_exist: true,
-        ..Record::first(kind, done.place(), done.made(), &config)
+        ..Record::first(operation, done.place(), done.made(), &config)
     };
     let around = Surroundings {
         class: None,
         config: &config,
         kube_api: &shared.context.settings.kube_api,
     };
-    let run = RunId::new(kind, done.claim_uid()?);
-    let (snapshot, attachment, volume) = match describe(kind).effect {
+    let run = RunId::new(operation, done.claim_uid()?);
+    let (snapshot, attachment, volume) = match describe(operation).effect {
         Effect::RemovesSnapshot => (made_by.snapshot.clone(), None, made_by.volume.clone()),
         Effect::DetachesVolume => (None, made_by.attachment.clone(), made_by.volume.clone()),
         // What was made of it is not known.
@@ -230,7 +236,7 @@ fn undoing(shared: &Shared, done: &Run, attempt: u32) -> Option<Start> {
     let request = Request {
         snapshot,
         attachment,
-        ..request::remembered(kind, made_by, volume, around)
+        ..request::remembered(operation, made_by, volume, around)
     };
     Some(Start {
         run,

@@ -2,7 +2,7 @@
 //! after it was carried out, and the controller is restarted each time. Then every call is refused as a conflict, and
 //! the controller goes on.
 //!
-//! What must always hold: it ends with one volume for a claim that stands, and none for one that is gone; and nothing
+//! What must always hold: it ends with one volume for a claim that exists, and none for one that is gone; and nothing
 //! else is left.
 
 mod attach;
@@ -35,7 +35,7 @@ use crate::operation::backoff::Backoff;
 use crate::operation::observed::Limits;
 use crate::operation::tests::{class, config};
 use crate::process::context::{Context, Settings};
-use crate::process::events::Publisher;
+use crate::process::events::Recorder;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
 use crate::volume::grant::Version;
@@ -109,7 +109,7 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
 
 fn shared(api: &FakeApi, script: Script) -> Shared {
     let metrics = Metrics::new();
-    let (events, _) = Publisher::new(metrics.clone());
+    let (events, _) = Recorder::new(metrics.clone());
     let store = ConfigStore::new();
     store.replace(configs(script));
     let context = Context {
@@ -521,7 +521,7 @@ async fn of_a_pv_that_mooring_may_not_remove_the_claim_has_an_event_with_the_cur
         deleted_after: None,
         offers: Offers::Changes,
     });
-    let (events, mut told) = Publisher::new(theatre.shared.context.metrics.clone());
+    let (events, mut told) = Recorder::new(theatre.shared.context.metrics.clone());
     theatre.shared.context.events = events;
     theatre.turn().await;
     {

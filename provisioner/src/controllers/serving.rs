@@ -54,8 +54,7 @@ pub(crate) fn config_for(
     elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
 }
 
-/// The ConfigMap in force for a volume that stands: it stays with the one that made it, whatever has become of its
-/// class.
+/// The ConfigMap in force for an existing volume: it stays with the one that made it, whatever has become of its class.
 pub(crate) fn config_of(
     shared: &Shared,
     volume: &PersistentVolume,

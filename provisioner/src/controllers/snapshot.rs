@@ -80,7 +80,7 @@ impl Reconciled for VolumeGroupSnapshotContent {
     }
 }
 
-/// What comes of a look at a content.
+/// The result of a look at a content.
 enum Next {
     /// Nothing can be decided yet.
     Wait(Action),
@@ -168,7 +168,7 @@ fn target(cache: &Cache, handle: &str) -> ObservedTarget {
     }
 }
 
-/// The ConfigMap that took a snapshot, or is taking it; of one that is there, the one that an administrator names.
+/// The ConfigMap that took a snapshot or is taking it; an administrator may name another one for an existing snapshot.
 fn config_of(content: &ContentView<'_>, record: Option<&Record>) -> Option<ConfigRef> {
     let there = content.handle().and_then(|_| content.config());
     there.or_else(|| record?.config.parse().ok())

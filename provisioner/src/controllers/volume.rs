@@ -66,7 +66,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     }
     let run = RunId::new(Operation::Delete, &uid);
     let delete_run = namespace.as_deref().and_then(|namespace| cache.run(namespace, &run));
-    let find = |kind: Operation| cache.run(namespace.as_deref()?, &RunId::new(kind, &uid));
+    let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
     let (expand_run, modify_run) = (find(Operation::Expand), find(Operation::Modify));
     let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),

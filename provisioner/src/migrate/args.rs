@@ -7,41 +7,42 @@ use clap::Args;
 use mooring_contract::names;
 use mooring_program::time::parse_duration;
 
-use super::door;
+use super::source;
 use crate::config::VolumeSourceKind;
 
 pub(crate) const MIGRATE_HELP: &str = "\
 How a volume moves:
-  Its PersistentVolume is deleted and at once created again: the same name, the same claim, the other source. The claim
-  keeps its name, its uid and its data, and is Lost for some milliseconds; Kubernetes may tell that in an Event. The
-  storage is not touched, and no image is run.
+  The command deletes its PersistentVolume and at once creates it again: the same name, the same claim, the other
+  source. The claim keeps its name, its uid and its data, and is Lost for some milliseconds; Kubernetes may report that
+  in an Event. The command neither touches the storage nor runs an image.
 
-  A volume moves only while no Pod has it. A Pod that runs is never disturbed. With --wait, each volume moves between
+  A volume moves only while no Pod uses it. A Pod that runs is never disturbed. With --wait, each volume moves between
   the end of its last Pod and the start of the next one: restart the Pods meanwhile, in your own order
   (kubectl rollout restart statefulset …). Where new Pods start before old ones end (a Deployment that rolls), scale it
   to 0 and back, or use strategy Recreate.
 
-  You can stop this at any point. Each move is written down first, in a ConfigMap in Mooring's namespace. The next run
-  takes up what has begun, and --back takes it back. Until then, a claim whose move was cut off may be Lost, and no new
+  You can stop this at any point. Each move is first recorded in a ConfigMap in Mooring's namespace. The next run
+  finishes what has begun, and --back undoes it. Until then, a claim whose move was cut off may be Lost, and no new
   Pod can use it.
 
 The table has a line for each volume: moved, back, waits (for what), stays (why it can't move), failed.
 Exits with 0 if nothing is left to do, 1 if volumes wait or failed, 2 if nothing could be tried. Volumes that stay do
 not count: no later run changes them.
 
-You need the rights of a cluster's administrator. New volumes of a class go by its ConfigMap: set volume-source there.
+You need the rights of a cluster's administrator. New volumes of a class use the driver that its ConfigMap
+names: set volume-source there.
 
 Examples:
   flex-provisioner migrate --to csi --dry-run                    what would move, what waits for which Pod, what stays
   flex-provisioner migrate --to csi --namespace team-a --wait 1h     move each volume when its Pods are restarted
-  flex-provisioner migrate --back                                take back what was begun and cut off
+  flex-provisioner migrate --back                                undo what was begun and cut off
   flex-provisioner migrate --to flexVolume --class silver        the other way";
 
 /// What to move, and where to.
 #[derive(Debug, Clone, Args)]
 pub struct MigrateArgs {
     /// Where to: csi or flexVolume
-    #[arg(long, value_name = "csi|flexVolume", value_parser = door::parse, required_unless_present = "back")]
+    #[arg(long, value_name = "csi|flexVolume", value_parser = source::parse, required_unless_present = "back")]
     pub to: Option<VolumeSourceKind>,
     /// Take moves back that have begun and are not over; begin none
     #[arg(long, conflicts_with_all = ["to", "wait"])]

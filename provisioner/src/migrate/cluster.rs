@@ -9,9 +9,9 @@ use mooring_contract::names::finalizers::MIGRATION;
 use mooring_contract::names::labels;
 use serde_json::json;
 
-use super::door::SecretSeen;
 use super::plan::{MoveStep, Seen};
 use super::record::{ClaimKey, MoveRecord, MoveRecordError};
+use super::source::SecretSeen;
 use super::users::{self, User};
 use crate::process::call::{CallError, is_conflict, is_not_found};
 
@@ -26,23 +26,20 @@ pub(crate) enum MoveError {
     /// A call to the API.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A record that can't be gone by.
-    #[error("ConfigMap {name} has no record to go by; if it is not needed, delete it")]
+    /// A record that can't be used.
+    #[error("ConfigMap {name} has no usable record: delete it if no move needs it")]
     Record {
         name: String,
         /// What is wrong.
         source: MoveRecordError,
     },
-    #[error("{what} was waited for in vain: is kube-controller-manager at work? Then run this again")]
-    Late {
-        /// What.
-        what: &'static str,
-    },
+    #[error("timed out waiting for {what}: check that kube-controller-manager runs, then run this again")]
+    Late { what: &'static str },
 }
 
 /// The volume of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Target {
+pub(crate) struct MoveTarget {
     pub(crate) claim: ClaimKey,
     /// Name of the PersistentVolume.
     pub(crate) volume: String,
@@ -50,12 +47,12 @@ pub(crate) struct Target {
 
 /// A cluster, as an administrator may use it.
 #[derive(Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct MoveCluster {
     pub(super) client: Client,
     namespace: String,
 }
 
-impl Cluster {
+impl MoveCluster {
     /// `namespace` is Mooring's, in which records are kept.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self {
@@ -68,7 +65,7 @@ impl Cluster {
         Api::all(self.client.clone())
     }
 
-    fn claims(&self, target: &Target) -> Api<PersistentVolumeClaim> {
+    fn claims(&self, target: &MoveTarget) -> Api<PersistentVolumeClaim> {
         Api::namespaced(self.client.clone(), &target.claim.namespace)
     }
 
@@ -94,7 +91,7 @@ impl Cluster {
 
     /// What there is. The Pods come last: so those are known that were on a node while the volume was as it is here.
     /// `hopeless` are uids of Pods that do not end.
-    pub(crate) async fn look(&self, target: &Target, hopeless: &BTreeSet<String>) -> Result<Seen, MoveError> {
+    pub(crate) async fn look(&self, target: &MoveTarget, hopeless: &BTreeSet<String>) -> Result<Seen, MoveError> {
         let name = MoveRecord::name_for(&target.claim.uid);
         let map = self.maps().get_opt(&name).await;
         let map = map.map_err(|source| CallError::new("read", RECORD, &name, source))?;
@@ -151,7 +148,7 @@ impl Cluster {
     }
 
     /// Carries a step out. What has changed since it was seen is left as it is: the next look tells.
-    pub(crate) async fn take(&self, target: &Target, seen: &Seen, step: &MoveStep) -> Result<(), MoveError> {
+    pub(crate) async fn take(&self, target: &MoveTarget, seen: &Seen, step: &MoveStep) -> Result<(), MoveError> {
         let post = PostParams::default();
         let (done, verb, what, name) = match step {
             MoveStep::Rest(_) | MoveStep::Await(_) | MoveStep::AwaitEnd => return Ok(()),
@@ -217,7 +214,7 @@ impl Cluster {
     }
 
     /// Puts the finalizer of a move on the claim, or takes it off.
-    async fn hold(&self, target: &Target, seen: &Seen, hold: bool) -> Result<(), kube::Error> {
+    async fn hold(&self, target: &MoveTarget, seen: &Seen, hold: bool) -> Result<(), kube::Error> {
         let Some(claim) = &seen.claim else { return Ok(()) };
         let others = claim.finalizers().iter().filter(|name| *name != MIGRATION);
         let mut finalizers: Vec<_> = others.map(String::as_str).collect();

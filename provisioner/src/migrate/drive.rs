@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::MigrateError;
 use super::args::MigrateArgs;
-use super::cluster::{Cluster, MoveError, Target};
-use super::door;
+use super::cluster::{MoveCluster, MoveError, MoveTarget};
 use super::plan::{Goal, MoveStep, Seen, Standing, plan};
-use super::report::{Fate, MoveReport};
+use super::report::{MoveReport, MoveResult};
 use super::select::{Selected, select};
+use super::source;
 use super::users;
 
 /// How often something that comes about in a moment is looked at.
@@ -42,7 +42,7 @@ const WAITS_PERIOD: Duration = Duration::from_secs(10);
 const MOST_STEPS: usize = 400;
 
 /// Moves what the arguments mean; whether nothing is left.
-pub(super) async fn all(cluster: &Cluster, goal: Goal, args: &MigrateArgs) -> Result<bool, MigrateError> {
+pub(super) async fn all(cluster: &MoveCluster, goal: Goal, args: &MigrateArgs) -> Result<bool, MigrateError> {
     let stop = stop_by_signal()?;
     let Selected { targets, bad, unbound } = select(cluster, args).await?;
     for error in &bad {
@@ -51,7 +51,7 @@ pub(super) async fn all(cluster: &Cluster, goal: Goal, args: &MigrateArgs) -> Re
     for name in &unbound {
         let _ = writeln!(
             std::io::stderr(),
-            "error: claim {name} is bound to no volume, or not there"
+            "error: claim {name} is not bound to a volume, or does not exist"
         );
     }
     let mut report = MoveReport::default();
@@ -95,24 +95,24 @@ fn stop_by_signal() -> Result<CancellationToken, MigrateError> {
 }
 
 /// What would be done.
-async fn foreseen(cluster: &Cluster, target: &Target, goal: Goal) -> Fate {
+async fn foreseen(cluster: &MoveCluster, target: &MoveTarget, goal: Goal) -> MoveResult {
     match cluster.look(target, &BTreeSet::new()).await {
-        Ok(seen) if seen.record.is_some() => Fate::Begun,
+        Ok(seen) if seen.record.is_some() => MoveResult::Begun,
         Ok(seen) => match plan(&seen, goal) {
-            MoveStep::Rest(standing) => Fate::Stood(standing),
-            _ => Fate::Would,
+            MoveStep::Rest(standing) => MoveResult::Stood(standing),
+            _ => MoveResult::Would,
         },
-        Err(error) => Fate::Failed(chain(&error)),
+        Err(error) => MoveResult::Failed(chain(&error)),
     }
 }
 
 /// What one step has come to.
 pub(crate) enum Moved {
-    /// Something was done, or is to be looked at anew.
+    /// Something was done, or has to be looked at again.
     On,
     /// It comes about by itself.
     Soon(&'static str),
-    /// Nothing is to be done now; whether a move has ended is what the step before says.
+    /// Nothing to do now; the step before says whether a move has ended.
     At(Standing),
     /// These Pods end: their uids, and how long that may take.
     Held(BTreeSet<String>, Duration),
@@ -120,11 +120,11 @@ pub(crate) enum Moved {
 
 /// Does one step of a volume's move.
 pub(crate) async fn step(
-    cluster: &Cluster,
-    target: &Target,
+    cluster: &MoveCluster,
+    target: &MoveTarget,
     goal: Goal,
     hopeless: &BTreeSet<String>,
-) -> Result<(Moved, Option<Fate>), MoveError> {
+) -> Result<(Moved, Option<MoveResult>), MoveError> {
     let seen = cluster.look(target, hopeless).await?;
     let next = plan(&seen, goal);
     cluster.take(target, &seen, &next).await?;
@@ -151,47 +151,47 @@ pub(crate) async fn step(
 }
 
 /// What has become of a move that is over.
-fn outcome(seen: &Seen) -> Fate {
+fn outcome(seen: &Seen) -> MoveResult {
     let to = seen.record.as_ref().map(|record| record.to);
-    let at = seen.volume.as_ref().and_then(door::of);
+    let at = seen.volume.as_ref().and_then(source::of);
     if at.is_some() && at == to {
-        Fate::Moved
+        MoveResult::Moved
     } else {
-        Fate::Back
+        MoveResult::Back
     }
 }
 
 struct Round<'a> {
-    cluster: &'a Cluster,
+    cluster: &'a MoveCluster,
     goal: Goal,
     report: &'a mut MoveReport,
     /// Since when a volume is held for Pods that end.
-    held: BTreeMap<Target, Instant>,
+    held: BTreeMap<MoveTarget, Instant>,
     /// Pods that were waited for in vain.
     hopeless: BTreeSet<String>,
 }
 
 impl Round<'_> {
     /// Moves these, one after the other.
-    async fn each(&mut self, targets: &BTreeSet<Target>, stop: &CancellationToken) {
+    async fn each(&mut self, targets: &BTreeSet<MoveTarget>, stop: &CancellationToken) {
         for target in targets {
             if stop.is_cancelled() && !self.held.contains_key(target) {
                 self.report.note_first(
                     target,
-                    Fate::Stood(Standing::Waits("this run was stopped before its turn".into())),
+                    MoveResult::Stood(Standing::Waits("this run was stopped before its turn".into())),
                 );
                 continue;
             }
-            let fate = match self.on(target).await {
-                Ok(fate) => fate,
-                Err(error) => Fate::Failed(chain(&error)),
+            let result = match self.on(target).await {
+                Ok(result) => result,
+                Err(error) => MoveResult::Failed(chain(&error)),
             };
-            self.report.note(target, fate);
+            self.report.note(target, result);
         }
     }
 
     /// Moves one, until there is nothing to do now.
-    async fn on(&mut self, target: &Target) -> Result<Fate, MoveError> {
+    async fn on(&mut self, target: &MoveTarget) -> Result<MoveResult, MoveError> {
         let mut ended = None;
         let mut since: Option<Instant> = None;
         for _ in 0..MOST_STEPS {
@@ -209,32 +209,32 @@ impl Round<'_> {
                     sleep(MOMENT).await;
                 }
                 Moved::At(Standing::There | Standing::Idle | Standing::Gone) if ended.is_some() => {
-                    return Ok(ended.unwrap_or(Fate::Back));
+                    return Ok(ended.unwrap_or(MoveResult::Back));
                 }
-                Moved::At(standing) => return Ok(Fate::Stood(standing)),
+                Moved::At(standing) => return Ok(MoveResult::Stood(standing)),
                 Moved::Held(pods, grace) => {
                     let since = *self.held.entry(target.clone()).or_insert_with(Instant::now);
                     if since.elapsed() < grace + END_SLACK {
-                        return Ok(Fate::Held);
+                        return Ok(MoveResult::Held);
                     }
                     self.hopeless.extend(pods);
                 }
             }
         }
         Err(MoveError::Late {
-            what: "an end of all changes",
+            what: "the end of all changes",
         })
     }
 
     /// Goes on until nothing is left, the time is up, or `stop`. What is held then is given back.
-    async fn until_done(&mut self, targets: BTreeSet<Target>, deadline: Instant, stop: &CancellationToken) {
+    async fn until_done(&mut self, targets: BTreeSet<MoveTarget>, deadline: Instant, stop: &CancellationToken) {
         let pods: Api<Pod> = Api::all(self.cluster.client.clone());
         let mut pods = pin!(changes(pods));
         let mut due = targets;
         let mut all_at = Instant::now() + WAITS_PERIOD;
         loop {
             self.each(&due, stop).await;
-            let left: BTreeSet<Target> = self.report.left().cloned().collect();
+            let left: BTreeSet<MoveTarget> = self.report.left().cloned().collect();
             if left.is_empty() || stop.is_cancelled() || Instant::now() >= deadline {
                 break;
             }
@@ -260,7 +260,7 @@ impl Round<'_> {
     }
 }
 
-fn continue_with_none() -> BTreeSet<Target> {
+fn continue_with_none() -> BTreeSet<MoveTarget> {
     BTreeSet::new()
 }
 
@@ -274,9 +274,9 @@ fn changes(pods: Api<Pod>) -> impl Stream<Item = Pod> {
 }
 
 /// Those of these volumes that a Pod uses.
-fn used_by(pod: &Pod, of: &BTreeSet<Target>) -> BTreeSet<Target> {
+fn used_by(pod: &Pod, of: &BTreeSet<MoveTarget>) -> BTreeSet<MoveTarget> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let claims: BTreeSet<String> = users::claims(pod).collect();
-    let used = |target: &&Target| target.claim.namespace == namespace && claims.contains(&target.claim.name);
+    let used = |target: &&MoveTarget| target.claim.namespace == namespace && claims.contains(&target.claim.name);
     of.iter().filter(used).cloned().collect()
 }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
 
-use super::door::{self, SecretSeen};
 use super::record::{ClaimKey, MoveRecord};
+use super::source::{self, SecretSeen, Unmovable};
 use super::users::User;
 use crate::config::VolumeSourceKind;
 use crate::operation::attach::attached_to;
@@ -38,16 +38,15 @@ pub(crate) struct Goal {
     pub(crate) may_hold: bool,
 }
 
-/// How it is with a volume that nothing is to be done about now.
+/// The state of a volume that needs nothing now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is where it is to be.
+    /// It has the right driver already.
     There,
     /// No move of it has begun, and none is to.
     Idle,
     /// It stays, for this reason.
-    Stays(String),
-    /// It waits for this.
+    Stays(Unmovable),
     Waits(String),
     /// Neither volume nor record is there any more.
     Gone,
@@ -58,7 +57,7 @@ pub(crate) enum Standing {
 pub(crate) enum MoveStep {
     /// None.
     Rest(Standing),
-    /// Write down the move, or write it down anew.
+    /// Write the move's record, or write it again.
     Note(Box<MoveRecord>),
     /// Have the claim stay.
     Hold,
@@ -99,7 +98,7 @@ fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> MoveStep {
     let Some(to) = goal.to else {
         return MoveStep::Rest(Standing::Idle);
     };
-    if door::of(volume) == Some(to) {
+    if source::of(volume) == Some(to) {
         return MoveStep::Rest(Standing::There);
     }
     match (hindrance(seen, volume, to, goal), ClaimKey::of(volume)) {
@@ -111,7 +110,7 @@ fn fresh(seen: &Seen, volume: &PersistentVolume, goal: Goal) -> MoveStep {
 
 /// It is written down, and the PersistentVolume is still the old one.
 fn begun(seen: &Seen, record: &MoveRecord, volume: &PersistentVolume, goal: Goal) -> MoveStep {
-    let changed = door::plain(volume) != record.old;
+    let changed = source::plain(volume) != record.old;
     let anew = || {
         MoveStep::Note(Box::new(MoveRecord {
             version: record.version.clone(),
@@ -146,7 +145,7 @@ fn absent(seen: &Seen, record: &MoveRecord, goal: Goal) -> MoveStep {
         return old();
     }
     if seen.users.is_empty() {
-        return door::through(&record.old, record.to).map_or_else(|_| old(), |new| MoveStep::Make(Box::new(new)));
+        return source::through(&record.old, record.to).map_or_else(|_| old(), |new| MoveStep::Make(Box::new(new)));
     }
     let all_end = seen.users.iter().all(|user| user.ending.is_some());
     if all_end && goal.may_hold {
@@ -182,30 +181,30 @@ fn is_held(seen: &Seen) -> bool {
 }
 
 fn unbound() -> Standing {
-    Standing::Stays("no claim is bound to it: delete it, and create it with the other source".to_owned())
+    Standing::Stays(Unmovable::Unbound)
 }
 
 /// Why a volume can't move, or not now.
 fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal: Goal) -> Option<Standing> {
-    let stays = |text: &str| Some(Standing::Stays(text.to_owned()));
+    let stays = |why: Unmovable| Some(Standing::Stays(why));
     let waits = |text: &str| Some(Standing::Waits(text.to_owned()));
-    if let Err(error) = door::through(volume, to) {
-        return stays(&error.to_string());
+    if let Err(error) = source::through(volume, to) {
+        return stays(error);
     }
     let Some(claim) = &seen.claim else {
         return Some(unbound());
     };
     if claim.metadata.deletion_timestamp.is_some() {
-        return stays("its claim is being deleted");
+        return stays(Unmovable::ClaimGoing);
     }
     if volume.metadata.deletion_timestamp.is_some() {
-        return stays("it is being deleted");
+        return stays(Unmovable::Going);
     }
     if claim.owner_references().iter().any(|owner| owner.kind == "Pod") {
-        return stays("its claim belongs to a Pod and goes with it");
+        return stays(Unmovable::OfPod);
     }
-    if let Err(error) = door::check(volume, Some(claim), &seen.secret, to) {
-        return stays(&error.to_string());
+    if let Err(error) = source::check(volume, Some(claim), &seen.secret, to) {
+        return stays(error);
     }
     let bound = |phase: Option<&String>| phase.map(String::as_str) == Some("Bound");
     let status = claim.status.as_ref();
@@ -225,7 +224,7 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
     }
     let growing = status.and_then(|status| status.allocated_resource_statuses.as_ref());
     if growing.is_some_and(|all| all.values().any(|word| word.starts_with("NodeResize"))) {
-        return waits("its file system has still to grow: a Pod that uses it does that");
+        return waits("its file system still has to grow, which needs a Pod that uses it");
     }
     let others = volume.finalizers().iter();
     let mut others = others.filter(|name| ![finalizers::VOLUME, finalizers::PV_PROTECTION].contains(&name.as_str()));
@@ -253,8 +252,8 @@ mod tests {
 
     use super::{Goal, MoveStep, Seen, Standing, plan};
     use crate::config::VolumeSourceKind::{Csi, FlexVolume};
-    use crate::migrate::door::{self, SecretSeen};
     use crate::migrate::record::tests::record;
+    use crate::migrate::source::{self, SecretSeen};
     use crate::migrate::users::User;
     use crate::volume::acceptance::tests::{claim, volume};
 
@@ -308,8 +307,8 @@ mod tests {
             MoveStep::Rest(Standing::Stays(text)) => format!("stays: {text}"),
             MoveStep::Rest(Standing::Waits(text)) => format!("waits: {text}"),
             MoveStep::Rest(standing) => format!("{standing:?}"),
-            MoveStep::Note(record) => format!("note {}", door::word(record.to)),
-            MoveStep::Make(volume) => format!("make {}", door::word(door::of(&volume).unwrap())),
+            MoveStep::Note(record) => format!("note {}", source::word(record.to)),
+            MoveStep::Make(volume) => format!("make {}", source::word(source::of(&volume).unwrap())),
             step => format!("{step:?}"),
         }
     }

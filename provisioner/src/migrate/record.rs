@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use mooring_contract::names::labels;
 
-use super::door;
+use super::source;
 use crate::config::VolumeSourceKind;
 
 /// Keys of the ConfigMap.
@@ -39,7 +39,7 @@ impl ClaimKey {
     }
 }
 
-/// Why a record can't be gone by.
+/// Why a record can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveRecordError {
     /// A key is missing, or its value makes no sense.
@@ -55,22 +55,22 @@ pub(crate) struct MoveRecord {
     pub(crate) claim: ClaimKey,
     /// Where the volume goes.
     pub(crate) to: VolumeSourceKind,
-    /// The uid of the PersistentVolume that is to be replaced.
+    /// The uid of the PersistentVolume to replace.
     pub(crate) uid: String,
-    /// That PersistentVolume, as it is to be created again.
+    /// That PersistentVolume, to create it again.
     pub(crate) old: PersistentVolume,
     /// The ConfigMap's resourceVersion, once it is there.
     pub(crate) version: Option<String>,
 }
 
 impl MoveRecord {
-    /// Of a move that is to begin.
+    /// For a move that begins.
     pub(crate) fn new(volume: &PersistentVolume, claim: ClaimKey, to: VolumeSourceKind) -> Self {
         Self {
             claim,
             to,
             uid: volume.uid().unwrap_or_default(),
-            old: door::plain(volume),
+            old: source::plain(volume),
             version: None,
         }
     }
@@ -84,7 +84,7 @@ impl MoveRecord {
     pub(crate) fn to_config_map(&self, namespace: &str) -> ConfigMap {
         let data = [
             (keys::CLAIM, format!("{}/{}", self.claim.namespace, self.claim.name)),
-            (keys::TO, door::word(self.to).to_owned()),
+            (keys::TO, source::word(self.to).to_owned()),
             (keys::UID, self.uid.clone()),
             (keys::VOLUME, serde_json::to_string(&self.old).unwrap_or_default()),
         ];
@@ -111,7 +111,7 @@ impl MoveRecord {
             let value = map.data.as_ref().and_then(|data| data.get(key));
             value.ok_or(MoveRecordError::Key(key))
         };
-        let to = door::parse(get(keys::TO)?).map_err(|_| MoveRecordError::Key(keys::TO))?;
+        let to = source::parse(get(keys::TO)?).map_err(|_| MoveRecordError::Key(keys::TO))?;
         let old: PersistentVolume = serde_json::from_str(get(keys::VOLUME)?)?;
         let claim = ClaimKey::of(&old).ok_or(MoveRecordError::Key(keys::VOLUME))?;
         let same = *get(keys::CLAIM)? == format!("{}/{}", claim.namespace, claim.name)
@@ -119,14 +119,14 @@ impl MoveRecord {
         if !same {
             return Err(MoveRecordError::Key(keys::CLAIM));
         }
-        if old.metadata.name.is_none() || door::of(&old).is_none_or(|from| from == to) {
+        if old.metadata.name.is_none() || source::of(&old).is_none_or(|from| from == to) {
             return Err(MoveRecordError::Key(keys::VOLUME));
         }
         Ok(Self {
             claim,
             to,
             uid: get(keys::UID)?.clone(),
-            old: door::plain(&old),
+            old: source::plain(&old),
             version: map.metadata.resource_version.clone(),
         })
     }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::cluster::Target;
+use super::cluster::MoveTarget;
 use super::plan::Standing;
 use crate::process::say::say;
 
 /// What has become of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum MoveResult {
     Moved,
     /// Its move was taken back.
     Back,
@@ -24,7 +24,7 @@ pub(crate) enum Fate {
     Failed(String),
 }
 
-impl Fate {
+impl MoveResult {
     fn word(&self) -> &'static str {
         match self {
             Self::Moved => "moved",
@@ -40,13 +40,14 @@ impl Fate {
         }
     }
 
-    fn why(&self) -> &str {
+    fn why(&self) -> String {
         match self {
-            Self::Stood(Standing::Stays(why) | Standing::Waits(why)) | Self::Failed(why) => why,
-            Self::Held => "as soon as its last Pod has ended",
-            Self::Begun => "by an earlier run, and not over: run this again, or take it back with --back",
+            Self::Stood(Standing::Stays(why)) => why.to_string(),
+            Self::Stood(Standing::Waits(why)) | Self::Failed(why) => why.clone(),
+            Self::Held => "as soon as its last Pod has ended".to_owned(),
+            Self::Begun => "by an earlier run, and not finished: run this again, or undo it with --back".to_owned(),
             Self::Moved | Self::Back | Self::Would | Self::Stood(Standing::There | Standing::Idle | Standing::Gone) => {
-                ""
+                String::new()
             }
         }
     }
@@ -62,7 +63,7 @@ impl Fate {
     }
 
     /// Whether people want to read of it.
-    fn is_told(&self) -> bool {
+    fn is_reported(&self) -> bool {
         !matches!(self, Self::Stood(Standing::There | Standing::Idle | Standing::Gone))
     }
 }
@@ -70,39 +71,39 @@ impl Fate {
 /// What is known so far.
 #[derive(Debug, Default)]
 pub(super) struct MoveReport {
-    fates: BTreeMap<Target, Fate>,
+    results: BTreeMap<MoveTarget, MoveResult>,
     /// Width of the first column.
     width: usize,
-    told: bool,
+    has_header: bool,
 }
 
 impl MoveReport {
     /// Makes room for these in the table.
-    pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a Target>) {
+    pub(super) fn expect<'a>(&mut self, targets: impl Iterator<Item = &'a MoveTarget>) {
         let widths = targets.map(|target| key(target).chars().count());
         self.width = widths.max().unwrap_or_default().max(self.width).max(CLAIM.len());
     }
 
     /// Notes what has become of a volume, and tells it if that is new.
-    pub(super) fn note(&mut self, target: &Target, fate: Fate) {
-        // That a volume is where it is to be says less than how it came there.
-        let known = matches!(self.fates.get(target), Some(Fate::Moved | Fate::Back));
-        if (known && !fate.is_told()) || self.fates.get(target) == Some(&fate) {
+    pub(super) fn note(&mut self, target: &MoveTarget, result: MoveResult) {
+        // How a volume came to its driver says more than that it has it.
+        let known = matches!(self.results.get(target), Some(MoveResult::Moved | MoveResult::Back));
+        if (known && !result.is_reported()) || self.results.get(target) == Some(&result) {
             return;
         }
-        if fate.is_told() {
-            if !std::mem::replace(&mut self.told, true) {
+        if result.is_reported() {
+            if !std::mem::replace(&mut self.has_header, true) {
                 self.line(CLAIM, "STATE", "WHY");
             }
-            self.line(&key(target), fate.word(), fate.why());
+            self.line(&key(target), result.word(), &result.why());
         }
-        self.fates.insert(target.clone(), fate);
+        self.results.insert(target.clone(), result);
     }
 
     /// Notes what has become of a volume of which nothing is known yet.
-    pub(super) fn note_first(&mut self, target: &Target, fate: Fate) {
-        if !self.fates.contains_key(target) {
-            self.note(target, fate);
+    pub(super) fn note_first(&mut self, target: &MoveTarget, result: MoveResult) {
+        if !self.results.contains_key(target) {
+            self.note(target, result);
         }
     }
 
@@ -112,10 +113,10 @@ impl MoveReport {
     }
 
     /// Volumes that something is still to be done about.
-    pub(super) fn left(&self) -> impl Iterator<Item = &Target> {
-        self.fates
+    pub(super) fn left(&self) -> impl Iterator<Item = &MoveTarget> {
+        self.results
             .iter()
-            .filter(|(_, fate)| fate.is_left())
+            .filter(|(_, result)| result.is_left())
             .map(|(target, _)| target)
     }
 
@@ -132,7 +133,7 @@ impl MoveReport {
             "stays",
             "FAILED",
         ];
-        let count = |word: &str| self.fates.values().filter(|fate| fate.word() == word).count();
+        let count = |word: &str| self.results.values().filter(|result| result.word() == word).count();
         let sums: Vec<_> = words
             .into_iter()
             .map(|word| (word, count(word)))
@@ -149,20 +150,21 @@ impl MoveReport {
 
 const CLAIM: &str = "CLAIM";
 
-fn key(target: &Target) -> String {
+fn key(target: &MoveTarget) -> String {
     format!("{}/{}", target.claim.namespace, target.claim.name)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Fate, MoveReport};
-    use crate::migrate::cluster::Target;
+    use super::{MoveReport, MoveResult};
+    use crate::migrate::cluster::MoveTarget;
     use crate::migrate::plan::Standing;
     use crate::migrate::record::ClaimKey;
+    use crate::migrate::source::Unmovable;
 
     #[test]
     fn what_waits_is_left_and_what_stays_is_not() {
-        let target = |name: &str| Target {
+        let target = |name: &str| MoveTarget {
             claim: ClaimKey {
                 namespace: "a".into(),
                 name: name.into(),
@@ -171,12 +173,15 @@ mod tests {
             volume: name.into(),
         };
         let mut report = MoveReport::default();
-        report.note(&target("raw"), Fate::Stood(Standing::Stays("it is raw".into())));
-        report.note(&target("web"), Fate::Stood(Standing::Waits("used by Pod web".into())));
+        report.note(&target("raw"), MoveResult::Stood(Standing::Stays(Unmovable::Raw)));
+        report.note(
+            &target("web"),
+            MoveResult::Stood(Standing::Waits("used by Pod web".into())),
+        );
         assert_eq!(report.left().count(), 1);
-        report.note(&target("web"), Fate::Moved);
-        report.note(&target("web"), Fate::Stood(Standing::There));
+        report.note(&target("web"), MoveResult::Moved);
+        report.note(&target("web"), MoveResult::Stood(Standing::There));
         assert_eq!(report.left().count(), 0);
-        assert_eq!(report.fates[&target("web")], Fate::Moved);
+        assert_eq!(report.results[&target("web")], MoveResult::Moved);
     }
 }

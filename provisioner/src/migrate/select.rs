@@ -10,14 +10,14 @@ use mooring_contract::names::{CSI_DRIVER, labels};
 
 use super::MigrateError;
 use super::args::MigrateArgs;
-use super::cluster::{Cluster, MoveError, Target};
-use super::door;
+use super::cluster::{MoveCluster, MoveError, MoveTarget};
 use super::record::{ClaimKey, MoveRecord};
+use super::source;
 use crate::config::VolumeSourceKind;
 use crate::process::call::CallError;
 
 /// Whether every node with a mounter can mount what is moved.
-pub(super) async fn is_ready(cluster: &Cluster, to: Option<VolumeSourceKind>) -> Result<(), MigrateError> {
+pub(super) async fn is_ready(cluster: &MoveCluster, to: Option<VolumeSourceKind>) -> Result<(), MigrateError> {
     if to != Some(VolumeSourceKind::Csi) {
         return Ok(());
     }
@@ -55,7 +55,7 @@ pub(super) async fn is_ready(cluster: &Cluster, to: Option<VolumeSourceKind>) ->
 /// What is meant.
 pub(super) struct Selected {
     /// The volumes.
-    pub(super) targets: BTreeSet<Target>,
+    pub(super) targets: BTreeSet<MoveTarget>,
     /// Records that can't be read.
     pub(super) bad: Vec<MoveError>,
     /// Claims that were named and have no volume.
@@ -63,7 +63,7 @@ pub(super) struct Selected {
 }
 
 /// The volumes that the arguments mean.
-pub(super) async fn select(cluster: &Cluster, args: &MigrateArgs) -> Result<Selected, CallError> {
+pub(super) async fn select(cluster: &MoveCluster, args: &MigrateArgs) -> Result<Selected, CallError> {
     let (mut records, mut bad) = (Vec::new(), Vec::new());
     for record in cluster.records().await? {
         match record {
@@ -85,7 +85,7 @@ fn choose(args: &MigrateArgs, volumes: &[PersistentVolume], records: &[MoveRecor
     let is_meant = |volume: &PersistentVolume, claim: &ClaimKey, begun: bool| {
         let class = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
         (begun || !args.back)
-            && (named || door::of(volume).is_some())
+            && (named || source::of(volume).is_some())
             && args.class.as_deref().is_none_or(|wanted| class == Some(wanted))
             && args.namespace.as_ref().is_none_or(|wanted| claim.namespace == *wanted)
             && (args.claim.is_empty() || args.claim.contains(&claim.name))
@@ -104,7 +104,7 @@ fn choose(args: &MigrateArgs, volumes: &[PersistentVolume], records: &[MoveRecor
         unbound: unbound.filter(|_| !args.back).cloned().collect(),
         targets: targets
             .into_iter()
-            .map(|(claim, volume)| Target { claim, volume })
+            .map(|(claim, volume)| MoveTarget { claim, volume })
             .collect(),
         bad: Vec::new(),
     }
@@ -117,8 +117,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::choose;
+    use crate::args::{Cli, Command};
     use crate::migrate::record::tests::record;
-    use crate::process::args::{Cli, Command};
     use crate::volume::acceptance::tests::volume;
 
     fn chosen(flags: &[&str], with_record: bool) -> (Vec<String>, usize) {

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Pod;
 /// A Pod that a kubelet may have mounted the volume for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
-    /// The Pod's name.
     pub(crate) name: String,
     /// The Pod's uid.
     pub(crate) uid: String,
@@ -15,8 +14,8 @@ pub(crate) struct User {
     pub(crate) ending: Option<Duration>,
 }
 
-/// The Pod, if its kubelet may have a claim of this name mounted for it. The kubelet reads the PersistentVolume when the
-/// Pod is on its node, and not after the Pod's end.
+/// The Pod, if its kubelet may have a claim of this name mounted for it. The kubelet reads the PersistentVolume when
+/// the Pod is on its node, and not after the Pod's end.
 pub(crate) fn of(pod: &Pod, claim: &str) -> Option<User> {
     let spec = pod.spec.as_ref()?;
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());

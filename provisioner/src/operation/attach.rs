@@ -29,7 +29,7 @@ use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::outcome::{Category, Finish, State};
+use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, Answered};
@@ -125,7 +125,7 @@ impl Plan<'_> {
         if let Some(decision) = self.not_offered(Operation::Detach) {
             return Ok(decision);
         }
-        Ok(Decision::Note(Box::new(self.to_detach(node, &attached.initiator))))
+        Ok(Decision::Record(Box::new(self.to_detach(node, &attached.initiator))))
     }
 
     /// A run is to let this node have it.
@@ -140,7 +140,7 @@ impl Plan<'_> {
                 let look = self.look(&record.node)?;
                 if !wanted || look.is_gone() {
                     // A run of before may have let it.
-                    return Ok(Decision::Note(Box::new(
+                    return Ok(Decision::Record(Box::new(
                         self.to_detach(&record.node, &record.initiator),
                     )));
                 }
@@ -174,7 +174,7 @@ impl Plan<'_> {
         }
     }
 
-    /// It is to be taken from this node.
+    /// It has to be detached from this node.
     fn detaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let seen = self.seen;
         if let Some(run) = seen.attach_run {
@@ -232,13 +232,15 @@ impl Plan<'_> {
         }
         let look = self.look(node)?;
         let Some(facts) = look.there.as_ref().filter(|node| !node.out_of_service) else {
-            let text = format!("node {node} is out of service or not in the cluster: the volume is not attached to it");
+            let text = format!(
+                "node {node} is out of service or not in the cluster: Mooring does not attach the volume to it"
+            );
             return Ok(Decision::wait_for(waiting(Operation::Attach, text)));
         };
         if !facts.notes {
             let text = format!(
-                "the mounter of node {node} is of a version that does not say which volumes it uses, or is not there: \
-                 the volume is attached as soon as it says so; have a newer one run there"
+                "the mounter on node {node} is missing, or is of a version that does not say which volumes it uses: \
+                 upgrade it; Mooring attaches the volume as soon as the mounter says so"
             );
             return Ok(Decision::Wait {
                 after: Some(IN_USE_PERIOD),
@@ -257,28 +259,28 @@ impl Plan<'_> {
         self.first(Operation::Detach, node, initiator)
     }
 
-    fn first(&self, kind: Operation, node: &str, initiator: &str) -> Record {
+    fn first(&self, operation: Operation, node: &str, initiator: &str) -> Record {
         Record {
             node: node.to_owned(),
             initiator: initiator.to_owned(),
-            ..Record::first(kind, self.place(kind), self.now, self.config)
+            ..Record::first(operation, self.place(operation), self.now, self.config)
         }
     }
 
     /// The run that the record's attempt is, to be begun.
-    fn begin(&self, kind: Operation, record: &Record, look: &ObservedNode) -> VolumeDecision {
+    fn begin(&self, operation: Operation, record: &Record, look: &ObservedNode) -> VolumeDecision {
         let seen = self.seen;
         let Some(made_by) = request::made_by(seen.volume, self.uid()) else {
             let text = format!(
                 "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it",
                 annotations::REQUEST
             );
-            return Decision::wait_for(waiting(kind, text));
+            return Decision::wait_for(waiting(operation, text));
         };
         let mut record = begun(record);
         record.config = self.config.reference.to_string();
         record.config_uid.clone_from(&self.config.uid);
-        record.run = self.place(kind);
+        record.run = self.place(operation);
         let around = Surroundings {
             class: seen.class,
             config: self.config,
@@ -291,18 +293,18 @@ impl Plan<'_> {
             attachment: Some(Attachment {
                 addresses: look.addresses(),
                 initiator: record.initiator.clone(),
-                gone: kind == Operation::Detach && look.is_gone(),
+                gone: operation == Operation::Detach && look.is_gone(),
             }),
-            ..request::remembered(kind, made_by, options, around)
+            ..request::remembered(operation, made_by, options, around)
         };
         Decision::Start(Box::new(Start {
-            run: self.run(kind),
+            run: self.run(operation),
             request,
             config: self.config.clone(),
             intent: if seen.record == Some(&record) {
                 Intent::Recorded
             } else {
-                describe(kind).intent
+                describe(operation).intent
             },
             record,
             owner: None,
@@ -317,13 +319,7 @@ impl Plan<'_> {
         let mut answered = match Answered::parse(&finish.message) {
             Ok(answered) => answered,
             Err(error) => {
-                let refused = Finish {
-                    outcome: Outcome::Retry,
-                    category: Category::Refused,
-                    words: error.to_string(),
-                    ..finish.clone()
-                };
-                return self.fail(record, &refused, self.seen.attach_run);
+                return self.fail(record, &finish.refused(&error), self.seen.attach_run);
             }
         };
         let options = persistent_volume::options(self.seen.volume);
@@ -372,7 +368,7 @@ impl Plan<'_> {
         }
     }
 
-    /// What a run goes by: that the node is gone since ends the waiting too.
+    /// What a run uses: if the node has gone since, that ends the waiting too.
     fn state(&self, gone: bool) -> String {
         let state = state_of(self.config, None, self.seen.class);
         if gone { format!("{state}-gone") } else { state }
@@ -385,12 +381,12 @@ impl Plan<'_> {
         if let Some(late) = self.seen.attach_run.and_then(done_for)
             && holder != Some(&late)
         {
-            return Some(Decision::Note(Box::new(self.to_detach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_detach(&late.node, &late.initiator))));
         }
         if let Some(late) = self.seen.detach_run.and_then(done_for)
             && holder == Some(&late)
         {
-            return Some(Decision::Note(Box::new(self.to_attach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_attach(&late.node, &late.initiator))));
         }
         let runs = removable(there);
         if !runs.is_empty() {
@@ -402,14 +398,14 @@ impl Plan<'_> {
             .then(|| leaving(self.seen.limits, None))
     }
 
-    fn not_offered(&self, kind: Operation) -> Option<VolumeDecision> {
-        (!self.config.operations.contains(&kind)).then(|| {
+    fn not_offered(&self, operation: Operation) -> Option<VolumeDecision> {
+        (!self.config.operations.contains(&operation)).then(|| {
             let text = format!(
-                "the volume has to be {kind}ed, and operations of ConfigMap {} lacks {kind}: add it again",
+                "key operations of ConfigMap {} lacks {operation}, which this volume needs: add it again",
                 self.config.reference,
-                kind = kind.as_str(),
+                operation = operation.as_str(),
             );
-            Decision::wait_for(waiting(kind, text))
+            Decision::wait_for(waiting(operation, text))
         })
     }
 
@@ -438,12 +434,12 @@ impl Plan<'_> {
         persistent_volume::made_for(self.seen.volume).unwrap_or_default()
     }
 
-    fn run(&self, kind: Operation) -> RunId {
-        RunId::new(kind, self.uid())
+    fn run(&self, operation: Operation) -> RunId {
+        RunId::new(operation, self.uid())
     }
 
-    fn place(&self, kind: Operation) -> String {
-        self.run(kind).in_namespace(&self.config.reference.namespace)
+    fn place(&self, operation: Operation) -> String {
+        self.run(operation).in_namespace(&self.config.reference.namespace)
     }
 }
 
@@ -464,8 +460,8 @@ fn done_for(run: &Run) -> Option<AttachedTo> {
 /// What the claim of a volume that another node waits for is told.
 fn held_by(node: &str, other: &str) -> Note {
     let text = format!(
-        "a Pod on node {other} waits for the volume, which node {node} has: it is detached when no Pod there uses \
-         it any more; if that node is gone for good, taint it with node.kubernetes.io/out-of-service"
+        "a Pod on node {other} waits for the volume, which is attached to node {node}: Mooring detaches it when no Pod \
+         there uses it; if that node does not come back, taint it with node.kubernetes.io/out-of-service"
     );
     waiting(Operation::Attach, text)
 }

@@ -56,11 +56,11 @@ pub(crate) fn failed(
     run: Option<RunRef>,
 ) -> Failed {
     let delay = limits.backoff.delay(record.attempt, uid);
-    let mut next = record.failed(&finish.words, whole_seconds(later(now, delay)), finish.may_have_run);
+    let mut next = record.failed(&finish.why, whole_seconds(later(now, delay)), finish.may_have_run);
     next.tried = state;
     let give_up = finish.outcome == Outcome::GiveUp;
-    let words = describe(record.operation).words;
-    let (what, mut reason) = (words.doing, words.failed);
+    let events = describe(record.operation).events;
+    let (what, mut reason) = (events.doing, events.failed);
     let then = if give_up {
         next.gave_up = true;
         next.not_before = None;
@@ -81,9 +81,9 @@ pub(crate) fn failed(
         record: next,
         say: Note::warning(
             reason,
-            words.action,
-            // The same words for the same failure make one Event with a count; the attempt stands in the record.
-            format!("{what} failed: {}; {then}", finish.words),
+            events.action,
+            // The same words for the same failure make one Event with a count; the attempt is in the record.
+            format!("{what} failed: {}; {then}", finish.why),
         ),
         run,
         category: finish.category,

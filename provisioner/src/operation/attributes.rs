@@ -1,4 +1,4 @@
-//! The `VolumeAttributesClass` that a claim names: whether its volume can have it, and what the image is told of it.
+//! The `VolumeAttributesClass` that a claim names: whether its volume can have it, and what the image gets about it.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::names::CSI_DRIVER;
@@ -17,7 +17,7 @@ pub(crate) fn wanted(claim: &PersistentVolumeClaim) -> &str {
     named.unwrap_or_default()
 }
 
-/// What the image is told of this class.
+/// What the image gets about this class.
 pub(super) fn find(seen: &ObservedClaim<'_>, name: &str) -> Result<Attributes, AttributesError> {
     let class = (seen.attributes)(name).ok_or_else(|| AttributesError::NoClass(name.to_owned()))?;
     if class.driver_name != CSI_DRIVER {

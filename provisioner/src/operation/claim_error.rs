@@ -11,15 +11,13 @@ pub enum ClaimError {
     #[error("the claim's size can't be read: {0}")]
     Size(#[from] CapacityError),
     /// The claim selects among volumes that are there.
-    #[error(
-        "the claim has a selector, which fits only volumes that are there already: remove it, or ask for another class"
-    )]
+    #[error("the claim has a selector, which only existing volumes can match: remove it, or ask for another class")]
     Selector,
     /// The claim asks for a copy of what can't be copied, or not yet.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The claim names a `VolumeAttributesClass`, and its volume would not go by CSI
-    /// (`ValidatePersistentVolumeSpec` in Kubernetes' `pkg/apis/core/validation`).
+    /// The claim names a `VolumeAttributesClass`, and its volume does not use CSI (`ValidatePersistentVolumeSpec` in
+    /// Kubernetes' `pkg/apis/core/validation`).
     #[error(
         "volumeAttributesClassName works with CSI volumes only: ask for a class whose ConfigMap says \"volume-source: \
          csi\", or create the claim without it"

@@ -1,8 +1,8 @@
 //! What a claim's volume is to have in it at first: nothing, or what another claim's volume has.
 //!
-//! The API server keeps `dataSource` and `dataSourceRef` the same, except that a reference into another namespace
-//! stands in `dataSourceRef` only (`NormalizeDataSources` in `pkg/api/persistentvolumeclaim/util.go`). Both are fixed
-//! once the claim is made, so they alone say which operation makes its volume.
+//! The API server keeps `dataSource` and `dataSourceRef` the same, except that a reference into another namespace is in
+//! `dataSourceRef` only (`NormalizeDataSources` in `pkg/api/persistentvolumeclaim/util.go`). Both are fixed once the
+//! claim is made, so they alone say which operation makes its volume.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,13 @@ use crate::volume::snapshot::{self, VolumeSnapshot, VolumeSnapshotContent};
 const CLAIM: &str = "PersistentVolumeClaim";
 const SNAPSHOT: &str = "VolumeSnapshot";
 
-/// What a claim says that its volume is to be filled from.
+/// The data source of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content<'a> {
     /// Nothing.
     Empty,
     /// The volume of this claim.
     Claim(SourceRef<'a>),
-    /// This snapshot.
     Snapshot(SourceRef<'a>),
     /// Something that a populator makes the volume from, so nobody else must (KEP-1495).
     Populated,
@@ -49,7 +48,7 @@ impl fmt::Display for SourceRef<'_> {
 
 /// Whether a claim may be made of what it names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum Permission {
     /// It is in the claim's own namespace.
     #[default]
     Own,
@@ -119,7 +118,7 @@ pub fn making(claim: &PersistentVolumeClaim) -> Operation {
     }
 }
 
-/// What is to be copied, as far as it is there: a claim and its PV, or a snapshot and its content.
+/// The source, as far as it exists: a claim and its PV, or a snapshot and its content.
 #[derive(Debug, Clone, Default)]
 pub struct ObservedSource {
     pub claim: Option<Arc<PersistentVolumeClaim>>,
@@ -129,5 +128,5 @@ pub struct ObservedSource {
     /// The content that it is bound to.
     pub content: Option<Arc<VolumeSnapshotContent>>,
     /// Whether the claim may be made of it. Where it may not, nothing else is known here.
-    pub access: Access,
+    pub access: Permission,
 }

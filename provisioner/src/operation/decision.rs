@@ -1,6 +1,5 @@
-//! What a plan decides, to be carried out by [`crate::apply`].
+//! What a plan decides. [`crate::apply`] carries it out.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +17,8 @@ use crate::run::outcome::Category;
 use crate::run::{Run, RunId, RunRef};
 use crate::volume::persistent_volume::Answered;
 
-/// What to do. Everything here is done at once or not at all; the next step comes with the next change. `Own` is what
-/// can be done to an object of its kind only.
+/// What to do: one step, done at once or not at all. The next step follows the next change. `Own` has the steps that
+/// only objects of one kind have.
 #[derive(Debug, Clone)]
 pub enum Decision<Own> {
     /// Nothing, until something changes.
@@ -28,7 +27,7 @@ pub enum Decision<Own> {
     Wait {
         /// When to come back, if nothing has changed.
         after: Option<Duration>,
-        /// What users are told meanwhile, once.
+        /// An Event about the wait, published once.
         say: Option<Note>,
     },
     /// Write the record, then begin the run.
@@ -39,18 +38,18 @@ pub enum Decision<Own> {
         start: Box<Start>,
         /// When to come back.
         after: Option<Duration>,
-        /// What users are told meanwhile, once.
+        /// An Event about the wait, published once.
         say: Option<Note>,
     },
-    /// Write the record: it has a fact that must outlive the controller.
-    Note(Box<Record>),
-    /// Write down that an attempt failed, tell users, remove the run.
+    /// Write the record: it has a fact that must survive the controller.
+    Record(Box<Record>),
+    /// Record that an attempt failed, publish an Event, remove the run.
     Fail(Box<Failed>),
     /// Remove a run.
     Stop(RunRef),
     /// Remove the runs that a finished or undone operation left.
     Tidy(Vec<RunRef>),
-    /// What is done to an object of this kind only.
+    /// A step that only objects of this kind have.
     Own(Own),
 }
 
@@ -63,39 +62,61 @@ pub type VolumeDecision = Decision<ForVolume>;
 /// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
 pub type SnapshotDecision = Decision<Settled>;
 
-/// What to do about the discovery that a ConfigMap promises.
-pub type DiscoverDecision = Decision<Infallible>;
+/// What to do about the run of what has no record: the discovery that a ConfigMap promises, or a run that has neither
+/// claim nor PV. Such a run is its own record.
+#[derive(Debug, Clone)]
+pub enum RunDecision {
+    /// Nothing, until something changes.
+    Rest,
+    /// Wait for a watch or the clock.
+    Wait {
+        /// When to come back, if nothing has changed.
+        after: Option<Duration>,
+        /// An Event about the wait, published once.
+        say: Option<Note>,
+    },
+    /// Begin the run.
+    Start(Box<Start>),
+    /// The run is there but has not started: it may still lack its properties.
+    Supply {
+        /// What it is to run.
+        start: Box<Start>,
+        /// When to come back.
+        after: Option<Duration>,
+        /// An Event about the wait, published once.
+        say: Option<Note>,
+    },
+    /// Remove these runs, one after the other.
+    Remove(Vec<RunRef>),
+}
 
-/// What to do about a run that has neither claim nor PV.
-pub type OrphanDecision = Decision<Infallible>;
-
-/// What is done to a claim only.
+/// The steps that only claims have.
 #[derive(Debug, Clone)]
 pub enum ForClaim {
     /// The volume is what was asked for.
     Accept(Box<Accept>),
-    /// The volume is not what was asked for: write that down, remove its PVs, tell users.
+    /// The volume is not what was asked for: record that, remove its PVs, publish an Event.
     Refuse(Box<Refuse>),
     /// Ask the scheduler for another node.
     Reschedule(Box<Reschedule>),
     /// The volume is gone: remove its PVs, then release the claim or try again.
     Undone(Box<Undone>),
-    /// A change of a volume that stands is over, one way or another.
+    /// A change of an existing volume is over, one way or another.
     Altered(Box<Altered>),
 }
 
-/// What is done to a PV only.
+/// The steps that only PVs have.
 #[derive(Debug, Clone)]
 pub enum ForVolume {
     /// Its volume is gone, or is not Mooring's to delete: release it.
     LetGo(Box<LetGo>),
-    /// A node has its volume.
+    /// Its volume is attached to a node.
     Attached(Box<Attached>),
-    /// No node has its volume any more.
+    /// Its volume is detached.
     Detached(Box<Detached>),
 }
 
-/// What the controller of claims has to do first: nothing can be decided before.
+/// What the controller of claims has to do before the plan can decide.
 #[derive(Debug, Clone)]
 pub enum First {
     /// Read the claim's PV from the API, not from what was watched.
@@ -108,11 +129,11 @@ impl<Own> Decision<Own> {
     /// The operation of the run that it begins, if it begins one.
     pub fn begins(&self) -> Option<Operation> {
         match self {
-            Self::Start(start) => Some(start.run.kind),
+            Self::Start(start) => Some(start.run.operation),
             Self::Rest
             | Self::Wait { .. }
             | Self::Supply { .. }
-            | Self::Note(_)
+            | Self::Record(_)
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
@@ -120,13 +141,13 @@ impl<Own> Decision<Own> {
         }
     }
 
-    /// After what time the object is to be looked at again, if nothing has changed.
+    /// When to look at the object again if nothing changes.
     pub fn due(&self) -> Option<Duration> {
         match self {
             Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
             Self::Rest
             | Self::Start(_)
-            | Self::Note(_)
+            | Self::Record(_)
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
@@ -159,27 +180,70 @@ impl<Own> Decision<Own> {
         say: Option<Note>,
     ) -> Self {
         let after = Some(after);
-        let request = run.and_then(|run| run.request().ok());
-        let Some((request, config)) = request.zip(config) else {
-            return Self::Wait { after, say };
-        };
-        let start = Start {
-            run: id,
-            request,
-            config: Arc::clone(config),
-            record: record.clone(),
-            intent: Intent::Recorded,
-            owner: None,
-            node: None,
-            allowed: Vec::new(),
-            state: String::new(),
-        };
-        Self::Supply {
-            start: Box::new(start),
-            after,
-            say,
+        match supplied(run, id, config, record) {
+            Some(start) => Self::Supply { start, after, say },
+            None => Self::Wait { after, say },
         }
     }
+}
+
+impl RunDecision {
+    /// Whether it begins a run.
+    pub fn begins(&self) -> bool {
+        matches!(self, Self::Start(_))
+    }
+
+    /// After what time it is to be looked at again, if nothing has changed.
+    pub fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
+            Self::Rest | Self::Start(_) | Self::Remove(_) => None,
+        }
+    }
+
+    pub(crate) fn wait(after: Duration) -> Self {
+        Self::Wait {
+            after: Some(after),
+            say: None,
+        }
+    }
+
+    /// As [`Decision::supply`].
+    pub(crate) fn supply(
+        run: &Run,
+        id: RunId,
+        config: &Arc<ProvisionerConfig>,
+        record: &Record,
+        after: Duration,
+        say: Option<Note>,
+    ) -> Self {
+        let after = Some(after);
+        match supplied(Some(run), id, Some(config), record) {
+            Some(start) => Self::Supply { start, after, say },
+            None => Self::Wait { after, say },
+        }
+    }
+}
+
+/// What a run that exists is to run, if its request and the ConfigMap can be read.
+fn supplied(
+    run: Option<&Run>,
+    id: RunId,
+    config: Option<&Arc<ProvisionerConfig>>,
+    record: &Record,
+) -> Option<Box<Start>> {
+    let request = run?.request().ok()?;
+    Some(Box::new(Start {
+        run: id,
+        request,
+        config: Arc::clone(config?),
+        record: record.clone(),
+        intent: Intent::Recorded,
+        owner: None,
+        node: None,
+        allowed: Vec::new(),
+        state: String::new(),
+    }))
 }
 
 /// A run to be begun.
@@ -189,14 +253,14 @@ pub struct Start {
     pub run: RunId,
     /// What to run.
     pub request: Request,
-    /// The ConfigMap that it goes by.
+    /// The ConfigMap that it uses.
     pub config: Arc<ProvisionerConfig>,
     pub record: Record,
-    /// Where it is written that this is to be done.
+    /// Where the intent is recorded.
     pub intent: Intent,
     /// The PV whose deletion this is, or the ConfigMap, by name and uid: the run belongs to it and goes with it.
     pub owner: Option<(String, String)>,
-    /// The only node that it may run on.
+    /// The only node on which it may run.
     pub node: Option<String>,
     /// Where else it may run: the class's `allowedTopologies`, if it decides where the volume is. Empty: anywhere.
     pub allowed: Vec<TopologySelectorTerm>,
@@ -209,7 +273,6 @@ pub struct Start {
 pub struct Failed {
     /// The record to write.
     pub record: Record,
-    /// What users are told.
     pub say: Note,
     /// The run to remove.
     pub run: Option<RunRef>,
@@ -222,17 +285,18 @@ pub struct Failed {
 /// A volume that is what was asked for.
 #[derive(Debug, Clone)]
 pub struct Accept {
+    /// The operation that made it.
+    pub operation: Operation,
     /// `metadata.name` of the PV.
     pub pv_name: String,
-    /// What is to be changed of the PV, if anything.
+    /// The change of the PV, if any.
     pub volume_patch: Option<Value>,
-    /// What is to be changed of the claim (JSON patch): its record and finalizer go, and it is bound.
+    /// The change of the claim (JSON patch): removes its record and finalizer, and binds it.
     pub claim_patch: Value,
-    /// The Secret that is to be there for the volume's connection, by namespace and name, if it has to be attached.
+    /// The Secret to make for the volume's connection, by namespace and name, if the volume has to be attached.
     pub connection: Option<(String, String)>,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    /// What users are told.
     pub say: Note,
     /// How long it took from the intent on.
     pub took: Duration,
@@ -245,7 +309,6 @@ pub struct Refuse {
     pub record: Record,
     /// The PVs to remove, by name and uid.
     pub volumes: Vec<(String, String)>,
-    /// What users are told, if anything.
     pub say: Option<Note>,
     /// The run to remove.
     pub run: Option<RunRef>,
@@ -256,7 +319,6 @@ pub struct Refuse {
 pub struct Reschedule {
     /// The record to write with it, if there is one.
     pub record: Option<Record>,
-    /// What users are told.
     pub say: Note,
     /// The run to remove.
     pub run: Option<RunRef>,
@@ -269,11 +331,10 @@ pub struct Undone {
     pub volumes: Vec<(String, String)>,
     /// The record with which provisioning begins again; `None` to release the claim.
     pub next: Option<Record>,
-    /// Another node is to be selected.
+    /// The scheduler has to select another node.
     pub reschedule: bool,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    /// What users are told, if anything.
     pub say: Option<Note>,
     /// How long it took, if something was run.
     pub took: Option<Duration>,
@@ -281,26 +342,25 @@ pub struct Undone {
     pub after: Option<Duration>,
 }
 
-/// What is left to write down of a change of a volume that stands, in this order.
+/// What is left to write about a change of an existing volume, in this order.
 #[derive(Debug, Clone)]
 pub struct Altered {
-    pub kind: Operation,
-    /// A run, with its place (`namespace/name`), that must not be there any more: it is looked for in the API, not in
-    /// what was watched, and removed first.
+    pub operation: Operation,
+    /// A run, with its place (`namespace/name`), that must not exist any more: `apply` looks for it in the API, not in
+    /// the cache, and removes it first.
     pub without: Option<(String, RunId)>,
     /// `metadata.name` of the PV.
     pub pv_name: String,
-    /// What is to be changed of the PV, if anything.
+    /// The change of the PV, if any.
     pub volume_patch: Option<Value>,
-    /// What is to be changed of the claim's status, if anything.
+    /// The change of the claim's status, if any.
     pub status: Option<Value>,
-    /// Whether no node has anything to do for it, if that is known.
+    /// Whether no node has anything left to do, if that is known.
     pub at_once: Option<bool>,
-    /// The claim's record and finalizer go.
+    /// Whether to remove the claim's record and finalizer.
     pub release: bool,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    /// What users are told, if anything.
     pub say: Option<Note>,
     /// How long it took, if the volume has changed.
     pub took: Option<Duration>,
@@ -308,9 +368,9 @@ pub struct Altered {
 
 impl Altered {
     /// Nothing to do.
-    pub(super) fn nothing(kind: Operation) -> Self {
+    pub(super) fn nothing(operation: Operation) -> Self {
         Self {
-            kind,
+            operation,
             without: None,
             pv_name: String::new(),
             volume_patch: None,
@@ -324,10 +384,10 @@ impl Altered {
     }
 
     /// Nothing to do about a PV.
-    pub(super) fn of(kind: Operation, volume: &PersistentVolume) -> Self {
+    pub(super) fn of(operation: Operation, volume: &PersistentVolume) -> Self {
         Self {
             pv_name: volume.metadata.name.clone().unwrap_or_default(),
-            ..Self::nothing(kind)
+            ..Self::nothing(operation)
         }
     }
 }
@@ -335,32 +395,29 @@ impl Altered {
 /// A PV that is released.
 #[derive(Debug, Clone)]
 pub struct LetGo {
-    /// The PV is deleted too (it may be already).
+    /// Whether to delete the PV too (it may be deleted already).
     pub delete: bool,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    /// What users are told, if anything.
     pub say: Option<Note>,
     /// How long it took, if something was run.
     pub took: Option<Duration>,
 }
 
-/// A volume that a node has.
+/// A volume that was attached.
 #[derive(Debug, Clone)]
 pub struct Attached {
-    /// The node.
     pub to: AttachedTo,
     /// How the node reaches the volume.
     pub answered: Answered,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    /// What users are told.
     pub say: Note,
     /// How long it took.
     pub took: Duration,
 }
 
-/// A volume that no node has any more.
+/// A volume that was detached.
 #[derive(Debug, Clone)]
 pub struct Detached {
     /// The runs to remove.
@@ -369,20 +426,19 @@ pub struct Detached {
     pub took: Duration,
 }
 
-/// What is written of a snapshot that is there, or is not to be there any more, in this order.
+/// What to write about a snapshot that was made or deleted, in this order.
 #[derive(Debug, Clone, Default)]
 pub struct Settled {
-    /// What the content's status is to say, if that is new.
+    /// The content's new status, if it changes.
     pub status: Option<Value>,
-    /// The annotations that it is to have, if there are new ones.
+    /// Its new annotations, if there are any.
     pub notes: Option<Value>,
-    /// The record goes.
+    /// Whether to remove the record.
     pub release: bool,
-    /// The finalizer goes too.
+    /// Whether to remove the finalizer too.
     pub let_go: bool,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    /// What users are told, if anything.
     pub say: Option<Note>,
     /// The operation that is done with it, and how long it took, if something was run.
     pub done: Option<(Operation, Duration)>,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
@@ -22,7 +23,6 @@ use crate::process::events::{Note, reasons};
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     }
 }
 
-/// The PV's finalizer goes; where it is to be deleted, the PV with it.
+/// Removes the PV's finalizer, and deletes the PV if it has to go.
 fn let_go(seen: &ObservedVolume<'_>, delete: bool, say: Option<Note>, took: Option<Duration>) -> VolumeDecision {
     Decision::Own(ForVolume::LetGo(Box::new(LetGo {
         delete,
@@ -118,7 +118,7 @@ fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<
     })
 }
 
-/// The ConfigMap that the deletion goes by; `Err` with what to do without one.
+/// The ConfigMap of the deletion; `Err` with what to do without one.
 fn config<'a>(seen: &ObservedVolume<'a>, now: Timestamp) -> Result<&'a Arc<ProvisionerConfig>, Box<VolumeDecision>> {
     let without = match seen.config {
         Ok(config) => return Ok(config),
@@ -218,7 +218,7 @@ impl Deletion<'_> {
         let intent = describe(Operation::Delete).intent_on(self.asked_by);
         let (record, unchanged) = match (self.record, self.there) {
             (Some(record), _) => (record.clone(), Intent::Recorded),
-            // Of an operation that is over.
+            // The run of a finished operation.
             (None, Some(run)) if !goes_with_it(run) => return Ok(Decision::Tidy(vec![run.to_remove()])),
             (None, None) if intent == Intent::ToRecord => {
                 let record = self.first(now);

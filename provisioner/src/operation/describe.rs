@@ -1,4 +1,4 @@
-//! Each operation described once: which object asks for it, where its intent stands, what the image is given, what
+//! Each operation described once: which object asks for it, where its intent is recorded, what the image is given, what
 //! becomes of the answer, what it changes and reads, and how Events name it. Whatever serves several operations asks
 //! here, and matches on no [`Operation`].
 //!
@@ -13,25 +13,29 @@ use crate::process::events::{Note, reasons};
 use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 
-/// What there is to know of an operation without looking at a cluster.
+/// All facts about an operation that do not depend on a cluster.
 #[derive(Debug)]
 pub struct Description {
     /// The object that asks for it, and carries its record.
     pub subject: SubjectKind,
-    /// Where it is written, before the first run of it, that it is to be done.
+    /// Where the intent to do it is recorded before its first run.
     pub intent: Intent,
-    /// What the image is told of the volume.
+    /// What the image gets about the volume.
     pub given: Given,
-    /// What becomes of the image's answer that it is done.
+    /// What the controller makes of the image's answer that it is done.
     pub answer: Answer,
-    /// What is different once it is done.
+    /// What it changes.
     pub effect: Effect,
-    /// What undoes it, where nobody is left who wants what it made.
+    /// The operation that undoes it, where nobody wants what it made any more.
     pub undone_by: Option<Operation>,
-    /// What has to be there, and to stay, for as long as it is run.
+    /// What has to exist, and must not be deleted, while it runs.
     pub reads: Reads,
-    /// How users are told of it.
-    pub words: Words,
+    /// Whether the image may answer with secrets: it gets a key to seal them with.
+    pub seals: bool,
+    /// What the image may do with the volume of backups, if it is given that.
+    pub backups: BackupAccess,
+    /// How Events name it.
+    pub events: EventText,
 }
 
 impl Description {
@@ -40,8 +44,8 @@ impl Description {
         matches!(self.subject, SubjectKind::Snapshot | SubjectKind::Group) || self.reads == Reads::Snapshot
     }
 
-    /// Where the intent stands before a first run, if it is this object that asks for it. Only of the operation's own
-    /// subject the state can say it; any other gets a record.
+    /// Where the intent is recorded before a first run, if this object asks for it. Only the state of the operation's
+    /// own subject can say it; any other object gets a record.
     pub fn intent_on(&self, asked_by: SubjectKind) -> Intent {
         if asked_by == self.subject {
             self.intent
@@ -51,12 +55,12 @@ impl Description {
     }
 }
 
-/// Where it is written, before a run is made, that it is to be made.
+/// Where the intent to make a run is recorded before the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// In the record, which has to be written first: it is new or has changed.
     ToRecord,
-    /// In the record, as it stands.
+    /// In the record, which has it already.
     Recorded,
     /// In the PV itself: it is released and Mooring's finalizer holds it. That is all that a first attempt to delete it
     /// needs; a record begins with the first failure.
@@ -106,49 +110,49 @@ impl SubjectKind {
     }
 }
 
-/// What the image is told of the volume.
+/// What the image gets about the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {
-    /// What is asked for: there is no volume yet. What can't be had is refused before anything is run.
+    /// The request: there is no volume yet. An impossible request is refused before anything runs.
     Asked,
-    /// The options of the volume that stands, as its PV has them (property `volume`). Nothing is refused.
+    /// The options of the existing volume, as its PV has them (property `volume`). Nothing is refused.
     Standing,
 }
 
-/// What becomes of the image's answer that the operation is done.
+/// What the controller makes of the image's answer that the operation is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// What it made is judged first. So how a run ended matters even if it was removed before anybody looked.
+    /// What it made is checked first. So the end of a run matters even if the run was removed before anybody looked.
     Judged,
-    /// It is believed. A run that was removed before anybody looked is repeated, which does no harm.
+    /// It is trusted. A run that was removed before anybody looked is repeated, which does no harm.
     Believed,
 }
 
-/// What is different once an operation is done.
+/// What an operation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// There is one volume more.
+    /// A volume is made.
     MakesVolume,
-    /// There is one volume less.
+    /// A volume is deleted.
     RemovesVolume,
     /// A volume is larger.
     ExpandsVolume,
     /// A volume has other attributes.
     ModifiesVolume,
-    /// There is one snapshot, backup or group of snapshots more.
+    /// A snapshot, a backup or a group of snapshots is made.
     TakesSnapshot,
-    /// There is one snapshot, backup or group of snapshots less.
+    /// A snapshot, a backup or a group of snapshots is deleted.
     RemovesSnapshot,
-    /// A node has a volume that none had.
+    /// A volume is attached to a node.
     AttachesVolume,
-    /// No node has a volume any more.
+    /// A volume is detached from its node.
     DetachesVolume,
-    /// No volume and no snapshot came, went or changed.
+    /// No volume and no snapshot is made, deleted or changed.
     KeepsAll,
 }
 
 impl Effect {
-    /// Whether a volume that stands is no more as it was.
+    /// Whether an existing volume changes.
     pub fn changes_volume(self) -> bool {
         match self {
             Self::ExpandsVolume | Self::ModifiesVolume => true,
@@ -176,9 +180,17 @@ pub enum Reads {
     SnapshotVolume,
 }
 
+/// What a run may do with the volume of backups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackupAccess {
+    ReadWrite,
+    /// What a restore reads stays as it is.
+    ReadOnly,
+}
+
 /// How Events name an operation.
 #[derive(Debug, Clone, Copy)]
-pub struct Words {
+pub struct EventText {
     /// An Event's `action`.
     pub action: &'static str,
     /// What is being done.
@@ -189,9 +201,8 @@ pub struct Words {
     pub begun: Option<(&'static str, &'static str)>,
 }
 
-/// The description of an operation.
-pub fn describe(kind: Operation) -> &'static Description {
-    match kind {
+pub fn describe(operation: Operation) -> &'static Description {
+    match operation {
         Operation::Provision => &PROVISION,
         Operation::Delete => &DELETE,
         Operation::Expand => &EXPAND,
@@ -210,7 +221,7 @@ pub fn describe(kind: Operation) -> &'static Description {
     }
 }
 
-/// From a claim without a volume to a volume that is judged.
+/// Makes a volume for a claim.
 const PROVISION: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -219,7 +230,9 @@ const PROVISION: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Provision",
         doing: "provisioning",
         failed: reasons::FAILED,
@@ -227,7 +240,7 @@ const PROVISION: Description = Description {
     },
 };
 
-/// From a volume that is not wanted any more to none.
+/// Deletes a volume.
 const DELETE: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::Released,
@@ -236,7 +249,9 @@ const DELETE: Description = Description {
     effect: Effect::RemovesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Delete",
         doing: "deleting",
         failed: reasons::DELETE_FAILED,
@@ -244,7 +259,7 @@ const DELETE: Description = Description {
     },
 };
 
-/// From a volume that is too small to one that has the asked size.
+/// Grows a volume to the requested size.
 const EXPAND: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -253,7 +268,9 @@ const EXPAND: Description = Description {
     effect: Effect::ExpandsVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Expand",
         doing: "expanding",
         failed: reasons::RESIZE_FAILED,
@@ -261,7 +278,7 @@ const EXPAND: Description = Description {
     },
 };
 
-/// From a volume with other attributes to one that has those of a class.
+/// Gives a volume the attributes of a class.
 const MODIFY: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -270,7 +287,9 @@ const MODIFY: Description = Description {
     effect: Effect::ModifiesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Modify",
         doing: "modifying",
         failed: reasons::MODIFY_FAILED,
@@ -278,7 +297,7 @@ const MODIFY: Description = Description {
     },
 };
 
-/// From a claim without a volume to a volume that is judged, with the content of another.
+/// Makes a volume for a claim, with the content of another volume.
 const CLONE: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -287,7 +306,9 @@ const CLONE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::SourceVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Clone",
         doing: "cloning",
         failed: reasons::FAILED,
@@ -295,7 +316,7 @@ const CLONE: Description = Description {
     },
 };
 
-/// From a content without a snapshot to one that says which snapshot it is.
+/// Takes a snapshot for a `VolumeSnapshotContent`.
 const SNAPSHOT: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -304,7 +325,9 @@ const SNAPSHOT: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteSnapshot),
     reads: Reads::SnapshotVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Snapshot",
         doing: "taking the snapshot",
         failed: reasons::SNAPSHOT_FAILED,
@@ -313,7 +336,7 @@ const SNAPSHOT: Description = Description {
     },
 };
 
-/// From a snapshot that is not wanted any more to none.
+/// Deletes a snapshot.
 const DELETE_SNAPSHOT: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -322,7 +345,9 @@ const DELETE_SNAPSHOT: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
         failed: reasons::SNAPSHOT_DELETE_FAILED,
@@ -330,7 +355,7 @@ const DELETE_SNAPSHOT: Description = Description {
     },
 };
 
-/// From a content of a group without snapshots to one that says which snapshots they are.
+/// Takes the snapshots of a group for a `VolumeGroupSnapshotContent`.
 const SNAPSHOT_GROUP: Description = Description {
     subject: SubjectKind::Group,
     intent: Intent::ToRecord,
@@ -339,7 +364,9 @@ const SNAPSHOT_GROUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteGroup),
     reads: Reads::SnapshotVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "SnapshotGroup",
         doing: "taking the snapshots of the group",
         failed: reasons::GROUP_FAILED,
@@ -348,7 +375,7 @@ const SNAPSHOT_GROUP: Description = Description {
     },
 };
 
-/// From a group of snapshots that is not wanted any more to none.
+/// Deletes the snapshots of a group.
 const DELETE_GROUP: Description = Description {
     subject: SubjectKind::Group,
     intent: Intent::ToRecord,
@@ -357,7 +384,9 @@ const DELETE_GROUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "DeleteGroup",
         doing: "deleting the snapshots of the group",
         failed: reasons::GROUP_DELETE_FAILED,
@@ -365,7 +394,7 @@ const DELETE_GROUP: Description = Description {
     },
 };
 
-/// From a claim without a volume to a volume that is judged, with the content of a snapshot or a backup.
+/// Makes a volume for a claim, with the content of a snapshot or a backup.
 const RESTORE: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
@@ -374,7 +403,9 @@ const RESTORE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Snapshot,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadOnly,
+    events: EventText {
         action: "Restore",
         doing: "restoring",
         failed: reasons::FAILED,
@@ -382,7 +413,7 @@ const RESTORE: Description = Description {
     },
 };
 
-/// From a content without a backup to one that says which backup it is.
+/// Makes a backup for a `VolumeSnapshotContent`.
 const BACKUP: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -391,7 +422,9 @@ const BACKUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteBackup),
     reads: Reads::SnapshotVolume,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Backup",
         doing: "backing up the volume",
         failed: reasons::SNAPSHOT_FAILED,
@@ -399,7 +432,7 @@ const BACKUP: Description = Description {
     },
 };
 
-/// From a backup that is not wanted any more to none.
+/// Deletes a backup.
 const DELETE_BACKUP: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
@@ -408,7 +441,9 @@ const DELETE_BACKUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "DeleteBackup",
         doing: "deleting the backup",
         failed: reasons::SNAPSHOT_DELETE_FAILED,
@@ -416,7 +451,7 @@ const DELETE_BACKUP: Description = Description {
     },
 };
 
-/// From a ConfigMap to the classes of what its storage can serve.
+/// Lists what the storage of a ConfigMap can serve.
 const DISCOVER: Description = Description {
     subject: SubjectKind::Config,
     intent: Intent::Configured,
@@ -426,7 +461,9 @@ const DISCOVER: Description = Description {
     effect: Effect::KeepsAll,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Discover",
         doing: "discovering",
         failed: reasons::DISCOVER_FAILED,
@@ -434,7 +471,7 @@ const DISCOVER: Description = Description {
     },
 };
 
-/// From a volume that no node has to one that a node has.
+/// Attaches a volume to a node.
 const ATTACH: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::ToRecord,
@@ -443,7 +480,9 @@ const ATTACH: Description = Description {
     effect: Effect::AttachesVolume,
     undone_by: Some(Operation::Detach),
     reads: Reads::Nothing,
-    words: Words {
+    seals: true,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Attach",
         doing: "attaching",
         failed: reasons::ATTACH_FAILED,
@@ -451,7 +490,7 @@ const ATTACH: Description = Description {
     },
 };
 
-/// From a volume that a node has to one that none has.
+/// Detaches a volume from its node.
 const DETACH: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::ToRecord,
@@ -460,7 +499,9 @@ const DETACH: Description = Description {
     effect: Effect::DetachesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    words: Words {
+    seals: false,
+    backups: BackupAccess::ReadWrite,
+    events: EventText {
         action: "Detach",
         doing: "detaching",
         failed: reasons::DETACH_FAILED,
@@ -469,13 +510,13 @@ const DETACH: Description = Description {
 };
 
 /// An Event's `action`.
-pub(crate) fn action(kind: Operation) -> &'static str {
-    describe(kind).words.action
+pub(crate) fn action(operation: Operation) -> &'static str {
+    describe(operation).events.action
 }
 
 /// Says what an operation waits for.
-pub(crate) fn waiting(kind: Operation, text: impl Into<String>) -> Note {
-    Note::warning(reasons::WAITING, action(kind), text)
+pub(crate) fn waiting(operation: Operation, text: impl Into<String>) -> Note {
+    Note::warning(reasons::WAITING, action(operation), text)
 }
 
 #[cfg(test)]
@@ -485,8 +526,8 @@ mod tests {
 
     #[test]
     fn what_one_operation_makes_another_removes_for_the_same_object() {
-        for kind in Operation::ALL {
-            let made = describe(kind);
+        for operation in Operation::ALL {
+            let made = describe(operation);
             let removed = match made.effect {
                 Effect::MakesVolume => Some(Effect::RemovesVolume),
                 Effect::TakesSnapshot => Some(Effect::RemovesSnapshot),
@@ -499,12 +540,12 @@ mod tests {
                 | Effect::KeepsAll => None,
             };
             let undone_by = made.undone_by.map(describe);
-            assert_eq!(undone_by.map(|undo| undo.effect), removed, "{kind:?}");
+            assert_eq!(undone_by.map(|undo| undo.effect), removed, "{operation:?}");
             let about = |undo: &super::Description| (undo.subject, undo.is_about_snapshot());
             let of_claim = |undo: &super::Description| undo.effect == Effect::RemovesVolume;
             assert!(
                 undone_by.is_none_or(|undo| of_claim(undo) || about(undo) == about(made)),
-                "{kind:?}"
+                "{operation:?}"
             );
         }
     }

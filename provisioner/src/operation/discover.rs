@@ -8,21 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::discovered::Discovered;
+use mooring_contract::discovered::{Discovered, DiscoveredError};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::property::keys;
 use mooring_contract::request::Request;
-use mooring_contract::volume::check_options;
+use mooring_contract::volume::{NodeAccess, check_options};
+use mooring_program::error::chain;
 use sha2::{Digest, Sha256};
 
-use super::decision::{Decision, DiscoverDecision, Start};
+use super::decision::{RunDecision, Start};
 use super::describe::describe;
 use super::observed::{Limits, Surroundings};
 use super::record::Record;
 use super::request;
 use super::step::{Step, step};
-use crate::config::problem::join;
+use crate::config::problem::{ConfigProblem, join};
 use crate::config::{ProvisionerConfig, discovered, properties};
 use crate::run::outcome::{Category, Finish, State};
 use crate::run::{Run, RunId};
@@ -54,40 +55,40 @@ pub fn run_of(config: &ProvisionerConfig) -> RunId {
 }
 
 /// Decides what to do about the runs of one ConfigMap.
-pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
+pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let config = seen.config;
     let Some(run) = seen.run else {
         return if config.operations.contains(&Operation::Discover) {
             begin(seen, now)
         } else {
-            Decision::Rest
+            RunDecision::Rest
         };
     };
     let outdated =
         !config.operations.contains(&Operation::Discover) || run.fingerprint() != Some(config.fingerprint.as_str());
     if outdated && run.leaving_since().is_none() {
-        return Decision::Stop(run.to_remove());
+        return RunDecision::Remove(vec![run.to_remove()]);
     }
     let record = Record {
         attempt: run.attempt(),
         ..Record::first(Operation::Discover, run.place(), run.made(), config)
     };
     match step(Some(run), &record, seen.limits, now) {
-        Step::Leaving(say) => Decision::Wait {
+        Step::Leaving(say) => RunDecision::Wait {
             after: Some(seen.limits.overdue),
             say,
         },
-        Step::Waiting { after, say } => Decision::supply(Some(run), run_of(config), Some(config), &record, after, say),
-        Step::Running(left) => Decision::wait(left),
-        Step::Ended(_) if run.leaving_since().is_some() => Decision::wait(seen.limits.overdue),
+        Step::Waiting { after, say } => RunDecision::supply(run, run_of(config), config, &record, after, say),
+        Step::Running(left) => RunDecision::wait(left),
+        Step::Ended(_) if run.leaving_since().is_some() => RunDecision::wait(seen.limits.overdue),
         // It did not end in time.
-        Step::Ended(_) if !run.is_over() => Decision::Stop(run.to_remove()),
+        Step::Ended(_) if !run.is_over() => RunDecision::Remove(vec![run.to_remove()]),
         Step::Ended(finish) => match result_of(&finish) {
             Ok(_) => next(run, config.discover_interval, now),
-            Err(failure) if failure.outcome == Outcome::GiveUp => Decision::Rest,
+            Err(failure) if failure.outcome == Outcome::GiveUp => RunDecision::Rest,
             Err(_) => next(run, retry(config), now),
         },
-        Step::None | Step::Leftover(_) => Decision::Rest,
+        Step::None | Step::Leftover(_) => RunDecision::Rest,
     }
 }
 
@@ -96,14 +97,14 @@ fn retry(config: &ProvisionerConfig) -> Duration {
 }
 
 /// Waits until it is time for the next run, and then makes room for it.
-fn next(run: &Run, after: Duration, now: Timestamp) -> DiscoverDecision {
+fn next(run: &Run, after: Duration, now: Timestamp) -> RunDecision {
     // A node's clock may be ahead.
     let due = later(run.ended().min(now), jittered(after, run.uid()));
     let left = elapsed(now, due);
     if left.is_zero() {
-        Decision::Stop(run.to_remove())
+        RunDecision::Remove(vec![run.to_remove()])
     } else {
-        Decision::wait(left)
+        RunDecision::wait(left)
     }
 }
 
@@ -112,7 +113,7 @@ fn jittered(full: Duration, uid: &str) -> Duration {
     full * (100 - percent) / 100
 }
 
-fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
+fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let config = seen.config;
     let run = run_of(config);
     let record = Record::first(
@@ -121,7 +122,7 @@ fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> DiscoverDecision {
         now,
         config,
     );
-    Decision::Start(Box::new(Start {
+    RunDecision::Start(Box::new(Start {
         run,
         request: request(config, seen.kube_api),
         config: Arc::clone(config),
@@ -157,7 +158,7 @@ pub struct DiscoverFailure {
     /// For metrics.
     pub category: Category,
     /// What the ConfigMap's Event says about it.
-    pub words: String,
+    pub why: String,
 }
 
 /// What a run has come to; `None` if it has not ended.
@@ -171,22 +172,36 @@ pub fn result(run: &Run) -> Option<Result<Discovered, DiscoverFailure>> {
 /// What a run that has ended has come to.
 pub fn result_of(finish: &Finish) -> Result<Discovered, DiscoverFailure> {
     match finish.outcome {
-        Outcome::Done => read(&finish.message).map_err(|words| DiscoverFailure {
+        Outcome::Done => read(&finish.message).map_err(|error| DiscoverFailure {
             outcome: Outcome::Retry,
             category: Category::Refused,
-            words,
+            why: chain(&error),
         }),
         outcome @ (Outcome::Retry | Outcome::GiveUp) => Err(DiscoverFailure {
             outcome,
             category: finish.category,
-            words: finish.words.clone(),
+            why: finish.why.clone(),
         }),
     }
 }
 
+/// Why no classes can be made of what an image has printed.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    #[error(transparent)]
+    Unreadable(#[from] DiscoveredError),
+    #[error("class {class:?} can't have its parameters: {}", join(problems))]
+    Parameters {
+        class: String,
+        problems: Vec<ConfigProblem>,
+    },
+    #[error("class {class:?} can't have its mount options")]
+    MountOptions { class: String, source: NodeAccess },
+}
+
 /// Reads what an image has printed, and whether classes can be made of it.
-pub fn read(message: &str) -> Result<Discovered, String> {
-    let found = Discovered::parse(message).map_err(|error| chain(&error))?;
+pub fn read(message: &str) -> Result<Discovered, AnswerError> {
+    let found = Discovered::parse(message)?;
     for class in &found.classes {
         // The file system is asked for by the class, as if an administrator had written it.
         let names = class.parameters.keys().map(String::as_str);
@@ -194,23 +209,17 @@ pub fn read(message: &str) -> Result<Discovered, String> {
         let values = class.parameters.iter();
         problems.extend(values.filter_map(|(key, value)| properties::check_value(key, value)));
         if !problems.is_empty() {
-            let problems = join(&problems);
-            return Err(format!("class {:?} can't have its parameters: {problems}", class.name));
+            let class = class.name.clone();
+            return Err(AnswerError::Parameters { class, problems });
         }
         if let Some(options) = &class.mount_options
-            && let Err(error) = check_options(options, &[])
+            && let Err(source) = check_options(options, &[])
         {
-            return Err(format!("class {:?} can't have its mount options: {error}", class.name));
+            let class = class.name.clone();
+            return Err(AnswerError::MountOptions { class, source });
         }
     }
     Ok(found)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]

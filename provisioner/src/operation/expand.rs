@@ -33,7 +33,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
-use crate::run::outcome::{Category, Finish};
+use crate::run::outcome::Finish;
 use crate::time::elapsed;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
@@ -134,7 +134,7 @@ fn wanted(claim: &PersistentVolumeClaim, volume: &PersistentVolume, asked: u64) 
     }
 }
 
-/// Whether Kubernetes itself has called a volume larger that no image has made larger yet. It does so by FlexVolume,
+/// Whether Kubernetes itself has called a volume larger that no image has made larger yet. It does so with FlexVolume,
 /// unless the policies of `configmaps/install` keep it from that (`expandAndRecoverFunction` in
 /// `pkg/volume/util/operationexecutor`); and it leaves its mark.
 fn is_only_called_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
@@ -149,7 +149,7 @@ fn is_only_called_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolum
 fn not_offered(config: &ProvisionerConfig) -> Option<Note> {
     (!config.operations.contains(&Operation::Expand)).then(|| {
         let error = ClaimError::NoOperation(config.reference.to_string(), Operation::Expand.as_str());
-        let text = format!("{error}; else lower the claim's request again, to anything above what it has");
+        let text = format!("{error}; or lower the claim's request again, to any size above its capacity");
         Note::warning(reasons::RESIZE_FAILED, action(Operation::Expand), text)
     })
 }
@@ -160,7 +160,8 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
         return give_up(seen, seen.expand_run, record, None, now);
     }
     let Some(volume) = standing::volume(seen) else {
-        let text = "Mooring does not expand the volume: its PersistentVolume is gone, or is not Mooring's any more";
+        let text = "Mooring can't expand the volume: its PersistentVolume is gone or no longer Mooring's; restore it, \
+                    or delete the claim";
         let say = Note::warning(reasons::RESIZE_FAILED, action(Operation::Expand), text);
         return give_up(seen, seen.expand_run, record, Some(say), now);
     };
@@ -184,7 +185,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
 /// What to do without a run: begin the next attempt if it is time, or take the expansion back.
 fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, now: Timestamp) -> ClaimDecision {
     let asked = asked_bytes(seen.claim).unwrap_or(0);
-    // The last run is known to have ended, so the claim's request counts anew.
+    // The last run is known to have ended, so the claim's request counts again.
     let free = !record.uncertain && (record.not_before.is_some() || record.gave_up);
     if free && status::has(seen.claim).is_some_and(|has| asked <= has) {
         return Decision::Own(ForClaim::Altered(Box::new(Altered {
@@ -194,7 +195,7 @@ fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, n
             say: Some(Note::normal(
                 reasons::RESIZE_TAKEN_BACK,
                 action(Operation::Expand),
-                "the expansion that failed is taken back: the claim asks for no more than it has",
+                "the failed expansion is canceled: the claim asks for no more than its capacity",
             )),
             ..Altered::of(Operation::Expand, volume)
         })));
@@ -278,13 +279,7 @@ fn grown(
     let size = match request {
         Some(Ok(request)) => request.size,
         Some(Err(error)) => {
-            let finish = Finish {
-                outcome: Outcome::Retry,
-                category: Category::Refused,
-                words: error.to_string(),
-                ..finish.clone()
-            };
-            return fail(seen, record, &finish, now);
+            return fail(seen, record, &finish.refused(&error), now);
         }
         None => return Decision::Rest,
     };
@@ -305,7 +300,7 @@ fn grown(
         ),
     };
     let text = format!(
-        "the storage of the volume has {} after {} s, {then}",
+        "the volume's storage grew to {} in {} s, {then}",
         capacity::quantity(size).0,
         took.as_secs()
     );
@@ -366,8 +361,8 @@ fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timesta
     failed.say.reason = reasons::RESIZE_FAILED;
     if failed.record.gave_up {
         failed.say.text.push_str(
-            "; to take the expansion back, lower the claim's request to a size that the storage can have, above what \
-             it has",
+            "; to cancel the expansion, lower the claim's request to a size above its capacity that the storage can \
+             provide",
         );
     }
     Decision::Fail(Box::new(failed))

@@ -34,7 +34,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
-use crate::run::outcome::{Category, Finish};
+use crate::run::outcome::Finish;
 use crate::time::elapsed;
 use crate::volume::persistent_volume;
 
@@ -66,7 +66,7 @@ pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
     is_bound(claim) && asked(claim) != Asked::Nothing
 }
 
-/// Whether this class decides what becomes of a claim.
+/// Whether the plan for a claim depends on this class.
 pub(crate) fn names(claim: &PersistentVolumeClaim, class: &str) -> bool {
     let target = match Change::of(claim) {
         Change::Pending(target) | Change::InProgress(target) | Change::Infeasible(target) => target,
@@ -115,7 +115,7 @@ pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     begin(seen, volume, config, attributes, record)
 }
 
-/// What the image is told of a class, if the volume can have one.
+/// What the image gets about a class, if the volume can have one.
 fn can_have(
     seen: &ObservedClaim<'_>,
     volume: &PersistentVolume,
@@ -164,7 +164,7 @@ fn taken_back(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: Optio
         say: Some(Note::normal(
             reasons::MODIFY_TAKEN_BACK,
             action(Operation::Modify),
-            "the modification that failed is taken back: the claim names no VolumeAttributesClass",
+            "the failed modification is canceled: the claim names no VolumeAttributesClass",
         )),
         ..Altered::of(Operation::Modify, volume)
     })))
@@ -176,7 +176,8 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
         return give_up(seen, seen.modify_run, record, None, now);
     }
     let Some(volume) = standing::volume(seen) else {
-        let text = "Mooring does not modify the volume: its PersistentVolume is gone, or is not Mooring's any more";
+        let text = "Mooring can't modify the volume: its PersistentVolume is gone or no longer Mooring's; restore it, \
+                    or delete the claim";
         let say = Note::warning(reasons::MODIFY_FAILED, action(Operation::Modify), text);
         return give_up(seen, seen.modify_run, record, Some(say), now);
     };
@@ -200,7 +201,7 @@ pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp)
 /// What to do without a run: begin the next attempt if it is time, or take the modification back.
 fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, now: Timestamp) -> ClaimDecision {
     let class = wanted(seen.claim);
-    // The last run is known to have ended, so the claim's class counts anew.
+    // The last run is known to have ended, so the claim's class counts again.
     let free = !record.uncertain && (record.not_before.is_some() || record.gave_up);
     // What may yet succeed is not taken back, as with external-resizer.
     if free && record.gave_up && class.is_empty() {
@@ -285,13 +286,7 @@ fn modified(
     let asked = match seen.modify_run.map(Run::request) {
         Some(Ok(request)) => request.attributes,
         Some(Err(error)) => {
-            let finish = Finish {
-                outcome: Outcome::Retry,
-                category: Category::Refused,
-                words: error.to_string(),
-                ..finish.clone()
-            };
-            return fail(seen, record, &finish, now);
+            return fail(seen, record, &finish.refused(&error), now);
         }
         None => return Decision::Rest,
     };
@@ -302,7 +297,7 @@ fn modified(
     let class = attributes.class.clone();
     let took = elapsed(record.since, now);
     let text = format!(
-        "the volume has the attributes of VolumeAttributesClass {class:?}, after {} s",
+        "the volume got the attributes of VolumeAttributesClass {class:?} in {} s",
         took.as_secs()
     );
     Decision::Own(ForClaim::Altered(Box::new(Altered {
@@ -355,7 +350,7 @@ fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timesta
     failed.say.reason = reasons::MODIFY_FAILED;
     if failed.record.gave_up {
         failed.say.text.push_str(
-            "; to take the modification back, give the claim the volumeAttributesClassName that it had, or another",
+            "; to cancel the modification, set the claim's volumeAttributesClassName to its former value, or another",
         );
     }
     Decision::Fail(Box::new(failed))

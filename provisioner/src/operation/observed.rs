@@ -1,4 +1,4 @@
-//! What a plan goes by: all that is known of a claim or a PV, and the limits of waiting.
+//! The input of a plan: all that is known of a claim or a PV, and the limits of waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct ObservedClaim<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// Since when it is known to want a volume and to have no ConfigMap to go by; now, if it is not so.
+    /// Since when it is known to want a volume and to have no ConfigMap; now, if it is not so.
     pub unserved_since: Timestamp,
     /// The run that makes its volume: of operation [`Self::making`].
     pub provision_run: Option<&'a Run>,
@@ -61,7 +61,7 @@ pub struct ObservedClaim<'a> {
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
     /// The `VolumeAttributesClass` of this name.
     pub attributes: &'a dyn Fn(&str) -> Option<Arc<VolumeAttributesClass>>,
-    /// What it is to be a copy of.
+    /// Its source.
     pub source: &'a ObservedSource,
     /// What is being made of its volume: a claim's copy or a snapshot. Known of one that is to change.
     pub copied_by: Option<&'a str>,
@@ -89,8 +89,8 @@ impl ObservedClaim<'_> {
     }
 
     /// Which run an operation on its volume is.
-    pub(crate) fn run(&self, kind: Operation) -> RunId {
-        RunId::new(kind, self.uid())
+    pub(crate) fn run(&self, operation: Operation) -> RunId {
+        RunId::new(operation, self.uid())
     }
 
     /// What the request of a run is made of, beside the claim.
@@ -142,10 +142,9 @@ pub struct ObservedVolume<'a> {
     pub limits: &'a Limits,
 }
 
-/// What is known of a volume of which a snapshot is to be taken.
+/// What is known about the source volume of a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct ObservedTarget {
-    /// Its handle.
     pub handle: String,
     pub volume: Option<Arc<PersistentVolume>>,
     /// The claim that this is bound to.
@@ -160,9 +159,9 @@ pub struct ObservedSnapshot<'a> {
     pub form: Form,
     /// Its class, if it is there.
     pub class: Option<&'a VolumeSnapshotClass>,
-    /// What it is to be taken of.
+    /// Its source.
     pub targets: &'a [ObservedTarget],
-    /// Of a snapshot: the content of the group that it belongs to, if it belongs to one.
+    /// For a snapshot of a group, the group's content.
     pub group: Option<&'a VolumeGroupSnapshotContent>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
@@ -189,8 +188,8 @@ impl ObservedSnapshot<'_> {
     }
 
     /// Which run an operation on it is.
-    pub(crate) fn run(&self, kind: Operation) -> RunId {
-        RunId::new(kind, self.uid())
+    pub(crate) fn run(&self, operation: Operation) -> RunId {
+        RunId::new(operation, self.uid())
     }
 }
 

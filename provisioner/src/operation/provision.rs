@@ -143,8 +143,8 @@ fn change(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     }
 }
 
-/// Takes the record of a change away that the image has refused, so that the other can be made. The claim's status still
-/// says that the change is asked for and can't be made.
+/// Takes the record of a change away that the image has refused, so that the other can be made. The claim's status
+/// still says that the change is asked for and can't be made.
 fn set_aside(seen: &ObservedClaim<'_>, record: &Record) -> ClaimDecision {
     if !record.is_refused_change() {
         return Decision::Rest;
@@ -159,7 +159,7 @@ fn is_wanted(seen: &ObservedClaim<'_>) -> bool {
         && (!seen.waits_for_consumer() || seen.selected().is_some())
 }
 
-/// Whether the claim wants a volume and has no ConfigMap to go by.
+/// Whether the claim wants a volume and has no ConfigMap.
 pub fn is_unserved(seen: &ObservedClaim<'_>) -> bool {
     seen.record.is_none()
         && seen.config.is_err()
@@ -243,7 +243,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
         Err(error) => return Decision::wait_for(waiting(seen.making(), error.to_string())),
     };
     if let Some(idle) = source::let_go(seen, config, record) {
-        return Decision::Note(Box::new(idle));
+        return Decision::Record(Box::new(idle));
     }
     if seen.class.is_none() {
         let class = seen
@@ -409,11 +409,11 @@ fn made(
     let Some(run) = seen.provision_run else {
         return Ok(Decision::Rest);
     };
-    let failed = |words: String| {
+    let failed = |why: String| {
         fail(&Finish {
             outcome: Outcome::Retry,
             category: Category::Refused,
-            words,
+            why,
             may_have_run: true,
             started: true,
             message: String::new(),
@@ -424,39 +424,7 @@ fn made(
         Err(error) => return Ok(failed(error.to_string())),
     };
     if seen.volumes.is_empty() {
-        if !seen.looked_up {
-            return Err(First::LookUp);
-        }
-        let config = match seen.config {
-            Ok(config) => config,
-            Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
-        };
-        let Some(source) = config.volume_source else {
-            return Ok(failed(format!(
-                "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
-                 \"volume-source\" in the ConfigMap",
-                request.pv_name
-            )));
-        };
-        let printed = match Printed::parse(&finish.message) {
-            Ok(printed) => printed,
-            Err(error) => return Ok(failed(error.to_string())),
-        };
-        let node = node_of_volume(seen, config, run);
-        if config.is_node_local() && node.is_none() {
-            return Ok(failed(
-                "the node that the volume was made on has left the cluster".to_owned(),
-            ));
-        }
-        let volume = persistent_volume::build(&request, config, source, printed, node.as_ref());
-        // What would be refused is not made: a Secret of another namespace, the whole pool.
-        let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
-        if !refusals.is_empty() {
-            return Ok(failed(format!(
-                "the volume that the image described is refused: {refusals}"
-            )));
-        }
-        return Err(First::MakeVolume(Box::new(volume)));
+        return described(seen, record, run, &request, &finish.message, &failed);
     }
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
@@ -482,10 +450,54 @@ fn made(
     }))))
 }
 
+/// The image says that the volume is there, and no PV is: the message describes it, where the ConfigMap has that so.
+fn described(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    run: &Run,
+    request: &Request,
+    message: &str,
+    failed: &dyn Fn(String) -> ClaimDecision,
+) -> Result<ClaimDecision, First> {
+    if !seen.looked_up {
+        return Err(First::LookUp);
+    }
+    let config = match seen.config {
+        Ok(config) => config,
+        Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
+    };
+    let Some(source) = config.volume_source else {
+        return Ok(failed(format!(
+            "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
+             \"volume-source\" in the ConfigMap",
+            request.pv_name
+        )));
+    };
+    let printed = match Printed::parse(message) {
+        Ok(printed) => printed,
+        Err(error) => return Ok(failed(error.to_string())),
+    };
+    let node = node_of_volume(seen, config, run);
+    if config.is_node_local() && node.is_none() {
+        return Ok(failed(
+            "the node that the volume was made on has left the cluster".to_owned(),
+        ));
+    }
+    let volume = persistent_volume::build(request, config, source, printed, node.as_ref());
+    // What would be refused is not made: a Secret of another namespace, the whole pool.
+    let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
+    if !refusals.is_empty() {
+        return Ok(failed(format!(
+            "the volume that the image described is refused: {refusals}"
+        )));
+    }
+    Err(First::MakeVolume(Box::new(volume)))
+}
+
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
     let pv_name = persistent_volume::name_for(seen.uid());
     let selected = seen.selected().and_then(|node| (seen.nodes)(node));
-    // Where the image ran, rather than what the record says: that stands on the claim, which is its user's.
+    // Where the image ran, rather than what the record says: that is on the claim, which is its user's.
     let ran_in = seen.provision_run.and_then(Run::namespace);
     let recorded = record.config.split_once('/').map_or("", |(namespace, _)| namespace);
     let class_options = seen
@@ -534,13 +546,14 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         n => format!(" at attempt {n}"),
     };
     Decision::Own(ForClaim::Accept(Box::new(Accept {
+        operation: record.operation,
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
         claim_patch: claim_patch(seen, &pv_name),
         connection: attach::secret_of(volume),
         say: Note::normal(
             reasons::PROVISIONED,
             action(seen.making()),
-            format!("volume {pv_name} is there, after {} s{attempts}", took.as_secs()),
+            format!("volume {pv_name} exists after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
         runs: leftovers(seen),
@@ -648,7 +661,7 @@ enum Unfit {
     Gone(String),
     /// This node can't mount the volumes of this client.
     Unable(String, &'static str),
-    /// This node is not the second, which has what is to be copied.
+    /// This node is not the second, which has the source.
     Elsewhere(String, String),
 }
 
@@ -662,8 +675,8 @@ impl std::fmt::Display for Unfit {
             ),
             Self::Elsewhere(node, source) => write!(
                 f,
-                "node {node} does not have what is to be copied, which is on node {source} (tie the Pod to that node \
-                 with a nodeSelector)"
+                "node {node} does not have the source, which is on node {source} (tie the Pod to that node with a \
+                 nodeSelector)"
             ),
         }
     }
@@ -706,7 +719,7 @@ fn note_node(seen: &ObservedClaim<'_>, record: &Record) -> Option<ClaimDecision>
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     let node = seen.provision_run.and_then(Run::node)?;
     (local && record.node != node).then(|| {
-        Decision::Note(Box::new(Record {
+        Decision::Record(Box::new(Record {
             node: node.to_owned(),
             ..record.clone()
         }))

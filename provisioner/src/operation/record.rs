@@ -34,7 +34,7 @@ pub struct Record {
     /// The node that the operation is bound to: the selected one, or that of the pool used. Empty for any.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// The attempt has not begun, and is not to before this.
+    /// The attempt has not begun, and must not begin before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
     /// Why the last attempt failed.
@@ -55,20 +55,20 @@ pub struct Record {
     /// What was made was refused: it is being deleted before the next attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
-    /// Of an expansion: the size that the volume is to have, in bytes.
+    /// For an expansion, the size in bytes that the volume should get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Of an expansion or a modification: how the last run ended is not known, so the storage may have [`Self::size`]
+    /// For an expansion or a modification: nobody knows how the last run ended, so the storage may have [`Self::size`]
     /// or [`Self::attributes`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
-    /// Of a copy: name of the PV that is copied. Of whatever is about a snapshot: the snapshot's handle.
+    /// For a copy, the name of the source PV. For an operation on a snapshot, the snapshot's handle.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// Of an attachment: the name by which the node's clients log in at a target.
+    /// For an attachment, the name by which the node's clients log in at a target.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub initiator: String,
-    /// Of a modification: name of the `VolumeAttributesClass` that the volume is to have.
+    /// For a modification, the name of the `VolumeAttributesClass` that the volume should get.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub attributes: String,
 }
@@ -81,7 +81,7 @@ pub struct RecordError(#[from] serde_json::Error);
 /// Longest error kept in a record, in bytes.
 const MAX_ERROR: usize = 512;
 
-/// Whether an operation on a claim is open, so that its volume is not to be copied now. A change that the image has
+/// Whether an operation on a claim is open, so that its volume must not be copied now. A change that the image has
 /// refused changes nothing, until something else does.
 pub(crate) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
     let noted = claim.annotations().get(annotations::OPERATION);

@@ -22,13 +22,13 @@ use crate::volume::topology::{Node, of_labels};
 /// The request of an operation that a claim asks for, which is there. `volume` has the options of the volume, if it has
 /// one already.
 pub fn for_claim(
-    kind: Operation,
+    operation: Operation,
     claim: &PersistentVolumeClaim,
     node: Option<&Node>,
     volume: BTreeMap<String, String>,
     around: Surroundings<'_>,
 ) -> Result<Request, ClaimError> {
-    let size = match describe(kind).given {
+    let size = match describe(operation).given {
         Given::Asked => {
             check_asked(claim, around.config)?;
             asked_bytes(claim)?
@@ -45,7 +45,7 @@ pub fn for_claim(
     parameters.extend(class.map(class_parameters).unwrap_or_default());
     Ok(Request {
         contract: CONTRACT_VERSION,
-        operation: kind,
+        operation,
         pv_name: persistent_volume::name_for(&uid),
         username: annotation(annotations::USERNAME).unwrap_or_default(),
         groups: split_list(&annotation(annotations::GROUPS).unwrap_or_default()),
@@ -88,7 +88,7 @@ pub fn made_by(volume: &PersistentVolume, claim_uid: &str) -> Option<Request> {
 /// The request of an operation on a volume whose claim may be gone: what was remembered of the claim, with what
 /// ConfigMap and class say by now.
 pub fn remembered(
-    kind: Operation,
+    operation: Operation,
     made_by: Request,
     volume: BTreeMap<String, String>,
     around: Surroundings<'_>,
@@ -99,7 +99,7 @@ pub fn remembered(
     parameters.extend(class.map(class_parameters).unwrap_or_default());
     Request {
         contract: CONTRACT_VERSION,
-        operation: kind,
+        operation,
         service_account: config.service_account.clone().unwrap_or_default(),
         kube_api: around.kube_api.to_owned(),
         parameters,
@@ -112,11 +112,11 @@ pub fn remembered(
 }
 
 /// The request of an operation on something of which nothing is remembered but its name.
-pub fn unremembered(kind: Operation, around: Surroundings<'_>) -> Request {
+pub fn unremembered(operation: Operation, around: Surroundings<'_>) -> Request {
     let Surroundings { config, kube_api, .. } = around;
     Request {
         contract: CONTRACT_VERSION,
-        operation: kind,
+        operation,
         pv_name: String::new(),
         username: String::new(),
         groups: Vec::new(),

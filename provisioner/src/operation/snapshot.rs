@@ -2,8 +2,8 @@
 //! none. Where its class says so, `backup` and `delete-backup` do the same with a copy elsewhere. And `snapshot-group`
 //! and `delete-group`: from a `VolumeGroupSnapshotContent` to snapshots of all its volumes, and to none.
 //!
-//! snapshot-controller makes the contents, binds them and copies their status to the user's objects. Of a group that is
-//! there, it also makes the content of each snapshot. What is done here is what csi-snapshotter does (`syncContent` in
+//! snapshot-controller makes the contents, binds them and copies their status to the user's objects. Of a group that
+//! exists, it also makes the content of each snapshot. What is done here is what csi-snapshotter does (`syncContent` in
 //! `pkg/sidecar-controller/snapshot_controller.go` and `syncGroupSnapshotContent` in `groupsnapshot_helper.go` beside
 //! it, of kubernetes-csi/external-snapshotter), by the same rules. [`asked`] says what the image is asked, [`group`]
 //! what differs for a group, and [`member`] what is done about each snapshot of one.
@@ -19,6 +19,7 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 
@@ -38,12 +39,11 @@ use crate::run::outcome::{Finish, State};
 use crate::time::elapsed;
 use crate::volume::content_view::ContentView;
 use crate::volume::snapshot::{DeletionPolicy, Form, Handle, VolumeSnapshotClass};
-use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
-/// What a content stands for: what its handle says, or that of an attempt that has begun, and else its class.
+/// What a content represents: what its handle says, or that of an attempt that has begun, and else its class.
 pub fn form_of(content: &ContentView<'_>, record: Option<&Record>, class: Option<&VolumeSnapshotClass>) -> Form {
     if content.is_group {
         return Form::Group;
@@ -82,7 +82,7 @@ pub fn plan_snapshot(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDec
     }
 }
 
-/// A snapshot that is there: what is left of taking it goes.
+/// A snapshot that exists: removes what is left of taking it.
 fn rest(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
     let runs = removable([seen.snapshot_run, seen.delete_run]);
     let marked = seen.content.annotation(seen.content.being_created()).is_some();
@@ -169,19 +169,19 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
         other => other.as_ref().ok(),
     };
-    let kind = seen.form.take();
+    let operation = seen.form.take();
     let asked = match asked(seen, config) {
         Ok(Some(asked)) => asked,
         Ok(None) => {
             let text = seen.config.as_ref().err().map(ToString::to_string);
-            return Decision::wait_for(waiting(kind, text.unwrap_or_default()));
+            return Decision::wait_for(waiting(operation, text.unwrap_or_default()));
         }
-        Err(error) if error.is_wait() => return Decision::wait_for(waiting(kind, error.to_string())),
+        Err(error) if error.is_wait() => return Decision::wait_for(waiting(operation, error.to_string())),
         Err(error) => return refuse(seen, &error, now),
     };
-    let run = seen.run(kind);
+    let run = seen.run(operation);
     let place = run.in_namespace(&asked.config.reference.namespace);
-    let mut next = record.map_or_else(|| Record::first(kind, place.clone(), now, &asked.config), begun);
+    let mut next = record.map_or_else(|| Record::first(operation, place.clone(), now, &asked.config), begun);
     next.config = asked.config.reference.to_string();
     next.config_uid.clone_from(&asked.config.uid);
     next.run = place;
@@ -197,7 +197,7 @@ fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -
         intent: if record == Some(&next) {
             Intent::Recorded
         } else {
-            describe(kind).intent
+            describe(operation).intent
         },
         owner: None,
         record: next,
@@ -252,8 +252,8 @@ pub(crate) fn error_status(content: &ContentView<'_>, message: &str, now: Timest
 /// There can be no snapshot: its content says why.
 fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) -> SnapshotDecision {
     let text = error.to_string();
-    let words = describe(seen.form.take()).words;
-    let say = Note::warning(words.failed, words.action, text.clone());
+    let events = describe(seen.form.take()).events;
+    let say = Note::warning(events.failed, events.action, text.clone());
     match error_status(seen.content, &text, now) {
         None => Decision::wait_for(say),
         status => Decision::Own(Settled {
@@ -278,7 +278,7 @@ fn fail(
     let run = run.map(Run::to_remove);
     let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
     // external-snapshotter has one reason for all of them.
-    failed.say.reason = describe(record.operation).words.failed;
+    failed.say.reason = describe(record.operation).events.failed;
     Decision::Fail(Box::new(failed))
 }
 
@@ -346,7 +346,7 @@ fn stop(seen: &ObservedSnapshot<'_>, record: &Record, run: &Run, now: Timestamp)
     // Its image, which perhaps nobody can pull, is not needed to delete what it has not made.
     let cancelled = never_ran && run.attempt() == record.attempt && !record.may_exist;
     if record.cancelled != cancelled {
-        return Decision::Note(Box::new(Record {
+        return Decision::Record(Box::new(Record {
             cancelled,
             ..record.clone()
         }));
@@ -377,17 +377,17 @@ fn deletion(
     half_made: Option<&Record>,
     now: Timestamp,
 ) -> SnapshotDecision {
-    let kind = seen.form.delete();
+    let operation = seen.form.delete();
     let recorded = going.or(half_made).map(|record| record.source.as_str());
     let (config, handle, node) = match what_to_delete(seen, recorded, now) {
         Ok(found) => found,
         Err(decision) => return *decision,
     };
-    let run = seen.run(kind);
+    let run = seen.run(operation);
     let place = run.in_namespace(&config.reference.namespace);
     let request = match to_delete(seen, config, &handle) {
         Ok(request) => request,
-        Err(error) => return Decision::wait_for(waiting(kind, error.to_string())),
+        Err(error) => return Decision::wait_for(waiting(operation, error.to_string())),
     };
     let start = |record: Record, intent: Intent| Start {
         run: run.clone(),
@@ -409,9 +409,9 @@ fn deletion(
             last_error: half_made.map(|record| record.last_error.clone()).unwrap_or_default(),
             may_exist: true,
             source: handle.to_string(),
-            ..Record::first(kind, place, now, config)
+            ..Record::first(operation, place, now, config)
         };
-        return Decision::Start(Box::new(start(first, describe(kind).intent)));
+        return Decision::Start(Box::new(start(first, describe(operation).intent)));
     };
     match step(seen.delete_run, record, seen.limits, now) {
         Step::None => {
@@ -429,7 +429,7 @@ fn deletion(
             let intent = if next == *record {
                 Intent::Recorded
             } else {
-                describe(kind).intent
+                describe(operation).intent
             };
             Decision::Start(Box::new(start(next, intent)))
         }
@@ -450,7 +450,7 @@ fn deletion(
     }
 }
 
-/// The ConfigMap that a removal goes by, what is removed, and the only node that it may run on.
+/// The ConfigMap of a removal, what is removed, and the only node that it may run on.
 type Removal<'a> = (&'a Arc<ProvisionerConfig>, Handle, Option<String>);
 
 /// By which ConfigMap which snapshot is removed, and on which node; `Err` with what to do while that is not known.
@@ -460,18 +460,18 @@ fn what_to_delete<'a>(
     recorded: Option<&str>,
     now: Timestamp,
 ) -> Result<Removal<'a>, Box<SnapshotDecision>> {
-    let kind = seen.form.delete();
-    let wait = |text: String| Box::new(Decision::wait_for(waiting(kind, text)));
+    let operation = seen.form.delete();
+    let wait = |text: String| Box::new(Decision::wait_for(waiting(operation, text)));
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Err(Box::new(Decision::Rest)),
         Err(error) => return Err(wait(no_config(seen, error))),
     };
-    if !config.operations.contains(&kind) {
-        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), kind.as_str());
+    if !config.operations.contains(&operation) {
+        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), operation.as_str());
         let what = seen.form.noun();
         return Err(wait(format!(
-            "{error}; else set the content's deletionPolicy to Retain, and delete the {what} by hand"
+            "{error}; or set the content's deletionPolicy to Retain, and delete the {what} by hand"
         )));
     }
     let handle = seen.content.handle().or(recorded).unwrap_or_default();
@@ -485,7 +485,7 @@ fn what_to_delete<'a>(
     }
 }
 
-/// Why there is no ConfigMap for a snapshot that is there, and what else to do than to bring it back.
+/// Why there is no ConfigMap for a snapshot that exists, and what to do other than bring it back.
 fn no_config(seen: &ObservedSnapshot<'_>, error: &NoConfig) -> String {
     format!(
         "{error}; if a ConfigMap of the same storage has another name, annotate the {} with {}=NAMESPACE/NAME",

@@ -1,4 +1,4 @@
-//! What a claim's volume is to be a copy of, and whether it can be: [`find`] goes by the claim's
+//! The source of a claim's volume, and whether it can be copied: [`find`] reads the claim's
 //! [`content`](super::content).
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::names::annotations;
 use mooring_contract::request::{Request, Snapshot, Source};
 
-use super::content::{Access, Content, SourceRef};
+use super::content::{Content, Permission, SourceRef};
 use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use crate::config::ProvisionerConfig;
@@ -84,43 +84,37 @@ pub enum SourceError {
     },
     /// Of another namespace, which does not let the claim's in.
     #[error(
-        "no ReferenceGrant in namespace {:?} lets claims of namespace {:?} use {} {:?}: have somebody who may write \
-         there run {}, and Mooring goes on", .0.namespace, .0.by, .0.kind, .0.name, .0.command()
+        "no ReferenceGrant in namespace {:?} lets claims of namespace {:?} use {} {:?}: have somebody with write \
+         access there run {}; Mooring then continues", .0.namespace, .0.by, .0.kind, .0.name, .0.command()
     )]
     NotGranted(Box<Lacking>),
     /// Of another namespace, in a cluster where none can let others in.
     #[error(
-        "{} {:?} is in namespace {:?}, which has to let claims of namespace {:?} in by a ReferenceGrant, and the \
-         cluster has no such API: have an administrator install CustomResourceDefinition \
+        "{} {:?} is in namespace {:?}, which has to allow claims of namespace {:?} by a ReferenceGrant, and the \
+         cluster lacks that API: have an administrator install CustomResourceDefinition \
          referencegrants.gateway.networking.k8s.io of the Gateway API first, then run {}",
         .0.kind, .0.name, .0.namespace, .0.by, .0.command()
     )]
     NoGrants(Box<Lacking>),
     /// Of another namespace, before anything is known of grants.
     #[error(
-        "Mooring has not read the ReferenceGrants of namespace {0:?} yet, and waits for that; if it takes long, the \
-         controller's log says why"
+        "Mooring has not read the ReferenceGrants of namespace {0:?} yet, and waits for that; if it takes long, see \
+         the controller's log"
     )]
     GrantsNotKnown(String),
     #[error("the claim's dataSource is the claim itself: name another claim")]
     Itself,
-    #[error("claim {0:?}, which is to be copied, does not exist yet: Mooring waits for it")]
+    #[error("source claim {0:?} does not exist yet: Mooring waits for it")]
     Missing(String),
-    #[error("claim {0:?}, which is to be copied, is not bound to a volume yet: Mooring waits for it")]
+    #[error("source claim {0:?} is not bound to a volume yet: Mooring waits for it")]
     Unbound(String),
     /// Something is being done to it.
-    #[error(
-        "claim {0:?}, which is to be copied, has an operation in progress (see its Events): Mooring waits for its \
-             end"
-    )]
+    #[error("source claim {0:?} has an operation in progress (see its Events): Mooring waits for its end")]
     Busy(String),
     /// The node that its volume is on is not there.
     #[error("the volume to copy is on node {0}, which is not in the cluster: Mooring waits for the node")]
     NodeGone(String),
-    #[error(
-        "claim {0:?}, which is to be copied, is being deleted: delete this claim, and create it again from \
-             another"
-    )]
+    #[error("source claim {0:?} is being deleted: delete this claim, and create it again from another")]
     Going(String),
     /// It is not the one that was copied before.
     #[error(
@@ -132,11 +126,11 @@ pub enum SourceError {
         /// The PV that the record names.
         volume: String,
     },
-    #[error("Mooring did not make volume {0}, which is to be copied: name the claim of a volume that it made")]
+    #[error("Mooring did not make source volume {0}: name the claim of a volume that it made")]
     NotOurs(String),
     #[error(
-        "ConfigMap {made_by} made volume {volume}, which is to be copied, but ConfigMap {serves} serves this claim's \
-         class: ask for a class of the same ConfigMap"
+        "ConfigMap {made_by} made source volume {volume}, but ConfigMap {serves} serves this claim's class: ask for a \
+         class of the same ConfigMap"
     )]
     OtherConfig {
         /// The PV.
@@ -146,12 +140,9 @@ pub enum SourceError {
         /// The ConfigMap of the claim's class.
         serves: String,
     },
-    #[error("the capacity of volume {0}, which is to be copied, can't be read: correct its PersistentVolume")]
+    #[error("the capacity of source volume {0} can't be read: correct its PersistentVolume")]
     NoSize(String),
-    #[error(
-        "the claim asks for {asked} bytes, and claim {claim:?}, which is to be copied, has {size}: ask for at least as \
-         much"
-    )]
+    #[error("the claim asks for {asked} bytes, but source claim {claim:?} has {size}: ask for at least as much")]
     Smaller {
         /// The claim to copy.
         claim: String,
@@ -201,7 +192,7 @@ impl SourceError {
     }
 }
 
-/// What is to be copied, and the node that it is on if it lives on one.
+/// The source, and its node if it lives on one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// For the image.
@@ -213,9 +204,9 @@ pub struct Found {
     pub name: String,
 }
 
-/// What the claim's volume is to be a copy of; `None` if it is to be empty.
+/// The source of the claim's volume; `None` for an empty volume.
 pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Result<Option<Found>, SourceError> {
-    // First of all: whoever has no grant does not learn either whether there is such an object.
+    // First of all: without a grant, a user must not learn whether the object exists.
     may_use(seen)?;
     let named = match Content::of(seen.claim) {
         // A populated claim does not come this far.
@@ -304,15 +295,15 @@ fn may_use(seen: &ObservedClaim<'_>) -> Result<(), SourceError> {
     };
     let lacking = |version: Version| Box::new(Lacking::new(version, &wanted));
     match seen.source.access {
-        Access::Granted => Ok(()),
-        Access::Refused(version) => Err(SourceError::NotGranted(lacking(version))),
-        Access::NoApi => Err(SourceError::NoGrants(lacking(Version::default()))),
+        Permission::Granted => Ok(()),
+        Permission::Refused(version) => Err(SourceError::NotGranted(lacking(version))),
+        Permission::NoApi => Err(SourceError::NoGrants(lacking(Version::default()))),
         // What is in its own namespace needs no grant, so of anything else that is never said.
-        Access::NotKnown | Access::Own => Err(SourceError::GrantsNotKnown(wanted.namespace.to_owned())),
+        Permission::NotKnown | Permission::Own => Err(SourceError::GrantsNotKnown(wanted.namespace.to_owned())),
     }
 }
 
-/// The snapshot that the claim's volume is to be made of.
+/// The snapshot that the claim restores.
 fn of_snapshot(
     seen: &ObservedClaim<'_>,
     config: &ProvisionerConfig,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
@@ -21,7 +22,6 @@ use crate::process::events::Note;
 use crate::run::Run;
 use crate::run::outcome::{Category, Finish};
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::topology::HOSTNAME;
 
 /// How often the controller looks whether a node is back, or a copy is made. It is woken by both, as a rule.
 const AWAY_PERIOD: Duration = Duration::from_secs(30);
@@ -64,10 +64,10 @@ pub(super) fn has_run(seen: &ObservedClaim<'_>) -> bool {
 /// The request that made the volume, and the only node that a run may be on, where the volume lives on one.
 pub(super) type Ready = (Request, Option<String>);
 
-/// What a run on the volume goes by; `Err` with what is to be waited for first. `then` is what is done after that.
+/// What a run on the volume uses; `Err` with what to wait for first. `then` is what follows.
 pub(super) fn ready(
     seen: &ObservedClaim<'_>,
-    kind: Operation,
+    operation: Operation,
     volume: &PersistentVolume,
     config: &ProvisionerConfig,
     then: &str,
@@ -75,7 +75,7 @@ pub(super) fn ready(
     let wait = |text: String| {
         Box::new(Decision::Wait {
             after: Some(AWAY_PERIOD),
-            say: Some(waiting(kind, text)),
+            say: Some(waiting(operation, text)),
         })
     };
     if let Some(copy) = seen.copied_by {
@@ -99,7 +99,7 @@ pub(super) fn ready(
             "annotation {} of the PersistentVolume can't be read, or is about another claim's volume: restore it",
             annotations::REQUEST
         );
-        Decision::wait_for(waiting(kind, text))
+        Decision::wait_for(waiting(operation, text))
     })?;
     Ok((made_by, node))
 }

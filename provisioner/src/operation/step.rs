@@ -85,7 +85,7 @@ fn overdue(words: &str, may_have_run: bool) -> Finish {
     Finish {
         outcome: Outcome::Retry,
         category: Category::Timeout,
-        words: words.to_owned(),
+        why: words.to_owned(),
         may_have_run,
         started: false,
         message: String::new(),

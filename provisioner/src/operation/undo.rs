@@ -97,7 +97,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
     let node = run.node().filter(|node| local && current && record.node != *node);
     if record.cancelled && ran || node.is_some() {
         // It ran after all, or it is not yet known where.
-        return Decision::Note(Box::new(Record {
+        return Decision::Record(Box::new(Record {
             cancelled: record.cancelled && !ran,
             node: node.map_or_else(|| record.node.clone(), str::to_owned),
             ..record.clone()
@@ -113,7 +113,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
         // One run at a time: while the last attempt's is there, this one's can't have been. And a run that ended before
         // its container was made has made nothing: its image, which perhaps nobody can pull, is not needed to delete
         // that.
-        return Decision::Note(Box::new(Record {
+        return Decision::Record(Box::new(Record {
             cancelled: true,
             ..record.clone()
         }));
@@ -136,7 +136,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
         if record.cancelled {
             return Decision::Stop(run.to_remove_as_it_is());
         }
-        return Decision::Note(Box::new(Record {
+        return Decision::Record(Box::new(Record {
             cancelled: true,
             ..record.clone()
         }));
@@ -144,7 +144,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
     Decision::Stop(run.to_remove())
 }
 
-/// Runs `delete` for a claim that stands.
+/// Runs `delete` for a claim that exists.
 fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let config = match seen.config {
         Ok(config) => config,
@@ -174,7 +174,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     );
     let request = match asked {
         Ok(request) => Request {
-            // What the image was asked to make; a class that is gone by now holds nothing up.
+            // What the image was asked to make; a class that has been deleted holds nothing up.
             attributes: attributes::of_claim(seen).unwrap_or_default(),
             ..request
         },
@@ -200,7 +200,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     }
 }
 
-/// The volume of a claim that stands is gone.
+/// The volume of an existing claim is gone.
 fn over(
     seen: &ObservedClaim<'_>,
     record: &Record,

@@ -27,7 +27,6 @@ const _: () = assert!(SILENCE.as_secs() > 295);
 pub enum ClientError {
     #[error("failed to read kubeconfig {path:?}: check --kubeconfig")]
     Kubeconfig {
-        /// The file.
         path: String,
         /// What is wrong with it.
         source: kube::config::KubeconfigError,

@@ -7,7 +7,7 @@ use kube::Client;
 
 use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
-use crate::process::events::Publisher;
+use crate::process::events::Recorder;
 use crate::process::metrics::Metrics;
 
 /// Handles and settings; a clone is cheap and shares them.
@@ -20,7 +20,7 @@ pub struct Context {
     /// What the images of the ConfigMaps have discovered.
     pub discoveries: Discoveries,
     /// Where Events go.
-    pub events: Publisher,
+    pub events: Recorder,
     /// The metrics of the process.
     pub metrics: Metrics,
     /// What the command line says.

@@ -138,7 +138,7 @@ impl Election {
     /// Waits until this replica leads; false if `stop` came first. Calls `standing_by` when it is known that another
     /// one leads.
     pub async fn win(&mut self, stop: &CancellationToken, standing_by: impl Fn()) -> bool {
-        let mut told = false;
+        let mut reported = false;
         loop {
             let won = tokio::select! {
                 () = stop.cancelled() => return false,
@@ -150,7 +150,7 @@ impl Election {
                     return true;
                 }
                 Ok(false) => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut reported, true) {
                         info!(lease.name = self.name, "standing by");
                     }
                     standing_by();
@@ -164,7 +164,7 @@ impl Election {
         }
     }
 
-    /// Renews for as long as that works; returns when this replica leads no more.
+    /// Renews for as long as that works; returns when this replica no longer leads.
     pub async fn hold(&mut self) {
         let mut renewed = Instant::now();
         loop {

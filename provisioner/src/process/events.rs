@@ -1,6 +1,6 @@
 //! Events: what users and administrators are told, on the object that they look at.
 //!
-//! [`Publisher::publish`] never waits and never fails: no Event delays anything else. A repeated Event
+//! [`Recorder::publish`] never waits and never fails: no Event delays anything else. A repeated Event
 //! becomes a series, so that a volume that fails for a week costs a handful of writes.
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -29,27 +29,27 @@ const QUEUE: usize = 512;
 
 /// Takes the Events of the controllers. A clone shares the queue.
 #[derive(Debug, Clone)]
-pub struct Publisher {
+pub struct Recorder {
     queue: mpsc::Sender<(ObjectReference, Note)>,
     metrics: Metrics,
 }
 
-/// What writes the Events; see [`Publisher::new`].
+/// What writes the Events; see [`Recorder::new`].
 #[derive(Debug)]
 pub struct Writer {
     queue: mpsc::Receiver<(ObjectReference, Note)>,
     metrics: Metrics,
 }
 
-impl Publisher {
-    /// A publisher, and the writer that must run beside it.
+impl Recorder {
+    /// A recorder, and the writer that must run beside it.
     pub fn new(metrics: Metrics) -> (Self, Writer) {
         let (sender, queue) = mpsc::channel(QUEUE);
-        let publisher = Self {
+        let recorder = Self {
             queue: sender,
             metrics: metrics.clone(),
         };
-        (publisher, Writer { queue, metrics })
+        (recorder, Writer { queue, metrics })
     }
 
     /// Tells of an object. Returns at once.

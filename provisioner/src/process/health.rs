@@ -80,12 +80,12 @@ impl Health {
         } else if phase == Phase::NotHeld as u8 {
             (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "no admission policy holds this controller: see its log\n",
+                "no admission policy restricts this controller: see its log\n",
             )
         } else if phase == Phase::HeldUnknown as u8 {
             (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "it is not known whether an admission policy holds this controller: see its log\n",
+                "the controller does not know yet whether an admission policy restricts it: see its log\n",
             )
         } else if phase == Phase::Stopping as u8 {
             (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")

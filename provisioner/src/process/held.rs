@@ -27,16 +27,16 @@ pub(crate) async fn wait(client: Client, namespaces: &[String], health: &Health,
             Held::No => {
                 health.set(Phase::NotHeld);
                 error!(
-                    "no admission policy holds this controller, so it does nothing: the policies of \
-                     configmaps/install/admission.yaml name its service account with its namespace, so change that \
-                     namespace in them, or install Mooring in namespace mooring"
+                    "no admission policy restricts this controller, so it does nothing: the policies in \
+                     configmaps/install/admission.yaml name another namespace, so write this one there, or install \
+                     Mooring in namespace mooring"
                 );
             }
             Held::Unknown(said) => {
                 health.set(Phase::HeldUnknown);
                 error!(
                     said,
-                    "the API server does not say whether an admission policy holds this controller, so it does \
+                    "the API server does not say whether an admission policy restricts this controller, so it does \
                      nothing: see that the API server can be reached, and that ClusterRole flex-provisioner-configs is \
                      bound in a namespace of --config-namespaces"
                 );

@@ -38,9 +38,9 @@ impl OperationResult {
 /// The state of a provisioner ConfigMap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConfigState {
-    /// As it stands, it is in force.
+    /// This version is in force.
     InForce,
-    /// An earlier version is in force, the one that stands has errors.
+    /// An earlier version is in force; the current one has errors.
     LastGood,
     /// No version of it is in force.
     Refused,
@@ -122,7 +122,7 @@ impl Metrics {
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.25, 2.0, 13)));
         registry.register(
             "operation_duration_seconds",
-            "Time from the intent to an operation to its end, retries apart",
+            "Time from the recorded intent to the end of an operation, without retries",
             durations.clone(),
         );
         let in_flight = Family::default();
@@ -144,7 +144,7 @@ impl Metrics {
         let config_problems = Family::default();
         registry.register(
             "config_problems",
-            "Errors in provisioner ConfigMaps as they stand",
+            "Errors in the current versions of provisioner ConfigMaps",
             config_problems.clone(),
         );
         let discovered = Family::default();
@@ -156,7 +156,7 @@ impl Metrics {
         let discovered_capacity: Gauge = Gauge::default();
         registry.register(
             "discovered_capacity_bytes",
-            "What is left for new volumes in all that images have discovered with a capacity, together",
+            "Capacity left for new volumes in all discovered storage that has a capacity",
             discovered_capacity.clone(),
         );
         let events_dropped = Counter::default();
@@ -166,11 +166,7 @@ impl Metrics {
             events_dropped.clone(),
         );
         let leader: Gauge = Gauge::default();
-        registry.register(
-            "leader",
-            "1 in the replica that works, 0 in one that stands by",
-            leader.clone(),
-        );
+        registry.register("leader", "1 in the leading replica, 0 in a standby", leader.clone());
         let api = api::ApiMetrics::register(&mut registry);
         registry.register(
             "build",

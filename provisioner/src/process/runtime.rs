@@ -20,7 +20,7 @@ use crate::process::args::RunArgs;
 use crate::process::client::{self, ClientError};
 use crate::process::context::{Context, Settings};
 use crate::process::election::{Election, Timing};
-use crate::process::events::Publisher;
+use crate::process::events::Recorder;
 use crate::process::health::{self, Health, ListenError, Phase};
 use crate::process::held;
 use crate::process::metrics::Metrics;
@@ -37,10 +37,10 @@ pub enum ControllerError {
     #[error("failed to listen for signals")]
     Signals(#[source] std::io::Error),
     /// The Lease was lost: another replica may lead now, so this one must not go on.
-    #[error("this replica has lost the lease: it ends, and stands by when Kubernetes has started it again")]
+    #[error("this replica has lost the lease: it ends, and is a standby when Kubernetes has started it again")]
     LeaseLost,
     /// A controller ended by itself, which is a defect.
-    #[error("the {0} controller ended by itself")]
+    #[error("the {0} controller ended unexpectedly")]
     Ended(&'static str),
 }
 
@@ -93,7 +93,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     let health = Health::new(configs.clone(), metrics.clone());
     let config = client::config(kubeconfig.as_deref(), api_timeout).await?;
     let client = client::limited(&config, &metrics, api_qps, api_burst, api_timeout)?;
-    let (events, event_writer) = Publisher::new(metrics.clone());
+    let (events, event_writer) = Recorder::new(metrics.clone());
     let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
     let namespaces: Vec<_> = trust.namespaces().map(str::to_owned).collect();
     let context = Context {
@@ -162,7 +162,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     ended
 }
 
-/// Returns when this replica is to lead no more.
+/// Returns when this replica must not lead any more.
 async fn lead(
     tasks: &mut JoinSet<&'static str>,
     election: &mut Option<Election>,

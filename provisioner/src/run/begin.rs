@@ -11,7 +11,6 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
 use mooring_contract::names::{FLEX_DRIVER, labels};
-use mooring_contract::operation::Operation;
 use mooring_contract::property;
 use mooring_seal::new_key;
 use secrecy::SecretString;
@@ -32,7 +31,7 @@ const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
 pub enum Made {
     /// It was made now.
     New(Run),
-    /// It was there already, for this very attempt.
+    /// It existed already, for this very attempt.
     Found(Run),
     /// A run of another attempt has its place.
     Occupied,
@@ -64,11 +63,15 @@ impl<'a> Prepared<'a> {
     /// Makes the run; it waits for [`Self::hand_over`].
     pub async fn make(&self) -> Result<Made, RunError> {
         let Order {
-            id, request, config, ..
+            id,
+            request,
+            config,
+            seals,
+            ..
         } = self.order;
         let name = id.name();
         let properties = Properties::new(request, &self.secret.data, placeholder(config))?;
-        let empty = has_answer_key(id.kind).then(|| SecretString::from(String::new()));
+        let empty = seals.then(|| SecretString::from(String::new()));
         let properties = properties.with_answer_key(empty).names();
         let wanted = pod::build(&Skeleton {
             order: self.order,
@@ -111,7 +114,7 @@ impl<'a> Prepared<'a> {
             (None, Some(account)) => Some(self.token(account, pod).await?),
             (None, None) => None,
         };
-        let key = has_answer_key(self.order.id.kind).then(new_key).transpose()?;
+        let key = self.order.seals.then(new_key).transpose()?;
         let data = Properties::new(request, &self.secret.data, token)?
             .with_answer_key(key.map(SecretString::from))
             .into_secret_data();
@@ -171,11 +174,6 @@ pub async fn answer_key(client: &Client, run: &Run) -> Result<SecretString, RunE
         String::from_utf8(key.0).ok()
     });
     key.map(SecretString::from).ok_or(RunError::NoAnswerKey(name))
-}
-
-/// Whether the image may have secrets to give.
-fn has_answer_key(kind: Operation) -> bool {
-    kind == Operation::Attach
 }
 
 /// The ConfigMap's Secret, read as it is now.

@@ -23,7 +23,7 @@ impl Departed {
             state @ (State::Waiting { .. } | State::Running | State::Leaving) => Finish {
                 outcome: Outcome::Retry,
                 category: Category::Node,
-                words: "its Pod was deleted before it had ended".to_owned(),
+                why: "its Pod was deleted before it had ended".to_owned(),
                 may_have_run: true,
                 started: state == State::Running,
                 message: String::new(),

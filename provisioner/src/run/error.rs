@@ -21,7 +21,7 @@ pub enum RunError {
         /// The ConfigMap's namespace.
         namespace: String,
     },
-    #[error("{what} {name} is there already and is not Mooring's: remove it")]
+    #[error("{what} {name} exists already and is not Mooring's: delete it")]
     Taken {
         /// The kind of the object, such as `Pod`.
         what: &'static str,
@@ -32,9 +32,9 @@ pub enum RunError {
     #[error("the API gave no token for service account {0}")]
     NoToken(String),
     /// The key that a run's answer was sealed with is gone.
-    #[error("Secret {0} has no answer-key any more, so what the image answered can't be opened: it is asked again")]
+    #[error("Secret {0} no longer has answer-key, so Mooring can't open the image's answer: it runs the image again")]
     NoAnswerKey(String),
-    #[error("what the image answered can't be opened: {0}")]
+    #[error("failed to open the image's answer: {0}")]
     Seal(#[from] SealError),
     /// An object changed while it was being dealt with.
     #[error("{0} has changed meanwhile")]

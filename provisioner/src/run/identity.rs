@@ -1,4 +1,4 @@
-//! What a run is called before it is there, and how one that was seen is named when it is to be removed.
+//! The name of a run before it exists, and of an observed run that has to be removed.
 
 use mooring_contract::operation::Operation;
 
@@ -6,23 +6,23 @@ use mooring_contract::operation::Operation;
 /// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunId {
-    pub kind: Operation,
+    pub operation: Operation,
     /// The uid of the claim that the volume is or was for.
     pub uid: String,
 }
 
 impl RunId {
-    /// The run of `kind` for the claim `uid`.
-    pub fn new(kind: Operation, uid: &str) -> Self {
+    /// The run of `operation` for the claim `uid`.
+    pub fn new(operation: Operation, uid: &str) -> Self {
         Self {
-            kind,
+            operation,
             uid: uid.to_owned(),
         }
     }
 
     /// Its name, such as `provision-<uid>`.
     pub fn name(&self) -> String {
-        format!("{}-{}", self.kind.as_str(), self.uid)
+        format!("{}-{}", self.operation.as_str(), self.uid)
     }
 
     /// `namespace/name`, where it is run for ConfigMaps of this namespace.
@@ -71,8 +71,8 @@ mod tests {
         listed.sort_unstable();
         operations.sort_unstable();
         assert_eq!(listed, operations);
-        for kind in Operation::ALL {
-            let name = RunId::new(kind, "u").name();
+        for operation in Operation::ALL {
+            let name = RunId::new(operation, "u").name();
             let operation = name.strip_suffix("-u").unwrap();
             assert!(listed.contains(&operation), "{name}");
             // Two words at most: the form of the name that the policy tells runs by.

@@ -25,11 +25,6 @@ pub fn selector() -> String {
     format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING)
 }
 
-/// The same, of one operation.
-pub fn selector_of(kind: Operation) -> String {
-    format!("{},{}={}", selector(), labels::OPERATION, kind.as_str())
-}
-
 /// A run that was seen in the cluster.
 #[derive(Debug, Clone)]
 pub struct Run(Arc<Carrier>);
@@ -50,7 +45,7 @@ impl Run {
     }
 
     /// Which operation it is, if it is one that is run here.
-    pub fn kind(&self) -> Option<Operation> {
+    pub fn operation(&self) -> Option<Operation> {
         self.label(labels::OPERATION).and_then(|label| label.parse().ok())
     }
 

@@ -22,6 +22,10 @@ pub struct Order<'a> {
     pub allowed: &'a [TopologySelectorTerm],
     /// The object that it belongs to: Kubernetes removes the run when that is gone.
     pub owner: Option<Owner<'a>>,
+    /// The image is handed a key to seal its answer with.
+    pub seals: bool,
+    /// It may only read the volume of backups.
+    pub backups_read_only: bool,
 }
 
 /// The object that a run belongs to.

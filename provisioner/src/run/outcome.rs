@@ -4,6 +4,7 @@ pub mod last_words;
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use mooring_contract::outcome::Outcome;
+use mooring_program::error::chain;
 
 use self::last_words::last_words;
 
@@ -33,13 +34,25 @@ pub struct Finish {
     /// For metrics: one of a fixed few.
     pub category: Category,
     /// The container's last words, or the reason why it has none; for people.
-    pub words: String,
+    pub why: String,
     /// The container may have run, so it may have made something.
     pub may_have_run: bool,
     /// The container certainly ran.
     pub started: bool,
     /// What the container wrote as its termination message, whole.
     pub message: String,
+}
+
+impl Finish {
+    /// As it ended, but for this error in what it was asked or has answered: the run is repeated.
+    pub(crate) fn refused(&self, error: &dyn std::error::Error) -> Self {
+        Self {
+            outcome: Outcome::Retry,
+            category: Category::Refused,
+            why: chain(error),
+            ..self.clone()
+        }
+    }
 }
 
 /// Why a run ended as it did; a metric's label, so there are few.
@@ -129,7 +142,7 @@ pub(super) fn observe(pod: &Pod) -> State {
         Some("Succeeded") => State::Finished(Finish {
             outcome: Outcome::Retry,
             category: Category::Node,
-            words: "the Pod ended without a container status".into(),
+            why: "the Pod ended without a container status".into(),
             may_have_run: true,
             started: false,
             message: String::new(),
@@ -235,13 +248,13 @@ fn from_container(
         (true, _) => said,
         // The words are the kubelet's own then.
         (false, _) if never_made => why,
-        (false, true) => format!("{why}, without a last word"),
+        (false, true) => format!("{why}; it printed nothing"),
         (false, false) => format!("{why}: {said}"),
     };
     Finish {
         outcome,
         category,
-        words,
+        why: words,
         // A container whose fate is unknown may have run.
         may_have_run: started || category != Category::NotStarted && !never_made,
         started,
@@ -281,7 +294,7 @@ fn without_container(status: &PodStatus, reason: &str, on_node: bool, outside: O
     Finish {
         outcome: Outcome::Retry,
         category,
-        words,
+        why: words,
         may_have_run: on_node && !turned_away && !blocked,
         started: false,
         message: String::new(),
@@ -368,7 +381,7 @@ mod tests {
                 json!({"exitCode": 78}),
                 Outcome::GiveUp,
                 Category::Config,
-                "exit code 78, without a last word",
+                "exit code 78; it printed nothing",
             ),
             (
                 json!({"exitCode": 3, "message": "a\nb"}),
@@ -380,19 +393,19 @@ mod tests {
                 json!({"exitCode": 137, "reason": "OOMKilled"}),
                 Outcome::Retry,
                 Category::OutOfMemory,
-                "out of memory, without a last word",
+                "out of memory; it printed nothing",
             ),
             (
                 json!({"exitCode": 137, "reason": "ContainerStatusUnknown"}),
                 Outcome::Retry,
                 Category::Node,
-                "lost with its node (ContainerStatusUnknown), without a last word",
+                "lost with its node (ContainerStatusUnknown); it printed nothing",
             ),
         ];
         for (state, outcome, category, words) in table {
             let finish = finish(&terminated(&state));
             assert_eq!(
-                (finish.outcome, finish.category, finish.words.as_str()),
+                (finish.outcome, finish.category, finish.why.as_str()),
                 (outcome, category, words)
             );
             assert!(finish.may_have_run);
@@ -412,28 +425,28 @@ mod tests {
     #[test]
     fn who_ended_a_pod_from_outside_is_said() {
         let killed = terminated(&json!({"exitCode": 143}));
-        assert_eq!(finish(&killed).words, "exit code 143, without a last word");
+        assert_eq!(finish(&killed).why, "exit code 143; it printed nothing");
         let mut evicted = killed.clone();
         evicted["conditions"] = json!([{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting"}]);
         let evicted = finish(&evicted);
         assert_eq!(
-            (evicted.category, evicted.words.as_str()),
+            (evicted.category, evicted.why.as_str()),
             (
                 Category::Node,
-                "its Pod was taken away (EvictionByEvictionAPI: Eviction API: evicting), without a last word"
+                "its Pod was taken away (EvictionByEvictionAPI: Eviction API: evicting); it printed nothing"
             )
         );
         assert!(evicted.may_have_run);
         let mut deleted = pod("n", &killed);
         deleted.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-21T00:00:00Z")).unwrap();
-        assert!(matches!(observe(&deleted), State::Finished(end) if end.words.starts_with("its Pod was deleted")));
+        assert!(matches!(observe(&deleted), State::Finished(end) if end.why.starts_with("its Pod was deleted")));
         // One that ended by itself says why by itself.
         let mut own = pod("n", &terminated(&json!({"exitCode": 75, "message": "busy"})));
         own.metadata
             .deletion_timestamp
             .clone_from(&deleted.metadata.deletion_timestamp);
-        assert!(matches!(observe(&own), State::Finished(end) if end.words == "exit code 75: busy"));
+        assert!(matches!(observe(&own), State::Finished(end) if end.why == "exit code 75: busy"));
     }
 
     #[test]
@@ -456,9 +469,9 @@ mod tests {
         let late = finish(&late);
         assert_eq!((late.category, late.may_have_run), (Category::Timeout, false));
         assert!(
-            late.words.contains("pull") && !late.words.contains("located"),
+            late.why.contains("pull") && !late.why.contains("located"),
             "{}",
-            late.words
+            late.why
         );
         for traced in [
             json!({"containerID": "containerd://1"}),
@@ -477,14 +490,14 @@ mod tests {
     fn a_pod_without_a_container_says_its_own_reason() {
         let evicted = finish(&json!({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}));
         assert_eq!((evicted.category, evicted.may_have_run), (Category::Node, true));
-        assert_eq!(evicted.words, "Evicted: disk pressure");
+        assert_eq!(evicted.why, "Evicted: disk pressure");
         // Its node has left the cluster, and nobody ends the container in its status.
         let collected = finish(&json!({"phase": "Failed",
             "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "no node"}],
             "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
                 "state": {"running": {}}}]}));
         assert_eq!((collected.category, collected.may_have_run), (Category::Node, true));
-        assert_eq!(collected.words, "its Pod was taken away (DeletionByPodGC: no node)");
+        assert_eq!(collected.why, "its Pod was taken away (DeletionByPodGC: no node)");
         let away = finish(&json!({"phase": "Failed", "reason": "OutOfcpu", "message": "no"}));
         assert_eq!((away.category, away.may_have_run), (Category::NotStarted, false));
         let late = finish(

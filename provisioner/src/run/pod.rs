@@ -17,7 +17,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
-use mooring_contract::operation::Operation;
 use mooring_contract::volume::{self, ClientName, keys};
 
 use crate::run::order::Order;
@@ -59,7 +58,6 @@ pub struct Skeleton<'a> {
     pub backend_secret: bool,
 }
 
-/// The Pod of a run.
 pub fn build(run: &Skeleton<'_>) -> Pod {
     let Order { request, config, .. } = run.order;
     let clients: Vec<_> = run_volumes(&run.order)
@@ -155,7 +153,7 @@ fn pod_labels(order: &Order<'_>) -> BTreeMap<String, String> {
     [
         (labels::COMPONENT, labels::COMPONENT_PROVISIONING.to_owned()),
         (labels::MANAGED_BY, labels::MANAGED_BY_MOORING.to_owned()),
-        (labels::OPERATION, order.id.kind.as_str().to_owned()),
+        (labels::OPERATION, order.id.operation.as_str().to_owned()),
         (labels::ATTEMPT, order.attempt.to_string()),
         (labels::CLAIM_UID, as_label(&order.id.uid)),
         (labels::CLAIM_NAMESPACE, as_label(&request.pvc_namespace)),
@@ -198,8 +196,7 @@ fn run_volumes<'a>(order: &Order<'a>) -> impl Iterator<Item = RunVolume<'a>> {
     let backup = backup.map(|volume| RunVolume {
         name: "backup",
         path: paths::BACKUP,
-        // What a restore reads stays as it is.
-        read_only: order.request.operation == Operation::Restore,
+        read_only: order.backups_read_only,
         by_client_image: false,
         volume,
     });
@@ -219,7 +216,7 @@ fn container(run: &Skeleton<'_>) -> Container {
     // An image that works on files of many owners needs to be root over them, in these volumes alone.
     let files = ["CHOWN", "DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec();
     Container {
-        name: run.order.id.kind.as_str().to_owned(),
+        name: run.order.id.operation.as_str().to_owned(),
         image: Some(run.order.config.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         env: Some(variables(run.properties, run.secret)),
@@ -392,6 +389,8 @@ mod tests {
                 node,
                 allowed: &[],
                 owner: None,
+                seals: false,
+                backups_read_only: request.operation == Operation::Restore,
             },
             secret: "secret-of-the-pod",
             properties: &properties.names(),
@@ -484,6 +483,8 @@ mod tests {
                     node: None,
                     allowed: &[],
                     owner: None,
+                    seals: false,
+                    backups_read_only: request.operation == Operation::Restore,
                 },
                 secret: "secret-of-the-pod",
                 properties: &[].into(),
@@ -590,6 +591,8 @@ mod tests {
                     node: None,
                     allowed: &[],
                     owner: None,
+                    seals: false,
+                    backups_read_only: request.operation == Operation::Restore,
                 },
                 secret: "secret-of-the-pod",
                 properties: &properties.names(),

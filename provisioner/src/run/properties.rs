@@ -106,7 +106,7 @@ impl Properties {
     }
 }
 
-/// The container's variables: each a reference into the Secret, so that no value stands in the Pod.
+/// The container's variables: each a reference into the Secret, so that no value is in the Pod.
 pub fn variables(names: &BTreeSet<String>, secret: &str) -> Vec<EnvVar> {
     names
         .iter()

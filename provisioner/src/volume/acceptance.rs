@@ -35,7 +35,6 @@ pub enum Refusal {
     /// It does not have the name that the image was given.
     #[error("its name is {found:?}, not {wanted:?}: use the property pv-name")]
     Name {
-        /// The PV's.
         found: String,
         /// The one property `pv-name` gave.
         wanted: String,
@@ -43,7 +42,6 @@ pub enum Refusal {
     /// It is tied to no claim, or to another one.
     #[error("its claimRef is {found}, not {wanted}: set namespace, name and uid of the claim")]
     ClaimRef {
-        /// The PV's.
         found: String,
         /// The claim.
         wanted: String,
@@ -51,7 +49,6 @@ pub enum Refusal {
     /// It is of another class than the claim.
     #[error("its storageClassName is {found:?}, not {wanted:?}")]
     Class {
-        /// The PV's.
         found: String,
         /// The claim's.
         wanted: String,
@@ -75,7 +72,6 @@ pub enum Refusal {
     /// It has another volume mode than the claim.
     #[error("its volumeMode is {found}, not {wanted}")]
     VolumeMode {
-        /// The PV's.
         found: String,
         /// The claim's.
         wanted: String,
@@ -96,8 +92,8 @@ pub enum Refusal {
     /// No mounter can mount a volume with its options.
     #[error("its options can't be mounted: {0}")]
     Options(#[from] VolumeError),
-    /// Its client hands out the node itself.
-    #[error("its client is {0:?}, which gives out a node itself and is never a user's volume: use client=local")]
+    /// Its client exposes the node itself.
+    #[error("its client is {0:?}, which gives out a node itself: use client=local")]
     Client(String),
     /// Its options reach for something of the node's own.
     #[error("its options name something of the node itself: {0}")]
@@ -111,7 +107,6 @@ pub enum Refusal {
          file after pv-name"
     )]
     NotItsFile {
-        /// The PV's.
         found: String,
         /// The PV's name.
         wanted: String,
@@ -127,8 +122,8 @@ pub enum Refusal {
     Secret(String),
     /// Its Secret is not the one for the connection that operation `attach` makes.
     #[error(
-        "its secretRef is {0:?}, and volumes of its ConfigMap have a Secret of Mooring's for what attach says: print no \
-         secret-name, and have attach print secrets with pv options --seal"
+        "its secretRef is {0:?}, but Mooring makes the Secret of a volume that is attached: print no secret-name, and \
+         have attach print secrets with pv options --seal"
     )]
     NotItsConnection(String),
     /// Its Secret is one for the connection, and nothing attaches it.
@@ -138,7 +133,7 @@ pub enum Refusal {
     #[error("it has mountOptions beside its options: put them into the option \"mount-options\"")]
     MountOptions,
     /// It can't be used on the node that was selected.
-    #[error("its nodeAffinity leaves out node {0:?}, where the Pod that waits for it is to run")]
+    #[error("its nodeAffinity leaves out node {0:?}, where the waiting Pod has to run")]
     Node(String),
     #[error("it is being deleted")]
     Deleted,
@@ -360,7 +355,7 @@ fn check_options(
         return refusals.push(Refusal::Client(volume.client.to_string()));
     }
     if volume.fs_type.is_empty() {
-        // The mounter goes by the source's own field then.
+        // The mounter then uses the source's own field.
         fs_type.unwrap_or_default().clone_into(&mut volume.fs_type);
     }
     volume.mount_options.extend_from_slice(mount_options);
@@ -393,7 +388,7 @@ fn check_secret(namespace: Option<&str>, expected: &Expected<'_>, refusals: &mut
     }
 }
 
-/// Whether it has the Secret that its node reads the connection from, exactly where it is to be attached.
+/// Whether it has the Secret of its connection if, and only if, it has to be attached.
 fn check_connection(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
     let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
     let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());
@@ -674,7 +669,7 @@ pub(crate) mod tests {
             ),
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["options"]["mount-options"] = json!("suid,dev")),
-                "\"dev\" takes a protection away",
+                "\"dev\" removes a protection",
             ),
             (
                 Box::new(|pv| pv["spec"]["flexVolume"]["options"]["client-image"] = json!("mooring.dev/other")),

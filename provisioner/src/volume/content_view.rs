@@ -6,13 +6,14 @@ use mooring_contract::names::{CSI_DRIVER, annotations, finalizers};
 use mooring_contract::request::Request;
 
 use super::group_snapshot::VolumeGroupSnapshotContent;
-use super::snapshot::{DeletionPolicy, Form, Handle, HandleError, SnapshotError, VolumeSnapshotContent};
+use super::snapshot::{
+    DeletionPolicy, Form, Handle, HandleError, SnapshotError, VolumeSnapshot, VolumeSnapshotContent,
+};
 use crate::config::ConfigRef;
 
 /// A `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`, as far as both say the same.
 #[derive(Debug, Clone)]
 pub struct ContentView<'a> {
-    /// As everywhere.
     pub meta: &'a ObjectMeta,
     /// It is one of a group.
     pub is_group: bool,
@@ -24,15 +25,15 @@ pub struct ContentView<'a> {
     pub driver: &'a str,
     /// The class, with the image's parameters.
     pub class: Option<&'a str>,
-    /// The handles of the volumes of which snapshots are to be taken.
+    /// The handles of the source volumes.
     pub volumes: &'a [String],
     /// The handle of what an administrator says to be there.
     pub named: Option<&'a str>,
-    /// Of a group: the handles of its snapshots, as an administrator says them.
+    /// For a group, the handles of its snapshots, as an administrator says them.
     pub named_members: &'a [String],
     /// Which it is on the storage, if Mooring has said so.
     pub taken: Option<&'a str>,
-    /// Of a snapshot that belongs to a group: the group's handle.
+    /// For a snapshot of a group, the group's handle.
     pub of_group: Option<&'a str>,
     /// Volumes can be made of it.
     pub is_ready: bool,
@@ -96,12 +97,10 @@ fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
 }
 
 impl<'a> ContentView<'a> {
-    /// Its name.
     pub fn name(&self) -> &'a str {
         self.meta.name.as_deref().unwrap_or_default()
     }
 
-    /// Its uid.
     pub fn uid(&self) -> &'a str {
         self.meta.uid.as_deref().unwrap_or_default()
     }
@@ -113,7 +112,7 @@ impl<'a> ContentView<'a> {
 
     /// Whether what is on the storage is to go, or to be left, now: as csi-snapshotter decides it (`shouldDelete` and
     /// `shouldDeleteGroupSnapshotContent` in `pkg/sidecar-controller` of external-snapshotter). A content that somebody
-    /// deletes while the user's object stands waits for that.
+    /// deletes while the user's object exists waits for that.
     pub fn is_over(&self) -> bool {
         let unbound = self.named.is_some() && self.of.uid.as_deref().unwrap_or_default().is_empty();
         let mark = if self.is_group {
@@ -177,7 +176,7 @@ impl<'a> ContentView<'a> {
         of_this.then_some(request)
     }
 
-    /// Of a group: the names of its snapshots on the storage, as the content remembers or an administrator says them.
+    /// For a group, the names of its snapshots on the storage, as the content remembers or an administrator says them.
     pub fn member_names(&self) -> Vec<String> {
         let taken_by = self.taken_by();
         let remembered = taken_by.iter().flat_map(Request::members);
@@ -190,4 +189,60 @@ impl<'a> ContentView<'a> {
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
         annotation(self.meta, key)
     }
+}
+
+impl VolumeSnapshotContent {
+    /// What it says, as far as one of a group says it too.
+    pub fn view(&self) -> ContentView<'_> {
+        self.into()
+    }
+
+    /// Whether it is for Mooring.
+    pub fn is_ours(&self) -> bool {
+        self.view().is_ours()
+    }
+
+    /// Whether volumes can be made of it.
+    pub fn is_ready(&self) -> bool {
+        self.view().is_ready
+    }
+
+    /// Which snapshot it is on the storage, if there is one.
+    pub fn handle(&self) -> Option<&str> {
+        self.view().handle()
+    }
+
+    /// The ConfigMap of the storage that the snapshot is on; see [`ContentView::config`].
+    pub fn config(&self) -> Option<ConfigRef> {
+        self.view().config()
+    }
+
+    /// Whether it and a `VolumeSnapshot` are each other's.
+    pub fn is_bound_to(&self, snapshot: &VolumeSnapshot) -> bool {
+        let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
+        let status = snapshot.status.as_ref();
+        of.name == meta.name
+            && of.namespace == meta.namespace
+            && of.uid == meta.uid
+            && meta.uid.is_some()
+            && status.and_then(|status| status.bound_volume_snapshot_content_name.as_ref())
+                == self.metadata.name.as_ref()
+    }
+
+    /// What took the snapshot; see [`ContentView::taken_by`].
+    pub fn taken_by(&self) -> Option<Request> {
+        self.view().taken_by()
+    }
+}
+
+/// Name on the storage of what is taken for a content: of a snapshot or a group that which csi-snapshotter would give
+/// it. The uid is that of the user's object.
+pub fn name_for(content: &ContentView<'_>, form: Form) -> String {
+    let of = content.of.uid.as_deref().unwrap_or_default();
+    let prefix = match form {
+        Form::Snapshot => "snapshot",
+        Form::Backup => "backup",
+        Form::Group => "groupsnapshot",
+    };
+    format!("{prefix}-{of}")
 }

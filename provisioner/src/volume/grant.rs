@@ -56,7 +56,6 @@ pub struct GrantSpec {
     /// Who.
     #[serde(default)]
     pub from: Vec<GrantFrom>,
-    /// What.
     #[serde(default)]
     pub to: Vec<GrantTo>,
 }

@@ -13,15 +13,12 @@ use super::snapshot::{DeletionPolicy, SnapshotError, VolumeSnapshotClass, kind};
 /// The API group of group snapshots.
 pub const GROUP: &str = "groupsnapshot.storage.k8s.io";
 
-/// What there is of a group of snapshots on the storage, and how they are to be taken. One is made by
-/// snapshot-controller for each `VolumeGroupSnapshot`, or by an administrator for snapshots that are there already.
+/// The snapshots of a group on the storage, and how to take them. snapshot-controller makes one for each
+/// `VolumeGroupSnapshot`; an administrator makes one for existing snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeGroupSnapshotContent {
-    /// As everywhere.
     pub metadata: ObjectMeta,
-    /// What is asked for.
     pub spec: GroupContentSpec,
-    /// What there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<GroupContentStatus>,
 }
@@ -48,7 +45,7 @@ pub struct GroupContentSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentSource {
-    /// The handles of the volumes of which snapshots are to be taken.
+    /// The handles of the source volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_handles: Vec<String>,
     /// The handles of snapshots that are there already.
@@ -56,11 +53,10 @@ pub struct GroupContentSource {
     pub group_snapshot_handles: Option<GroupSnapshotHandles>,
 }
 
-/// A group of snapshots that is there already.
+/// A group of snapshots that exists already.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshotHandles {
-    /// The group's.
     pub volume_group_snapshot_handle: String,
     /// Those of its snapshots.
     pub volume_snapshot_handles: Vec<String>,

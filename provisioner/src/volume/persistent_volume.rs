@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mooring_contract::attachment;
+use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, PROVISIONER, annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
@@ -18,7 +19,7 @@ use serde_json::Value;
 
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::volume::capacity;
-use crate::volume::topology::{self, HOSTNAME, Node};
+use crate::volume::topology::{self, Node};
 
 /// Name of the PV of the claim `uid`.
 pub fn name_for(uid: &str) -> String {
@@ -51,7 +52,7 @@ pub enum PrintedError {
     )]
     Nothing,
     /// It printed something else than a JSON object.
-    #[error("the image's termination message is no JSON object of the volume's options: {0}")]
+    #[error("the image's termination message is not a JSON object of the volume's options: {0}")]
     NotJson(#[from] serde_json::Error),
     /// An option has a value that is no text.
     #[error("option {0:?} in the image's termination message is neither text, number nor boolean")]

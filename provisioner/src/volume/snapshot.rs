@@ -12,24 +12,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use mooring_contract::names::parameters;
 use mooring_contract::operation::Operation;
-use mooring_contract::request::Request;
 use serde::{Deserialize, Serialize};
 
-use super::content_view::ContentView;
 use crate::config::ConfigRef;
 
 /// The API group of snapshots.
 pub const GROUP: &str = "snapshot.storage.k8s.io";
 
-/// What there is of a snapshot on the storage, and how it is to be taken. One is made by snapshot-controller for each
-/// `VolumeSnapshot`, or by an administrator for a snapshot that is there already.
+/// A snapshot on the storage, and how to take it. snapshot-controller makes one for each `VolumeSnapshot`; an
+/// administrator makes one for an existing snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshotContent {
-    /// As everywhere.
     pub metadata: ObjectMeta,
-    /// What is asked for.
     pub spec: ContentSpec,
-    /// What there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ContentStatus>,
 }
@@ -55,7 +50,7 @@ pub struct ContentSpec {
     pub source_volume_mode: Option<String>,
 }
 
-/// What becomes of a snapshot whose `VolumeSnapshot` is deleted.
+/// What happens to a snapshot whose `VolumeSnapshot` is deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeletionPolicy {
     /// It goes too.
@@ -69,10 +64,10 @@ pub enum DeletionPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
-    /// The handle of a volume, of which a snapshot is to be taken.
+    /// The handle of the source volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
-    /// The handle of a snapshot that is there already.
+    /// The handle of a snapshot that exists already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
 }
@@ -93,7 +88,7 @@ pub struct ContentStatus {
     /// Why there is none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
-    /// Of a snapshot that belongs to a group: the group's handle.
+    /// For a snapshot of a group, the group's handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
 }
@@ -101,7 +96,6 @@ pub struct ContentStatus {
 /// Why there is no snapshot yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotError {
-    /// In words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -109,7 +103,6 @@ pub struct SnapshotError {
 /// What a user asks for: a snapshot of a claim's volume.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshot {
-    /// As everywhere.
     pub metadata: ObjectMeta,
     /// What there is, as snapshot-controller says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +124,6 @@ pub struct SnapshotStatus {
 /// How snapshots are taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshotClass {
-    /// As everywhere.
     pub metadata: ObjectMeta,
     /// The CSI driver.
     pub driver: String,
@@ -143,7 +135,7 @@ pub struct VolumeSnapshotClass {
     pub parameters: Option<BTreeMap<String, String>>,
 }
 
-/// What a content stands for on the storage.
+/// What a content represents on the storage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Form {
     /// A snapshot, beside its volume.
@@ -184,16 +176,16 @@ impl Form {
     }
 }
 
-/// A class that does not say what is to be taken.
+/// A class that does not say what to take.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "parameter {key} of the VolumeSnapshotClass is {0:?}: make the class anew with \"true\" or \"false\"",
+    "parameter {key} of the VolumeSnapshotClass is {0:?}: create the class again with \"true\" or \"false\"",
     key = parameters::BACKUP
 )]
 pub struct FormError(String);
 
 impl VolumeSnapshotClass {
-    /// What is to be taken for a content of this class.
+    /// What to take for a content of this class.
     pub fn form(&self) -> Result<Form, FormError> {
         let said = self.parameters.as_ref().and_then(|all| all.get(parameters::BACKUP));
         match said.map_or("false", String::as_str) {
@@ -264,59 +256,15 @@ kind!(
     metadata
 );
 
-impl VolumeSnapshotContent {
-    /// What it says, as far as one of a group says it too.
-    pub fn view(&self) -> ContentView<'_> {
-        self.into()
-    }
-
-    /// Whether it is for Mooring.
-    pub fn is_ours(&self) -> bool {
-        self.view().is_ours()
-    }
-
-    /// Whether volumes can be made of it.
-    pub fn is_ready(&self) -> bool {
-        self.view().is_ready
-    }
-
-    /// Which snapshot it is on the storage, if there is one.
-    pub fn handle(&self) -> Option<&str> {
-        self.view().handle()
-    }
-
-    /// The ConfigMap of the storage that the snapshot is on; see [`ContentView::config`].
-    pub fn config(&self) -> Option<ConfigRef> {
-        self.view().config()
-    }
-
-    /// Whether it and a `VolumeSnapshot` are each other's.
-    pub fn is_bound_to(&self, snapshot: &VolumeSnapshot) -> bool {
-        let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
-        let status = snapshot.status.as_ref();
-        of.name == meta.name
-            && of.namespace == meta.namespace
-            && of.uid == meta.uid
-            && meta.uid.is_some()
-            && status.and_then(|status| status.bound_volume_snapshot_content_name.as_ref())
-                == self.metadata.name.as_ref()
-    }
-
-    /// What took the snapshot; see [`ContentView::taken_by`].
-    pub fn taken_by(&self) -> Option<Request> {
-        self.view().taken_by()
-    }
-}
-
 /// A snapshot or backup on the storage: all that it takes to find it again, with nothing else of the cluster left.
-/// Administrators write one to name a snapshot that is there already.
+/// Administrators write one to name a snapshot that exists already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
     /// What it is.
     pub form: Form,
     /// The ConfigMap that took it.
     pub config: ConfigRef,
-    /// Its name on the storage: what [`name_for`] gives, or what an administrator wrote. At most 200 letters, digits,
+    /// Its name on the storage: what [`name_for`](super::content_view::name_for) gives, or what an administrator wrote. At most 200 letters, digits,
     /// `-`, `.` and `_`.
     pub name: String,
     /// The host name of the node that it lives on, if it lives on one. A backup lives on none.
@@ -326,8 +274,9 @@ pub struct Handle {
 /// A handle that names no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, and @NODE behind it if the snapshot lives \
-     on a node; of a backup, backup:NAMESPACE/CONFIGMAP/BACKUP; of a group, the same as of a snapshot behind group:"
+    "{0:?} is not the handle of a snapshot: write NAMESPACE/CONFIGMAP/SNAPSHOT, with @NODE after it if the snapshot \
+     lives on a node; for a backup, write backup:NAMESPACE/CONFIGMAP/BACKUP; for a group, the same as for a snapshot \
+     after group:"
 )]
 pub struct HandleError(String);
 
@@ -386,7 +335,7 @@ impl FromStr for Handle {
 }
 
 impl Handle {
-    /// Of a group: that of one of its snapshots, which is where the group is.
+    /// For a group, that of one of its snapshots, which is where the group is.
     #[must_use]
     pub fn member(&self, name: &str) -> Self {
         Self {
@@ -410,18 +359,6 @@ impl fmt::Display for Handle {
             None => Ok(()),
         }
     }
-}
-
-/// Name on the storage of what is taken for a content: of a snapshot or a group that which csi-snapshotter would give
-/// it. The uid is that of the user's object.
-pub fn name_for(content: &ContentView<'_>, form: Form) -> String {
-    let of = content.of.uid.as_deref().unwrap_or_default();
-    let prefix = match form {
-        Form::Snapshot => "snapshot",
-        Form::Backup => "backup",
-        Form::Group => "groupsnapshot",
-    };
-    format!("{prefix}-{of}")
 }
 
 /// Name on the storage of the snapshot of one volume of a group.

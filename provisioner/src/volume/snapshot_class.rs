@@ -1,8 +1,8 @@
 //! The `VolumeSnapshotClass` beside each StorageClass of what an image has discovered, where snapshots of its volumes
 //! can be taken: of the same name, for as long as the StorageClass is there and says so.
 //!
-//! It is this Mooring's own only if it bears Mooring's label, its own name in its label `storage-class`, and a ConfigMap
-//! of a namespace that this Mooring honours.
+//! It is this Mooring's own only if it bears Mooring's label, its own name in its label `storage-class`, and a
+//! ConfigMap of a namespace that this Mooring honours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,12 +20,12 @@ use crate::config::storage_class::{annotation, config_of, is_own};
 pub enum SnapshotClassAction {
     /// Make it.
     Create(Box<VolumeSnapshotClass>),
-    /// Remove it: nothing needs it, or it has to be made anew.
+    /// Remove it: nothing needs it, or it has to be created again.
     Delete(Box<VolumeSnapshotClass>),
 }
 
-/// Decides about all of them. `configs` finds the ConfigMap in force of a StorageClass, `honoured` are the namespaces of
-/// this Mooring's ConfigMaps, and `used` the classes that snapshots name.
+/// Decides about all of them. `configs` finds the ConfigMap in force of a StorageClass, `honoured` are the namespaces
+/// of this Mooring's ConfigMaps, and `used` the classes that snapshots name.
 pub fn plan<'a>(
     classes: impl IntoIterator<Item = &'a StorageClass>,
     there: impl IntoIterator<Item = &'a VolumeSnapshotClass>,

@@ -8,13 +8,10 @@ use mooring_contract::names::labels;
 /// A node as far as volumes care.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// `metadata.name`. The label [`HOSTNAME`] may have another value.
+    /// `metadata.name`. The label [`labels::HOSTNAME`] may have another value.
     pub name: String,
     pub labels: BTreeMap<String, String>,
 }
-
-/// Label of a node's host name, by which a volume on a node's own disk is tied to it.
-pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// What keeps Pods off nodes that say of themselves that they can't mount a client's volumes. A node that says nothing
 /// is not left out: it may be a new one, whose mounter has not looked yet, or what a cluster autoscaler thinks a new
@@ -89,11 +86,11 @@ fn meets(wanted: &NodeSelectorRequirement, value: Option<&String>) -> bool {
     }
 }
 
-/// The labels of a node that say where it stands: what the image gets as `topology`.
+/// The labels of a node that say where it is: what the image gets as `topology`.
 pub fn of_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     labels
         .iter()
-        .filter(|(key, _)| *key == HOSTNAME || key.starts_with("topology.") || key.contains(".topology."))
+        .filter(|(key, _)| *key == labels::HOSTNAME || key.starts_with("topology.") || key.contains(".topology."))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }

@@ -31,7 +31,7 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
     serde_yaml::from_str(text).map_err(|error| YamlError::of(&error))
 }
 
-/// Reads one document as JSON would have it. A key that is there twice is an error.
+/// Reads one document as JSON would have it. A key that exists twice is an error.
 pub fn document(text: &str) -> Result<Value, YamlError> {
     // JSON's own type would let the later of two keys win in silence.
     as_json(from_str(text)?)

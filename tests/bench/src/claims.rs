@@ -10,9 +10,7 @@ use super::report::{Timing, compared};
 use super::systems::{BARE, LIMIT, System, World};
 use mooring_testbed::progress::Step;
 
-/// Its name in the report.
 pub(super) const BOUND: &str = "claim created → Bound";
-/// Its name in the report.
 pub(super) const REMOVED: &str = "claim deleted → volume gone";
 
 /// Samples of one system.

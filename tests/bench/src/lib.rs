@@ -61,7 +61,7 @@ Examples:
   cargo testbed bench operations                           each operation beside kubernetes-csi's sidecars: about
                                                            twenty minutes, and five more to build them once
 
-The cluster is brought up if none runs, and Mooring is built and installed as it stands in this tree. Everything else
+The cluster is brought up if none runs, and Mooring is built and installed from this tree. Everything else
 that the bench made is gone when it ends.";
 
 /// The images that are needed.

@@ -25,15 +25,10 @@ use mooring_harness::nodes::{POOL, driver_directory, read_call_out};
 use mooring_testbed::command::{command, output};
 use mooring_testbed::namespaces::workbench;
 
-/// Its name in the report.
 pub(super) const MOUNT: &str = "mount";
-/// Its name in the report.
 const UNMOUNT: &str = "unmount";
-/// Its name in the report.
 pub(super) const OURS: &str = "shim and mounter";
-/// Its name in the report.
 pub(super) const CALLS: &str = "the same system calls";
-/// Its name in the report.
 pub(super) const PROGRAM: &str = "mount(8)";
 
 /// Measures `rounds` mounts and unmounts of each kind.

@@ -244,7 +244,6 @@ impl Taken {
     }
 }
 
-/// The mean of counts.
 fn mean<'a>(counts: impl Iterator<Item = &'a Counts>) -> BTreeMap<String, BTreeMap<String, f64>> {
     let mut sums = BTreeMap::<String, BTreeMap<String, f64>>::new();
     let mut all = 0;

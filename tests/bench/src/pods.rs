@@ -12,7 +12,6 @@ use super::systems::{LIMIT, System, World};
 use mooring_harness::provisioner::claim;
 use mooring_testbed::progress::Step;
 
-/// Its name in the report.
 pub(super) const RUNNING: &str = "Pod with a fresh claim → running";
 /// The name of its comparison.
 const WITHOUT: &str = "Pod without a claim";

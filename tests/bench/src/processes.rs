@@ -20,7 +20,6 @@ pub(super) const MOUNTER: &str = "mounter";
 /// The worker that each node daemon keeps waiting. It runs the same program, so it shares most of its memory with the
 /// daemon: only the rest counts.
 pub(super) const WORKER: &str = "mounter's waiting worker";
-/// The peer.
 pub(super) const PEER: &str = "local-path-provisioner";
 
 /// Processes that are reported under their programs' names.

@@ -189,7 +189,6 @@ pub struct ProcessUse {
     pub ms_per_volume: BTreeMap<String, f64>,
 }
 
-/// An aim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Aim {
     /// What it is about.

@@ -71,7 +71,6 @@ impl<'a> Sidecars<'a> {
         })
     }
 
-    /// Its name.
     pub(super) fn free_volume_name(&self) -> String {
         format!("{}-free", self.name)
     }

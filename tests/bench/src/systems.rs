@@ -32,7 +32,6 @@ pub(super) const LIMIT: Duration = Duration::from_mins(3);
 /// A way to get a volume, or the bare Pod.
 #[derive(Debug, Clone)]
 pub(super) struct System {
-    /// Its name in the report.
     pub(super) name: String,
     /// The class of its claims; none for bare Pods.
     pub(super) class: Option<String>,
@@ -62,7 +61,6 @@ impl System {
         }
     }
 
-    /// A class of Mooring.
     pub(super) fn mooring(name: &str, class: &str, local: bool) -> Self {
         Self {
             name: name.to_owned(),

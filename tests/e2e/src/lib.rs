@@ -8,6 +8,8 @@ pub mod guarantees;
 #[cfg(test)]
 mod policies;
 #[cfg(test)]
+mod rooms;
+#[cfg(test)]
 mod threat_model;
 
 pub use files::{FILES, File, Needs};

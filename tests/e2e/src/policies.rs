@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use mooring_contract::volume::clients::{RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION};
+use mooring_contract::volume::clients::{ClientRecord, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION};
 use mooring_contract::volume::{FILE_OPTIONS, VIEWS};
 use mooring_testbed::layout::repository;
 
@@ -62,6 +62,32 @@ fn the_policies_contain_the_list_word_for_word() {
     let smb = RECORDS.iter().find(|record| record.names.contains(&"smb")).unwrap();
     let slashes = format!("in [{}]", words(smb.names));
     assert_eq!(policies.matches(&slashes).count(), 7, "{slashes}");
+}
+
+#[test]
+fn the_mounter_has_an_image_for_each_client_that_needs_one_and_for_no_other() {
+    let manifest = std::fs::read_to_string(repository().join("configmaps/install/mounter.yaml")).unwrap();
+    let lines = manifest
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- --mount-container="));
+    let (own, images): (Vec<_>, Vec<_>) = lines
+        .map(|line| line.split_once('=').unwrap())
+        .partition(|(_, image)| *image == "self");
+    let names = |all: Vec<(&str, &str)>| {
+        all.into_iter()
+            .map(|(name, _)| name.to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    let of = |needs: fn(&ClientRecord) -> bool| {
+        let records = RECORDS.iter().filter(|record| needs(record));
+        records
+            .map(|record| record.names[0].to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(names(images), of(|record| !record.image_needs.is_empty()));
+    // The mounter serves `local` and `pool` without being told.
+    let kernel = |record: &ClientRecord| record.kernel_types.contains(record.fs_types.last().unwrap_or(&""));
+    assert_eq!(names(own), of(kernel));
 }
 
 #[test]

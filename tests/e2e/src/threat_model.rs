@@ -1,4 +1,4 @@
-//! Keeps `docs/security.md` true: every test that it names exists.
+//! Keeps `docs/security.md` true: every test that it names exists. And every source file that a page names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,29 @@ fn every_test_that_the_threat_model_names_exists_and_every_security_test_is_name
             assert!(named.contains(name), "{name} is not in docs/security.md");
         }
     }
+}
+
+#[test]
+fn every_source_file_that_a_page_names_exists() {
+    let pages = files_in(&repository().join("docs"));
+    let mut found = 0;
+    for page in pages
+        .iter()
+        .filter(|page| page.extension().is_some_and(|end| end == "md"))
+    {
+        let text = std::fs::read_to_string(page).unwrap();
+        for word in text.split('`').skip(1).step_by(2) {
+            let from_the_root = ["tests/", "provisioner/", "mounter/", "program/"]
+                .iter()
+                .any(|folder| word.starts_with(folder));
+            let is_source = Path::new(word).extension().is_some_and(|end| end == "rs");
+            if from_the_root && is_source && !word.contains(char::is_whitespace) {
+                assert!(repository().join(word).is_file(), "{} names {word}", page.display());
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 50, "only {found} paths were found");
 }
 
 #[test]

@@ -179,6 +179,8 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
             node: None,
             allowed: &[],
             owner: None,
+            seals: false,
+            backups_read_only: false,
         },
         secret: "secret-of-the-pod",
         properties: &properties.names(),

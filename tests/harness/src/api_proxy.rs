@@ -38,7 +38,7 @@ use super::waits::wait_until;
 use mooring_testbed::command::output;
 
 /// Longest until a client has started its watches again: it waits a moment after one that broke.
-const RENEW_LIMIT: Duration = Duration::from_secs(30);
+const RENEW_LIMIT: Duration = Duration::from_mins(2);
 
 /// Largest request that the proxy forwards.
 const LARGEST: usize = 8 << 20;

@@ -40,7 +40,7 @@ impl Scope {
         let nodes = self.target.own_cluster().map_or(0, |cluster| cluster.description.nodes);
         let mut found = Vec::new();
         for node in 1..=nodes {
-            let script = format!("[ ! -d {POOL} ] || find {POOL} -mindepth 1 -maxdepth 1 -name '*{text}*'");
+            let script = format!("[ ! -d {POOL} ] || ls -A {POOL} | grep -F '{text}' | sed 's|^|{POOL}/|'");
             let listed = self.on_node(node, &script)?;
             found.extend(listed.lines().map(|path| format!("node-{node}:{path}")));
         }

@@ -36,7 +36,10 @@ pub const LIMIT: Duration = Duration::from_mins(20);
 const BOOT_LIMIT: Duration = Duration::from_mins(2);
 
 /// Longest wait until qemu has opened its end of the serial line.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_mins(1);
+
+/// How often a machine is started until it comes up.
+const STARTS: u32 = 3;
 
 /// How often to look for that.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -100,14 +103,26 @@ pub struct Machine {
 
 impl Machine {
     /// Starts a machine in the network of a process, and waits until it takes commands. The kernel and qemu are fetched
-    /// once and kept.
+    /// once and kept. One that does not come up is started again: under qemu's translation, the kernel sometimes hangs
+    /// before its first program.
     pub fn boot(network_of: i32, files: &[Put]) -> Result<Self> {
         packages::ensure_machine_packages()?;
         let kernel = kernel::ensure()?;
+        let mut starts = 1;
+        loop {
+            match Self::boot_once(network_of, &kernel, files) {
+                Err(error) if starts < STARTS => note(format!("the machine is started again: {error:#}")),
+                booted => return booted,
+            }
+            starts += 1;
+        }
+    }
+
+    fn boot_once(network_of: i32, kernel: &kernel::Kernel, files: &[Put]) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("mooring-machine-{}-{}", std::process::id(), unique()));
         make_folder(&folder)?;
         let started = Instant::now();
-        let machine = Self::start(network_of, &kernel, files, &folder);
+        let machine = Self::start(network_of, kernel, files, &folder);
         if machine.is_err() {
             let _ = std::fs::remove_dir_all(&folder);
         }

@@ -17,8 +17,8 @@ use mooring_testbed::progress::{note, spoken};
 const POD_LIMIT: Duration = Duration::from_mins(4);
 /// Longest wait for a claim to be bound.
 const CLAIM_LIMIT: Duration = Duration::from_mins(4);
-/// Longest wait for an Event.
-const EVENT_LIMIT: Duration = Duration::from_mins(2);
+/// Longest wait for an Event: the kubelet tries a mount again after two minutes at most.
+const EVENT_LIMIT: Duration = Duration::from_mins(4);
 
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());

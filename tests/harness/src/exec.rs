@@ -1,6 +1,7 @@
 //! Commands in Pods. The API is asked directly: to start kubectl takes more of a processor than most of these commands.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::Pod;
@@ -11,10 +12,15 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::scope::{Scope, blocking};
 use super::waiting::wait_for;
+use mooring_testbed::progress::spoken;
 
 /// Why the API says that a command ended with another exit code than 0, and where the code is.
 const FAILED: &str = "NonZeroExitCode";
 const CODE: &str = "ExitCode";
+
+/// Longest run of a command. One that hangs would block its test's thread, which only the watchdog could end, with all
+/// other tests of the program.
+const LIMIT: Duration = Duration::from_mins(5);
 
 impl Scope {
     /// Runs a command in a Pod's first container; returns what it printed on standard output.
@@ -41,8 +47,9 @@ impl Scope {
         };
         let pods: Api<Pod> = self.api();
         let run = async {
-            let process = pods.exec(pod, words, &params).await?;
-            printed(process).await
+            let command = async { printed(pods.exec(pod, words, &params).await?).await };
+            let ended = tokio::time::timeout(LIMIT, command).await;
+            ended.with_context(|| format!("it did not end within {}", spoken(LIMIT)))?
         };
         // One message, as a program's: tests look for what a command said.
         blocking(run).map_err(|error| anyhow!("{what} failed: {error:#}"))

@@ -93,6 +93,7 @@ async fn run_with<F>(target: Target, limits: Limits, name: &str, test: F) -> Res
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
 {
+    waiting::begin("the picture before the test", CLEAN_LIMIT);
     let counted = leaks::begin(&target, name)?;
     let scope = Scope::open(target, name, limits.patience).await?;
     let failed = Failed::of(&scope, name);

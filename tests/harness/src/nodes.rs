@@ -38,7 +38,7 @@ pub fn driver_directory_outside(node: &str) -> Result<PathBuf> {
 pub const POOL: &str = "/var/lib/mooring/pool";
 
 /// Longest wait until things that a test used on a node are gone.
-const LEFT_LIMIT: Duration = Duration::from_secs(30);
+const LEFT_LIMIT: Duration = Duration::from_mins(2);
 
 /// What the shim printed, and how it ended.
 #[derive(Debug)]

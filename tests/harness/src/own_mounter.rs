@@ -25,7 +25,7 @@ use mooring_testbed::namespaces::find_init;
 const NODE: u8 = 1;
 
 /// Longest wait for its socket, on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_mins(2);
 
 /// How often to look for its socket.
 const PERIOD: Duration = Duration::from_millis(2);

@@ -13,7 +13,10 @@ use super::scope::Scope;
 use mooring_testbed::base_images::SANDBOX_NAP;
 
 /// Longest wait for processes to stop: one that is just being started can't be seen yet.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+const STOP_LIMIT: Duration = Duration::from_mins(1);
+
+/// The pause between two looks.
+const STOP_PERIOD: Duration = Duration::from_millis(20);
 
 impl Scope {
     /// The processes of a Pod of any namespace, without its sandbox's, with their numbers on this machine.
@@ -52,6 +55,8 @@ impl Scope {
             for pid in running {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
             }
+            // One that waits for a disk stops only after that.
+            tokio::time::sleep(STOP_PERIOD).await;
         }
     }
 }

@@ -30,8 +30,8 @@ pub const SCRIPTED: &str = concat!("mooring.dev/testbed-scripted:", env!("CARGO_
 /// over.
 pub const TEST_LABEL: &str = "testbed.mooring.dev/namespace";
 
-/// Longest wait for one step of the controller.
-const LIMIT: Duration = Duration::from_mins(1);
+/// Longest wait for one step of the controller, which may have a provisioning Pod start on a busy node.
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// A provisioner ConfigMap, and its class, which has the same name unless changed.
 #[derive(Clone)]

@@ -14,8 +14,8 @@ use mooring_testbed::progress::note;
 use mooring_testbed::target::Target;
 
 use super::census::Census;
-use super::lots::{Lots, SEED_VARIABLE};
 use super::names::CONFIG_NAMESPACE;
+use super::random::{Random, SEED_VARIABLE};
 use super::scope::Scope;
 use super::skip::test_name;
 
@@ -68,7 +68,7 @@ impl Failed {
         format!(
             "all there is in {}, {SEED_VARIABLE}={}",
             self.folder.display(),
-            Lots::seed()
+            Random::seed()
         )
     }
 
@@ -78,7 +78,7 @@ impl Failed {
         let head = format!(
             "{} failed: {error:#}\n  {SEED_VARIABLE}={}, namespace {}",
             self.test,
-            Lots::seed(),
+            Random::seed(),
             self.namespace
         );
         note(format!("{head}\n  all there is goes to {}", self.folder.display()));

@@ -71,7 +71,7 @@ impl Scope {
         };
         // No Pod can be created in it before its service account exists.
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = scope.api();
-        wait_until("the namespace's service account", Duration::from_secs(30), async || {
+        wait_until("the namespace's service account", Duration::from_mins(1), async || {
             Ok(accounts.get_opt("default").await?)
         })
         .await?;

@@ -85,7 +85,6 @@ pub fn small() -> Result<Vec<Archive>> {
     Ok(archives.into())
 }
 
-/// The archive of `busybox:1`.
 pub fn busybox() -> Result<Archive> {
     let images = small()?;
     images

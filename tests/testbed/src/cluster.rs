@@ -203,7 +203,6 @@ impl Cluster {
         kubectl
     }
 
-    /// Logs of the control plane.
     fn control_plane_logs(&self) -> Vec<PathBuf> {
         ["init", "etcd", "kube-apiserver"]
             .map(|name| self.layout.logs(CONTROL_PLANE).join(format!("{name}.log")))

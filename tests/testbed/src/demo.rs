@@ -16,7 +16,6 @@ use crate::target::{Target, TargetArgs};
 use crate::wait::{Look, wait_for};
 use crate::{keys, manifests};
 
-/// The demo's namespace.
 pub const DEMO_NAMESPACE: &str = "mooring-demo";
 
 /// Longest wait for any single step of the demo.

@@ -36,7 +36,6 @@ impl Earlier {
         self.folder.join("mounter")
     }
 
-    /// The shim.
     pub fn shim(&self) -> PathBuf {
         self.folder.join("vcs")
     }

@@ -13,7 +13,6 @@ use crate::command::{cargo, command, find_program, output, watched, watched_with
 use crate::layout::{cache, repository};
 use crate::progress::Step;
 
-/// A check.
 #[derive(Debug, Clone, Copy)]
 pub struct Check {
     /// Its name in the output.

@@ -218,8 +218,8 @@ fn names(target: &Target, kinds: &str) -> Result<Vec<String>> {
     Ok(output(&mut get)?.lines().map(str::to_owned).collect())
 }
 
-/// Removes the services. Their volumes stay, and so does the Secret that they can be used with again; with `data`, these
-/// go, too.
+/// Removes the services. Their volumes stay, and so does the Secret that they can be used with again; with `data`,
+/// these go, too.
 pub fn remove(target: &Target, data: bool) -> Result<()> {
     let limit = format!("--timeout={}s", LIMIT.as_secs());
     if !data {

@@ -10,7 +10,7 @@ const ABOUT: &str = "\
 Makes or removes the PersistentVolume of a provisioning run.
 
 pv reads what the run is about from /run/mooring (request.json and the property
-files), so an image says only what it alone knows: where the volume is.
+files), so an image gives only what it alone knows: where the volume is.
 All commands may be repeated.";
 
 const AFTER: &str = "\
@@ -24,7 +24,7 @@ The same with 'volume-source: csi' (or 'flexVolume') in the ConfigMap, which the
   mkdir -p /run/mooring/backend/\"$PV_NAME\"
   pv options client=nfs source=\"$SERVER:/exports/$PV_NAME\"
 
-Exit codes, which a script under 'set -e' hands on as they are:
+Exit codes, which a script under 'set -e' passes on:
    0  done, or was done already
   75  the Kubernetes API could not do it now: Mooring tries again
   78  refused: nothing changes until the ConfigMap, the claim or the image does";
@@ -50,7 +50,7 @@ pub enum PvCommand {
     /// Make the PersistentVolume of this run.
     ///
     /// Its name, claim, class, capacity, access modes, volume mode, reclaim policy and mount options come from the
-    /// request. If it is there already and for the same claim, that is success.
+    /// request. If it exists already and for the same claim, that is success.
     #[command(after_help = "\
 Examples:
   pv create --option client=nfs --option source=10.0.0.7:/exports/$PV_NAME
@@ -167,7 +167,7 @@ pub struct Get {
 /// Arguments of `pv lock`.
 #[derive(Debug, clap::Args)]
 pub struct Lock {
-    /// File or directory that is there.
+    /// File or directory that exists.
     pub path: PathBuf,
     /// The command.
     pub command: OsString,
@@ -212,8 +212,8 @@ pub struct Options {
     /// Secret that the mount needs, in namespace NAMESPACE (default: the claim's). Its type must be mooring.dev/vcs.
     #[arg(long, value_name = "NAME[/NAMESPACE]")]
     pub secret: Option<String>,
-    /// Secret of the connection: KEY with what is in FILE. Only the node that the volume is attached to gets it ('attach'
-    /// only; may be repeated).
+    /// Secret of the connection: KEY with what is in FILE. Only the node that the volume is attached to gets it
+    /// ('attach' only; may be repeated).
     #[arg(long, value_name = "KEY=FILE", conflicts_with = "secret")]
     pub seal: Vec<String>,
     /// File of the termination message.

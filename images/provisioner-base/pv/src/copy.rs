@@ -31,7 +31,7 @@ pub fn run(args: &Copy) -> Result<(), Error> {
 
 fn copy(path: &Path, to: &Path) -> io::Result<()> {
     let from = File::open(path)?;
-    // What an earlier try left is begun anew.
+    // Replaces what an earlier try left.
     let mut to = OpenOptions::new()
         .write(true)
         .create(true)

@@ -13,32 +13,20 @@ use mooring_seal::SealError;
 pub enum Error {
     /// The run's folder lacks a file, or it cannot be read.
     #[error("failed to read {path}: pv works inside a provisioning Pod, where Mooring puts that file")]
-    Given {
-        /// The file.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Given { path: PathBuf, source: io::Error },
     /// The request is not what the contract says.
-    #[error("failed to understand {path}: this pv speaks contract 1, is the image older than Mooring?")]
-    Request {
-        /// The file.
-        path: PathBuf,
-        /// The position of the JSON error.
-        source: serde_json::Error,
-    },
-    /// The name can't be a property's.
+    #[error(
+        "failed to understand {path}: this pv knows only contract 1; build the image from a newer provisioner-base"
+    )]
+    Request { path: PathBuf, source: serde_json::Error },
     #[error("{0:?} is not a property's name: use letters, digits, '-', '_' and '.'")]
     PropertyName(String),
-    /// The run has no such property.
     #[error(
         "there is no property {0:?}: put the key into the provisioner ConfigMap, the StorageClass's parameters or the \
          Secret of \"secret-name\", or give --default"
     )]
     NoProperty(String),
-    /// The existing volume has no such option.
-    #[error(
-        "the volume that stands has no option {0:?}: before its 'provision' has ended there is none; give --default"
-    )]
+    #[error("the existing volume has no option {0:?} (it has none before its 'provision' ends): give --default")]
     NoOption(String),
     /// `pv get --source` of an option that the volume to copy does not have.
     #[error("the volume to copy has no option {0:?}: only a 'clone' has such a volume; give --default")]
@@ -48,11 +36,7 @@ pub enum Error {
     NoMember(String),
     /// `pv get --member` of an option that this volume does not have.
     #[error("volume {pv_name} of the group has neither an option nor a parameter {option:?}: give --default")]
-    NoMemberOption {
-        /// Name of its PersistentVolume.
-        pv_name: String,
-        option: String,
-    },
+    NoMemberOption { pv_name: String, option: String },
     /// A `KEY=VALUE` argument without `=`, or one key twice.
     #[error("failed to read the volume's options")]
     Options(#[source] VolumeError),
@@ -63,12 +47,7 @@ pub enum Error {
     Seal(#[from] SealError),
     /// The termination message has a limit in Kubernetes.
     #[error("the volume's options are {len} bytes of JSON, and Kubernetes takes {max}: shorten them")]
-    OptionsTooLong {
-        /// Length in bytes.
-        len: usize,
-        /// The limit in bytes.
-        max: usize,
-    },
+    OptionsTooLong { len: usize, max: usize },
     /// A line of `pv classes` has a word that means nothing there.
     #[error(
         "failed to understand {word:?} of class {line:?}: write NAME, then default, snapshots, expansion, \
@@ -83,29 +62,15 @@ pub enum Error {
         "the classes are {len} bytes of JSON, and Kubernetes takes {max}: use --parameter and short names, or have \
          more than one ConfigMap share the list"
     )]
-    ClassesTooLong {
-        /// Length in bytes.
-        len: usize,
-        /// The limit in bytes.
-        max: usize,
-    },
-    /// A file could not be written.
+    ClassesTooLong { len: usize, max: usize },
     #[error("failed to write {path}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// A file could not be copied.
+    Write { path: PathBuf, source: io::Error },
     #[error("failed to copy {from} to {to}")]
     Copy {
-        /// The file.
         from: PathBuf,
-        /// The new file.
         to: PathBuf,
         source: io::Error,
     },
-    /// The lock could not be taken.
     #[error("failed to lock {path}")]
     Lock {
         /// The file that serves as the lock.
@@ -114,26 +79,11 @@ pub enum Error {
     },
     /// The command that needs the lock did not start.
     #[error("failed to run {command:?}")]
-    Run {
-        /// The program's name.
-        command: String,
-        source: io::Error,
-    },
-    /// The volume source could not be read.
+    Run { command: String, source: io::Error },
     #[error("failed to read the volume source from {from}")]
-    Source {
-        /// File name, or "stdin".
-        from: String,
-        source: io::Error,
-    },
-    /// The volume source is not JSON.
+    Source { from: String, source: io::Error },
     #[error("the volume source from {from} is not JSON: expected an object such as {{\"iscsi\": {{…}}}}")]
-    SourceJson {
-        /// File name, or "stdin".
-        from: String,
-        /// The position of the JSON error.
-        source: serde_json::Error,
-    },
+    SourceJson { from: String, source: serde_json::Error },
     /// The volume source does not have the form of one.
     #[error(
         "the volume source must be a JSON object with one key whose value is an object, such as {{\"iscsi\": {{…}}}}"
@@ -148,31 +98,22 @@ pub enum Error {
     /// Not of the form `NAME` or `NAME/NAMESPACE`.
     #[error("{0:?} names no Secret: write NAME or NAME/NAMESPACE")]
     SecretName(String),
-    /// The file of a token could not be read.
     #[error("failed to read the token in {path}")]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// The run has no token for the API.
+    TokenFile { path: PathBuf, source: io::Error },
     #[error(
         "there is no service-token: name a \"service-account-name\" in the provisioner ConfigMap, or print the \
          volume's options with 'pv options' and set \"volume-source: flexVolume\""
     )]
     NoToken,
     /// The request does not have the address of the API.
-    #[error("there is no kube-api in the request: Mooring puts it there, is the image run by hand?")]
+    #[error("there is no kube-api in the request: Mooring puts it there, so run the image with Mooring, not by hand")]
     NoApi,
     /// The run has no certificate to check the API server by.
     #[error(
         "found no certificate of the Kubernetes API at {path}: name a \"service-account-name\" in the provisioner \
          ConfigMap, or give the certificate there as key \"kube-ca\""
     )]
-    NoCa {
-        /// The path of a service account's certificate.
-        path: PathBuf,
-    },
+    NoCa { path: PathBuf },
     #[error("the certificate of the Kubernetes API is not in PEM form")]
     BadCa(#[source] ureq::Error),
     /// The API server did not answer.
@@ -180,38 +121,25 @@ pub enum Error {
     Unreachable {
         /// The call, such as `create PersistentVolume x`.
         what: String,
-        /// The address.
         api: String,
-        /// The HTTP client's error.
         source: Box<ureq::Error>,
     },
     /// The answer is not from Kubernetes.
     #[error("failed to {what}: the Kubernetes API at {api} gave an answer that is not JSON")]
     Answer {
-        /// The call, such as `create PersistentVolume x`.
         what: String,
-        /// The address.
         api: String,
-        /// The position of the JSON error.
         source: serde_json::Error,
     },
     /// The API server refused the call.
     #[error("failed to {what}: {message} (HTTP {status}){}", cure(*status, message))]
-    Status {
-        /// The call, such as `create PersistentVolume x`.
-        what: String,
-        /// HTTP status.
-        status: u16,
-        /// The API's own message.
-        message: String,
-    },
+    Status { what: String, status: u16, message: String },
     /// A volume with that name exists, for another claim.
     #[error(
-        "PersistentVolume {name} exists already and is not for claim {wanted} but for {found}: it is left as it is; \
-         remove it by hand if it is a leftover"
+        "PersistentVolume {name} exists already and is not for claim {wanted} but for {found}: pv leaves it unchanged; \
+         delete it by hand if it is a leftover"
     )]
     NotOurs {
-        /// The name of the PersistentVolume.
         name: String,
         /// The uid of this run's claim.
         wanted: String,

@@ -42,7 +42,6 @@ impl std::str::FromStr for SecretName {
     }
 }
 
-/// The volume's source.
 #[derive(Debug)]
 pub enum VolumeSource {
     /// Flat options: Mooring mounts the volume.

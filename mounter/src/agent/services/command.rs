@@ -39,7 +39,6 @@ pub enum CommandError {
     /// The agent could not be reached.
     #[error("failed to reach the agent at {path}")]
     Connect {
-        /// Its socket.
         path: PathBuf,
         #[source]
         source: io::Error,

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::error::ServiceError;
 use super::process::Process;
 use crate::agent::program::Invocation;
-use crate::agent::run::{self, DAEMON_LINES, LastWords, OutputWords};
+use crate::agent::run::{self, DAEMON_LINES, LastLines, OutputLines};
 use crate::sys::look::is_mount_point;
 use crate::sys::thread;
 
@@ -110,7 +110,7 @@ fn open_for_output(pipe: &Path) -> io::Result<(File, File)> {
 /// Reads a daemon's output and writes it to the log.
 #[derive(Debug)]
 pub(super) struct OutputReader {
-    words: LastWords,
+    last_lines: LastLines,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -118,16 +118,16 @@ impl OutputReader {
     pub(super) fn of(program: &str, path: &Path) -> io::Result<Self> {
         // Opened for writing as well, so that there is no end of file when no other process has it open.
         let output = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
-        let words = LastWords::of(DAEMON_LINES);
-        let task = tokio::spawn(words.clone().keep(program.to_owned(), output));
+        let last_lines = LastLines::of(DAEMON_LINES);
+        let task = tokio::spawn(last_lines.clone().keep(program.to_owned(), output));
         Ok(Self {
-            words,
+            last_lines,
             _task: AbortOnDropHandle::new(task),
         })
     }
 
-    pub(super) fn words(&self) -> OutputWords {
-        self.words.get()
+    pub(super) fn last_lines(&self) -> OutputLines {
+        self.last_lines.get()
     }
 }
 

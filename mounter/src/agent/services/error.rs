@@ -1,4 +1,4 @@
-//! Why a service can't be had, or does not end.
+//! Why a service can't be provided, or does not end.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use mooring_program::error::chain;
 
 use crate::agent::protocol::FailureCategory;
-use crate::agent::run::{OutputWords, ProgramError};
+use crate::agent::run::{OutputLines, ProgramError};
 use crate::agent::store::StoreError;
 use crate::sys::SysError;
 
-/// Why a service can't be had, or does not end.
+/// Why a service can't be provided, or does not end.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// No program of the image is mounting the volume.
@@ -26,7 +26,6 @@ pub enum ServiceError {
     #[error("{program} has gone to the background and wrote no process number to {path}")]
     PidFile {
         program: String,
-        /// The file.
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -38,19 +37,19 @@ pub enum ServiceError {
         source: io::Error,
     },
     /// It ended before it was ready.
-    #[error("{program} ended before it was ready: {words}")]
+    #[error("{program} ended before it was ready: {last_lines}")]
     Ended {
         program: String,
         /// Its last lines.
-        words: OutputWords,
+        last_lines: OutputLines,
     },
-    #[error("{program} was not ready after {limit:?}: {words}")]
+    #[error("{program} was not ready after {limit:?}: {last_lines}")]
     NotReady {
         program: String,
         /// Its time limit.
         limit: Duration,
         /// Its last lines.
-        words: OutputWords,
+        last_lines: OutputLines,
     },
     #[error("{0} does not end: its data may not be on the server yet; the agent tries again")]
     NotEnded(String),
@@ -59,7 +58,6 @@ pub enum ServiceError {
     NoDaemon,
     #[error("failed to open {path}")]
     Open {
-        /// The file.
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -67,7 +65,7 @@ pub enum ServiceError {
     /// The file can't be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] SysError),
-    /// What is to be given is no device.
+    /// The path is not a device.
     #[error("{0} is not a block device: name one, such as the one that service loop printed")]
     NoDevice(PathBuf),
     #[error("failed to attach {0} to a loop device: it does not answer")]
@@ -108,21 +106,21 @@ impl ServiceError {
     }
 
     /// The lines for the image's program: the daemon's own last lines, if there are any.
-    fn words(&self) -> &[String] {
+    fn last_lines(&self) -> &[String] {
         match self {
-            Self::Program(ProgramError::Failed { words, .. } | ProgramError::TimedOut { words, .. })
-            | Self::Ended { words, .. }
-            | Self::NotReady { words, .. } => words.lines(),
+            Self::Program(ProgramError::Failed { last_lines, .. } | ProgramError::TimedOut { last_lines, .. })
+            | Self::Ended { last_lines, .. }
+            | Self::NotReady { last_lines, .. } => last_lines.lines(),
             _ => &[],
         }
     }
 
-    /// [`Self::words`], or else the error's message.
+    /// [`Self::last_lines`], or else the error's message.
     pub fn report(&self) -> String {
-        let words = self.words();
-        if words.is_empty() {
+        let last_lines = self.last_lines();
+        if last_lines.is_empty() {
             return chain(self);
         }
-        words.join("\n")
+        last_lines.join("\n")
     }
 }

@@ -12,7 +12,6 @@ use rustix::fs::{Mode, OFlags, open};
 /// Flags of `mounter hold-device`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HoldArgs {
-    /// The device.
     pub device: PathBuf,
     /// A file to create when the device is open.
     pub held: PathBuf,

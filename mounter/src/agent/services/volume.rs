@@ -62,7 +62,7 @@ pub(super) enum Live {
 }
 
 #[derive(Debug)]
-pub(super) struct Service {
+pub(super) struct KeptService {
     pub(super) record: ServiceRecord,
     pub(super) live: Live,
 }
@@ -73,7 +73,7 @@ pub(super) struct VolumeServices {
     /// Set while a program of the image mounts it.
     pub(super) run: Option<ServiceRun>,
     /// Its services, in the order of their start.
-    pub(super) kept: Vec<Service>,
+    pub(super) kept: Vec<KeptService>,
     /// The device that its program gave, if it is a raw block volume.
     pub(super) given: Option<DeviceNumber>,
     /// Its services are being ended, so none of them counts as having ended by itself.

@@ -1,5 +1,5 @@
 //! The two sockets that the kubelet needs: the driver's, and the one by which it is registered. Opened as often as it
-//! takes: a kubelet that starts looks for the second, and one that runs notices that it was made anew.
+//! takes: a kubelet that starts looks for the second, and one that runs notices that it was created again.
 
 use std::fs::DirBuilder;
 use std::io;

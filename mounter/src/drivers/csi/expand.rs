@@ -27,7 +27,7 @@ mod tests {
     use super::size;
 
     #[test]
-    fn a_size_is_read_and_one_that_can_t_be_is_refused() {
+    fn a_size_is_parsed_and_an_impossible_one_is_refused() {
         let of = |required_bytes, limit_bytes| {
             size(Some(CapacityRange {
                 required_bytes,

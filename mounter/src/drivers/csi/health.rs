@@ -209,7 +209,7 @@ mod tests {
         assert!(found.message.contains("10.0.0.1 did not answer"), "{found:?}");
         assert_eq!(failed.of(None, "another", now), None);
         assert_eq!(failed.of(Some(&target("b")), "id", now), None);
-        // While it is tried again, nothing is known anew.
+        // While it is tried again, nothing new is known.
         let trying = MountError::InProgress {
             operation: "mount".to_owned(),
             seconds: 1,

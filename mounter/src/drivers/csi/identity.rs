@@ -8,6 +8,8 @@ use mooring_csi_proto::csi::{
 };
 use tonic::{Request, Response, Status};
 
+use crate::drivers::call_out;
+
 /// Says which driver this is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdentityService;
@@ -18,10 +20,12 @@ impl identity_server::Identity for IdentityService {
         &self,
         _: Request<GetPluginInfoRequest>,
     ) -> Result<Response<GetPluginInfoResponse>, Status> {
-        Ok(Response::new(GetPluginInfoResponse {
-            name: CSI_DRIVER.to_owned(),
-            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..GetPluginInfoResponse::default()
+        Ok(call_out::asked("GetPluginInfo", || {
+            Response::new(GetPluginInfoResponse {
+                name: CSI_DRIVER.to_owned(),
+                vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+                ..GetPluginInfoResponse::default()
+            })
         }))
     }
 
@@ -30,10 +34,14 @@ impl identity_server::Identity for IdentityService {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::new(GetPluginCapabilitiesResponse::default()))
+        Ok(call_out::asked("GetPluginCapabilities", || {
+            Response::new(GetPluginCapabilitiesResponse::default())
+        }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        Ok(Response::new(ProbeResponse { ready: Some(true) }))
+        Ok(call_out::asked("Probe", || {
+            Response::new(ProbeResponse { ready: Some(true) })
+        }))
     }
 }

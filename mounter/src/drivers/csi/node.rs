@@ -60,7 +60,7 @@ pub(super) struct NodeService {
 }
 
 impl NodeService {
-    /// Of the node of this name. A call has its answer within `limit`; `calls` are those under way.
+    /// Of the node of this name. A call has its answer within `limit`; `calls` are those in progress.
     pub(super) fn new(core: Arc<Core>, name: Option<String>, limit: Duration, calls: TaskTracker) -> Self {
         Self {
             core,
@@ -250,20 +250,24 @@ impl node_server::Node for NodeService {
         let capabilities = CAPABILITIES.map(|can| NodeServiceCapability {
             r#type: Some(Type::Rpc(Rpc { r#type: can.into() })),
         });
-        Ok(Response::new(NodeGetCapabilitiesResponse {
-            capabilities: capabilities.into(),
+        Ok(call_out::asked("NodeGetCapabilities", || {
+            Response::new(NodeGetCapabilitiesResponse {
+                capabilities: capabilities.into(),
+            })
         }))
     }
 
     /// Returns no topology: the kubelet would put it on the Node as labels. A `PersistentVolume` says by other labels
     /// which nodes can have its volume ([`crate::daemon::publish`]).
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse {
-            node_id: self.name.clone().ok_or(CsiError::NoNode)?,
-            // 0 is no limit.
-            max_volumes_per_node: self.max_volumes.map_or(0, |most| most.get().into()),
-            ..NodeGetInfoResponse::default()
-        }))
+        call_out::asked("NodeGetInfo", || {
+            Ok(Response::new(NodeGetInfoResponse {
+                node_id: self.name.clone().ok_or(CsiError::NoNode)?,
+                // 0 is no limit.
+                max_volumes_per_node: self.max_volumes.map_or(0, |most| most.get().into()),
+                ..NodeGetInfoResponse::default()
+            }))
+        })
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) enum CsiRequestError {
     #[error("the request has an access mode that CSI does not know: use one of a PersistentVolume's")]
     AccessMode,
     /// A directory for a device, or a file for a file system.
-    #[error("{0:?} is not where the kubelet has a volume of this volumeMode: nothing was done")]
+    #[error("{0:?} is not a path for a volume of this volumeMode: Mooring did nothing")]
     OtherAccess(String),
     /// A bad directory.
     #[error(transparent)]

@@ -9,6 +9,8 @@ use mooring_csi_proto::registration::{InfoRequest, PluginInfo, RegistrationStatu
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
+use crate::drivers::call_out;
+
 /// What the kubelet calls a CSI driver (`pkg/apis/pluginregistration/v1/constants.go`).
 const CSI_PLUGIN: &str = "CSIPlugin";
 
@@ -33,11 +35,13 @@ impl Registration {
 #[tonic::async_trait]
 impl registration_server::Registration for Registration {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(PluginInfo {
-            r#type: CSI_PLUGIN.to_owned(),
-            name: CSI_DRIVER.to_owned(),
-            endpoint: self.endpoint.clone(),
-            supported_versions: vec![VERSION.to_owned()],
+        Ok(call_out::asked("GetInfo", || {
+            Response::new(PluginInfo {
+                r#type: CSI_PLUGIN.to_owned(),
+                name: CSI_DRIVER.to_owned(),
+                endpoint: self.endpoint.clone(),
+                supported_versions: vec![VERSION.to_owned()],
+            })
         }))
     }
 
@@ -46,15 +50,17 @@ impl registration_server::Registration for Registration {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        if status.plugin_registered {
-            info!("the kubelet has registered CSI driver {CSI_DRIVER}");
-        } else {
-            warn!(
-                "the kubelet did not register CSI driver {CSI_DRIVER}, and tries again by itself: {}",
-                status.error
-            );
-        }
-        Ok(Response::new(RegistrationStatusResponse::default()))
+        Ok(call_out::asked("NotifyRegistrationStatus", || {
+            if status.plugin_registered {
+                info!("the kubelet has registered CSI driver {CSI_DRIVER}");
+            } else {
+                warn!(
+                    "the kubelet did not register CSI driver {CSI_DRIVER}, and tries again: {}",
+                    status.error
+                );
+            }
+            Response::new(RegistrationStatusResponse::default())
+        }))
     }
 }
 

@@ -11,7 +11,7 @@ pub enum FlexVolumeAnswer {
     Success,
     /// To `init`: what this driver can do.
     Init,
-    /// To `getvolumename`. The kubelet of today asks and then goes by the PV's name all the same.
+    /// To `getvolumename`. The kubelet of today asks and then uses the PV's name all the same.
     VolumeName(String),
     /// The kubelet does its own default instead, and never asks again for as long as it lives.
     NotSupported,

@@ -22,11 +22,9 @@ pub enum FlexVolumeCall {
         /// From the option `kubernetes.io/pvOrVolumeName`; empty if the kubelet gave none.
         name: String,
     },
-    /// Mount a volume.
     Mount(Box<FlexVolumeMountCall>),
     /// Unmount whatever is there.
     Unmount {
-        /// The volume's target.
         target: Target,
     },
     /// Let the file system grow.

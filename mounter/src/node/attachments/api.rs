@@ -41,8 +41,8 @@ impl ClusterAttachments {
         Some(Api::namespaced(self.as_node.clone()?, namespace))
     }
 
-    /// Says no more that this node's mounter notes which volumes it uses: it goes for good. What is noted stays, since
-    /// it may still be mounted.
+    /// Removes the annotation that this node's mounter notes which volumes it uses: the mounter goes for good. What is
+    /// noted stays, since it may still be mounted.
     pub async fn withdraw(&self) {
         match self.patched(json!({NODE_NOTES_ATTACHED: Value::Null})).await {
             Ok(_) => info!("removed annotation {NODE_NOTES_ATTACHED} from the node"),

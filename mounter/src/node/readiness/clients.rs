@@ -55,7 +55,7 @@ fn judge(client: &str, serving: &Serving, checks: &[Check], kernel: &NodeKernel)
     }
 }
 
-/// `None` if each line has one alternative that is there; else how to get the first one that is missing.
+/// `None` if each line has one alternative that exists; else how to get the first one that is missing.
 fn all_of(needs: Needs, has: impl Fn(&Need) -> ClientVerdict) -> ClientVerdict {
     needs.iter().try_for_each(|alternatives| {
         let verdicts: Vec<_> = alternatives.iter().map(&has).collect();

@@ -27,7 +27,7 @@ fn judge_root(found: &[Directories], given: &Path, has_pods: bool) -> Result<Str
     if let Some(first) = found.first() {
         return Err(format!(
             "the kubelet's root directory is {} and not {}, so no volume can be mounted: see that DaemonSet mounter \
-             has no env MOORING_KUBELET_ROOT, and delete this mounter's Pod: the next one finds it by itself",
+             has no env MOORING_KUBELET_ROOT, and delete this mounter's Pod: the next one finds it",
             first.root.display(),
             given.display(),
         ));
@@ -70,8 +70,8 @@ fn compare(found: &[Directories], given: &NodeArgs) -> Result<String, String> {
         );
     };
     Err(format!(
-        "the kubelet's plugin directory is {} and not {}: start the mounter without --plugin-dir, and it finds it by \
-         itself",
+        "the kubelet's plugin directory is {} and not {}: start the mounter without --plugin-dir, and it finds the \
+         directory",
         first.plugins.display(),
         plugins.display()
     ))

@@ -31,7 +31,7 @@ fn judge(folder: &Path) -> Result<String, String> {
         .map(str::trim)
     {
         Err(_) => return Ok("the node has no SELinux".to_owned()),
-        Ok("0") => return Ok("SELinux is permissive: it denies nobody a volume".to_owned()),
+        Ok("0") => return Ok("SELinux is permissive: it denies no access".to_owned()),
         Ok(_) => {}
     }
     let off: Vec<_> = SWITCHES.iter().filter(|(name, _)| is_off(folder, name)).collect();
@@ -45,8 +45,8 @@ fn judge(folder: &Path) -> Result<String, String> {
     let kinds: Vec<_> = off.iter().map(|(_, kind)| *kind).collect();
     let switches: Vec<_> = off.iter().map(|(name, _)| format!("{name}=1")).collect();
     Err(format!(
-        "SELinux is enforcing, and denies containers with its labels volumes by {} (Permission denied), though these \
-         are mounted: on the host, run setsebool -P {}; {labels}",
+        "SELinux is enforcing, and denies containers access to {} volumes (Permission denied), although they are \
+         mounted: on the host, run setsebool -P {}; {labels}",
         kinds.join(", "),
         switches.join(" ")
     ))
@@ -76,7 +76,7 @@ mod tests {
         file("booleans/virt_use_samba", "1 1");
         file("booleans/virt_sandbox_use_fusefs", "0 1");
         let words = judge(folder.path()).unwrap_err();
-        assert!(words.contains("volumes by NFS, FUSE "), "{words}");
+        assert!(words.contains("access to NFS, FUSE volumes"), "{words}");
         assert!(
             words.contains("setsebool -P virt_use_nfs=1 virt_sandbox_use_fusefs=1;"),
             "{words}"

@@ -20,7 +20,7 @@ pub(super) enum Fate {
     Missing,
 }
 
-/// What becomes of the Pod with this uid, by what the API says of the node's Pods.
+/// What happens to the Pod with this uid, according to the API.
 pub(super) fn fate(uid: &str, there: &[NodePod], now: Timestamp) -> Fate {
     // The API does not know the uid of a static Pod, even while it runs.
     if !uid.contains('-') {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooring_contract::volume::clients::RECORDS;
 use mooring_program::error::chain;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -21,12 +22,13 @@ const PERIOD: Duration = Duration::from_mins(1);
 /// Most mounts to ask at the same time: each takes a worker, which may hang for [`SILENCE`].
 const MOST: usize = 16;
 
-/// Types of the kernel's file systems that have a server.
-const TYPES: [&str; 7] = ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "lustre"];
+/// Types of the kernel's file systems that have a server, beside those of clients that have a record.
+const OTHER_TYPES: [&str; 2] = ["9p", "lustre"];
 
 /// Whether a mount is one of the kernel's own that has a server.
 fn is_network(entry: &MountEntry) -> bool {
-    TYPES.contains(&entry.fs_type.as_str())
+    let fs_type = entry.fs_type.as_str();
+    RECORDS.iter().any(|record| record.kernel_types.contains(&fs_type)) || OTHER_TYPES.contains(&fs_type)
 }
 
 /// A mount that is asked periodically.
@@ -106,7 +108,7 @@ impl Network {
         self.asked.contains_key(target)
     }
 
-    /// Those that did not answer when they were last asked, with the types of their file systems.
+    /// The volumes that did not answer the last question, with the types of their file systems.
     pub(super) fn silent(&self) -> impl Iterator<Item = (&Target, &str)> {
         let silent = self.asked.iter().filter(|(_, asked)| asked.silent);
         silent.map(|(target, asked)| (target, asked.fs_type.as_str()))

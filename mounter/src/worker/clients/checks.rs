@@ -12,7 +12,7 @@ use crate::worker::task::MountTask;
 pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountError> {
     if !source.starts_with('/') && sys.is_here(Path::new(source)) {
         let message = format!(
-            "option source={source:?} is the name of a file of the node: write its whole path if that is what is meant"
+            "option source={source:?} is the name of a file of the node: write its whole path if you mean that file"
         );
         return Err(MountError::BadOptions(message.into()));
     }

@@ -25,8 +25,8 @@ pub fn show(sys: &impl Sys, device: DeviceNumber, sole: bool, target: &Target) -
         // Each would have a cache of its own, and overwrite what the other has written.
         if sys.device_at(&target.of_pod(&uid))? != Some(device) {
             let message = format!(
-                "another Pod here has it as a device of its own ({}), and the two devices would not see each other's \
-                 writes: delete that Pod, and this one gets the volume by itself",
+                "another Pod on this node uses it as a device ({}), and two devices would not see each other's writes: \
+                 delete that Pod, and this one starts by itself",
                 place.display()
             );
             return Err(MountError::Node(message.into()));

@@ -68,7 +68,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         .and_then(|()| {
             let directory = sys.open_stage(&stage)?.ok_or_else(|| MountError::Failed {
                 attempted: format!("mount {} as {fs_type}", volume.source),
-                cause: "the host's mount ended with success, but nothing is mounted"
+                cause: "the host's mount exited with 0, but nothing is mounted: see the node's own log"
                     .to_owned()
                     .into(),
             })?;

@@ -80,7 +80,6 @@ impl ImageContent {
         }
     }
 
-    /// In words.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::FileSystem(file_system) => file_system.as_str(),

@@ -36,7 +36,7 @@ use crate::worker::task::MountTask;
 /// A pool with less space than this is full: a file system's own metadata takes more.
 const LEAST_SPACE: u64 = 1 << 20;
 
-/// The largest block of a file system that can be mounted here: less than that can't be had.
+/// The largest block of a file system that can be mounted here: the kernel has no smaller unit.
 const LARGEST_BLOCK: u64 = 1 << 16;
 
 /// Mounts an image file. Each step first checks whether it was done before.
@@ -205,8 +205,8 @@ fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<ImageContent>)
     MountError::Failed {
         attempted: format!("mount image file {name} as {wanted}"),
         cause: format!(
-            "it holds {found}, and what is not blank is never formatted: set the volume's fs-type to what the file \
-             holds, or make a new volume"
+            "it holds {found}, and a file that is not blank is never formatted: set the volume's fs-type to what the \
+             file holds, or make a new volume"
         )
         .into(),
     }

@@ -108,7 +108,7 @@ fn check_type<R: Remote>(volume: &Volume) -> Result<(), MountError> {
         return Ok(());
     }
     let message = format!(
-        "option fs-type={fs_type:?} makes no sense for client={}: leave it out",
+        "option fs-type={fs_type:?} does not apply to client={}: leave it out",
         R::NAMES[0]
     );
     Err(MountError::BadOptions(message.into()))

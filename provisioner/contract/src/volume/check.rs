@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::clients::{ClientRecord, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, record};
+use super::clients::{
+    ClientRecord, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, alternatives, record,
+};
 use super::{NodeAccess, Volume, check_kind, check_options, keys};
 
 /// Why a volume is refused; the message says what to do.
@@ -113,7 +115,7 @@ impl Volume {
     /// of a `//host/share` or a URL; the whole source where it has none of these.
     pub fn server(&self) -> &str {
         let source = self.source.as_str();
-        // Of a URL only what stands before the path: it has the host, and maybe a port.
+        // Only the part of a URL before the path: it has the host, and maybe a port.
         let source = match source.split_once("://") {
             Some((scheme, rest)) if !scheme.contains(['/', ':', '@']) => rest.split('/').next().unwrap_or(rest),
             _ => source,
@@ -121,7 +123,7 @@ impl Volume {
         if let Some(rest) = source.strip_prefix("//") {
             return rest.split('/').next().unwrap_or(rest);
         }
-        // What stands behind a path is a part of it, whatever it looks like.
+        // What follows a path is a part of it, whatever it looks like.
         let host = match source.split_once('@') {
             Some((user, rest)) if !user.contains(['/', ':']) => rest,
             _ => source,
@@ -209,14 +211,6 @@ static PATTERNS: LazyLock<HashMap<&'static str, Regex>> = LazyLock::new(|| {
 /// Whether a pattern of the clients' records matches. A text that no pattern can judge is refused.
 pub(super) fn matches(pattern: &'static str, text: &str) -> bool {
     PATTERNS.get(pattern).is_some_and(|regex| regex.is_match(text))
-}
-
-/// Words with commas and an "or" between them.
-pub(super) fn alternatives(words: &[&str]) -> String {
-    match words {
-        [.., last] if words.len() > 1 => format!("{} or {last}", words[..words.len() - 1].join(", ")),
-        _ => words.join(", "),
-    }
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub enum Service {
     Daemon,
     /// A file behind a loop device.
     Loop,
-    /// An error instead of waiting for ever, where a server is silent.
+    /// An error instead of endless waiting, where a server is silent.
     WatchServer,
     /// A device as a file of the volume's directory.
     ShowDevice,
@@ -110,11 +110,10 @@ pub enum Growth {
     AtNode,
 }
 
-/// All that is needed, each by one of its alternatives. The first of them is the easiest to come by, and is what a node
-/// without any is told.
+/// All that is needed, each by one of its alternatives. The first alternative is the easiest to provide: a node that
+/// has none is told to provide that one.
 pub type Needs = &'static [&'static [Need]];
 
-/// One client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientRecord {
     /// The client, and what its file system is called besides.
@@ -124,6 +123,8 @@ pub struct ClientRecord {
     pub fs_types: &'static [&'static str],
     /// Those that a tenant may name.
     pub tenant_fs_types: &'static [&'static str],
+    /// What the kernel calls its file systems that have a server: the mounter asks whether they answer.
+    pub kernel_types: &'static [&'static str],
     /// Its own options.
     pub options: &'static [OptionRule],
     /// What its client image needs, if that is one of Mooring's. What others need, they alone know.
@@ -220,6 +221,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS,
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -244,10 +246,11 @@ pub const RECORDS: &[ClientRecord] = &[
         names: &["pool"],
         source: Value {
             pattern: r"^$",
-            wanted: "makes no sense for the pool itself: leave it out",
+            wanted: "does not apply to the pool itself: leave it out",
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[],
         image_needs: &[],
         kernel_needs: &[&[Need::Pool]],
@@ -263,6 +266,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &["nfs", "nfs4"],
         tenant_fs_types: &[],
+        kernel_types: &["nfs", "nfs4"],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -284,6 +288,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &["smb", "smb3", "cifs"],
         tenant_fs_types: &[],
+        kernel_types: &["cifs", "smb3"],
         options: &[],
         image_needs: &[],
         kernel_needs: &[
@@ -305,6 +310,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[
             // What listens on another port may be somebody else's.
             option("port", Speaker::Image, r"^[0-9]{1,5}$", "a port's number"),
@@ -330,6 +336,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: &[],
         tenant_fs_types: &[],
         // What such a server says a volume is made of is obeyed by a privileged container.
+        kernel_types: &[],
         options: &[option(
             "backup-servers",
             Speaker::Image,
@@ -351,6 +358,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &["ceph"],
         options: &[
             CEPH_USER,
             // Another file system of the cluster is not what its source says.
@@ -383,6 +391,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[CEPH_USER, DRIVER, IO_TIMEOUT],
         image_needs: &[
             &[Need::Fuse, Need::Module("rbd")],
@@ -407,6 +416,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[INITIATOR, IO_TIMEOUT],
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
         kernel_needs: &[],
@@ -422,6 +432,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
+        kernel_types: &[],
         options: &[INITIATOR],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
@@ -438,6 +449,7 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: &[],
         tenant_fs_types: &[],
+        kernel_types: &[],
         options: &[
             option("region", Speaker::Tenant, r"^[A-Za-z0-9._-]+$", "a region's name"),
             option("path-style", Speaker::Tenant, r"^(yes|no)$", "yes or no"),
@@ -485,7 +497,15 @@ pub fn gives_devices(client: &str, fs_type: &str) -> bool {
 /// The clients that give devices, as words of a sentence.
 pub fn device_clients() -> String {
     let records = RECORDS.iter().filter(|record| record.gives_devices);
-    super::check::alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
+    alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
+}
+
+/// Words with commas and an "or" between them.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    match words {
+        [.., last] if words.len() > 1 => format!("{} or {last}", words[..words.len() - 1].join(", ")),
+        _ => words.join(", "),
+    }
 }
 
 #[cfg(test)]

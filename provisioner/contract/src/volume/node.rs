@@ -24,10 +24,8 @@ pub enum NodeAccess {
          can ask for that"
     )]
     FileOption(String),
-    /// A mount option takes a protection away, which only an administrator can ask for.
-    #[error(
-        "mount option {0:?} takes a protection away: only a StorageClass of the administrator's own can ask for that"
-    )]
+    /// A mount option removes a protection, which only an administrator can ask for.
+    #[error("mount option {0:?} removes a protection: only a StorageClass of the administrator's own can ask for that")]
     Unprotected(String),
     /// The source is a path or a device of the node.
     #[error(

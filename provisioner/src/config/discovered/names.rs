@@ -2,7 +2,7 @@
 //! object's name as it is, else the same with what can't be in one replaced, and a hash behind it.
 //!
 //! A name depends on nothing else that the image lists, so it stays the same whatever comes and goes. A plain name
-//! never ends like one with a hash, so the two kinds can't meet. What is there already keeps its name: it says itself
+//! never ends like one with a hash, so the two kinds can't meet. What exists already keeps its name: it says itself
 //! what it is the class of.
 
 use sha2::{Digest, Sha256};
@@ -16,7 +16,7 @@ pub const LONGEST: usize = 63;
 /// Hexadecimal digits of a hash.
 const DIGITS: usize = 10;
 
-/// The name of a class that is to be made; `None` if both that it could have are taken.
+/// The name of a new class; `None` if both possible names are taken.
 pub fn choose(prefix: &str, thing: &str, config: &ConfigRef, taken: impl Fn(&str) -> bool) -> Option<String> {
     let plain = plain(prefix, thing).filter(|name| !taken(name));
     plain.or_else(|| Some(hashed(prefix, thing, config)).filter(|name| !taken(name)))

@@ -349,7 +349,7 @@ fn one_default_at_most_and_never_beside_an_administrator_s() {
     world.turn(&[]);
     assert!(world.is_default("old-a") && !world.is_default("young-a"));
     assert_eq!(world.turn(&[]), [""; 0]);
-    // While it is not known what the older one has, its mark stands.
+    // While it is not known what the older one has, its mark stays.
     world.answers.remove(&ConfigRef::new("mooring", "old"));
     assert_eq!(world.turn(&[]), [""; 0]);
     world.answers("old", moved);
@@ -392,7 +392,7 @@ fn the_last_good_answer_of_a_config_map_that_is_there_is_kept() {
     assert_eq!(discoveries.all()[&reference], answer("u1"));
     assert!(!woken.has_changed().unwrap());
     discoveries.update(&configs("u2"), Listings::new());
-    assert!(discoveries.all().is_empty(), "made anew, it does not inherit");
+    assert!(discoveries.all().is_empty(), "created again, it does not inherit");
 }
 
 proptest! {

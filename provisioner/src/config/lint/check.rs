@@ -146,7 +146,7 @@ impl Checker<'_> {
         let field = |name: &str| metadata.and_then(|metadata| metadata.get(name)).and_then(Value::as_str);
         match field("name").map(object_name) {
             None => self.error("metadata", "name", "is missing: give the ConfigMap one"),
-            Some(Err(message)) => self.error("metadata", "name", &message),
+            Some(Err(error)) => self.error("metadata", "name", &error.to_string()),
             Some(Ok(_)) => {}
         }
         if label(object, labels::TYPE) != Some(labels::TYPE_PROVISIONER_CONFIG) {

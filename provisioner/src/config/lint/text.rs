@@ -45,14 +45,14 @@ pub fn documents(text: &str) -> Vec<Document> {
 pub struct MissingSpace {
     /// Line of the document, from 1.
     pub line: usize,
-    /// What stands before the colon.
+    /// The part before the colon.
     pub key: String,
-    /// What stands behind it.
+    /// The part after it.
     pub value: String,
 }
 
 /// The lines that lack the space after their colon, and the text with those spaces. `all` takes in doubtful ones, such
-/// as `portal:3260`, for a text that can't be read as it stands.
+/// as `portal:3260`, for a text that can't be parsed as written.
 pub fn with_spaces(text: &str, all: bool) -> (Vec<MissingSpace>, String) {
     let mut found = Vec::new();
     let mut repaired = String::new();
@@ -123,7 +123,7 @@ fn sibling_indent(above: &str, indent: usize) -> usize {
     }
 }
 
-/// The line, from 1, where a key of a mapping stands; within `section` (such as `data`) if that is there.
+/// The line, from 1, of a mapping's key; within `section` (such as `data`) if that exists.
 pub fn line_of(text: &str, section: &str, key: &str) -> Option<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let start = lines.iter().position(|line| is_key(line, section)).unwrap_or(0);
@@ -148,7 +148,7 @@ fn is_key(line: &str, key: &str) -> bool {
         })
 }
 
-/// The value of a key as it stands in the text, if it is plain and on the key's own line.
+/// The value of a key as written in the text, if it is plain and on the key's own line.
 pub fn plain_value<'a>(text: &'a str, section: &str, key: &str) -> Option<&'a str> {
     let line = text.lines().nth(line_of(text, section, key)? - 1)?;
     let value = line.split_once(':')?.1;

@@ -177,7 +177,12 @@ fn each_mistake_is_found_at_its_key_and_with_a_cure() {
         ("volume-source: nfs", "volume-source", BadValue, "flexVolume or csi"),
         ("backend-volume: /exports", "backend-volume", BadValue, "key=value"),
         ("backend-volume: source=x", "backend-volume", BadValue, "client=nfs"),
-        ("backup-volume: client=pool", "backup-volume", BadValue, "goes with it"),
+        (
+            "backup-volume: client=pool",
+            "backup-volume",
+            BadValue,
+            "is lost with it",
+        ),
         (
             "backup-volume: client=local,source=x",
             "backup-volume",

@@ -29,7 +29,7 @@ fn plan_of(configs: &[(ConfigRef, Entry)], classes: &[StorageClass]) -> super::P
     plan(&configs.iter().cloned().collect::<BTreeMap<_, _>>(), classes, &read)
 }
 
-/// The class as Mooring makes it, as it stands in the API.
+/// The class as Mooring makes it, as it is in the API.
 fn made(config: &(ConfigRef, Entry)) -> StorageClass {
     let plan = plan_of(std::slice::from_ref(config), &[]);
     let Some(ClassAction::Create(class)) = plan.actions.into_iter().next() else {
@@ -160,7 +160,7 @@ fn of_two_config_maps_the_older_has_the_class() {
             by: old.0.clone()
         }
     );
-    // When the older goes, the class passes to the younger; its parameters can't be changed, so it is made anew.
+    // When the older goes, the class passes to the younger; its parameters can't be changed, so it is created again.
     assert_eq!(kinds(&plan_of(&[young], &[made(&old)])), ["replace"]);
 }
 

@@ -1,4 +1,5 @@
-//! What is tried of `attach` and `detach`. The nodes are made up: the storage lets in and keeps out what it is told of.
+//! What is tried of `attach` and `detach`. The nodes are made up: the storage lets in and keeps out whatever it is
+//! told.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Attachment;
 
 use super::{Check, Kit, Passed, done, done_or_later, fault, must_fail};
-use crate::conform::error::CheckError;
+use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, NodeOfRun, Runs};
 use crate::run::outcome::Finish;
 use crate::volume::persistent_volume::Answered;
@@ -19,7 +20,7 @@ use crate::volume::persistent_volume::Answered;
 const FIRST: (&str, &str) = ("mooring-conform-1", "192.0.2.11");
 const SECOND: (&str, &str) = ("mooring-conform-2", "192.0.2.12");
 
-fn to<'m>(kind: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> Ask<'m> {
+fn to<'m>(operation: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> Ask<'m> {
     let (name, address) = node;
     Ask {
         node: Some(NodeOfRun {
@@ -30,7 +31,7 @@ fn to<'m>(kind: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool)
                 gone,
             },
         }),
-        ..Ask::on(kind, made)
+        ..Ask::on(operation, made)
     }
 }
 
@@ -84,7 +85,7 @@ impl<R: Runs> Kit<'_, R> {
     }
 
     /// A volume that the first node has.
-    async fn new_attached(&self) -> Result<MadeVolume, CheckError> {
+    async fn new_attached(&self) -> Result<MadeVolume, KitError> {
         let made = self.new_volume().await?;
         self.must_connect(&attach(&made, FIRST)).await?;
         Ok(made)

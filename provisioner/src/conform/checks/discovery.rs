@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures::future::FutureExt;
 use mooring_contract::discovered::Discovered;
 use mooring_contract::operation::Operation;
+use mooring_program::error::chain;
 
 use super::{Check, Kit, Passed, done, fault};
-use crate::conform::error::CheckError;
+use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, Runs};
 use crate::operation::discover;
 use crate::run::outcome::Finish;
@@ -38,7 +39,7 @@ impl<R: Runs> Kit<'_, R> {
     }
 
     /// What a discovery lists.
-    async fn discovered(&self, ask: &Ask<'_>) -> Result<Discovered, CheckError> {
+    async fn discovered(&self, ask: &Ask<'_>) -> Result<Discovered, KitError> {
         listed(&self.rig.run(ask).await?)
     }
 
@@ -78,9 +79,9 @@ impl<R: Runs> Kit<'_, R> {
                 continue;
             }
             let claim = self.rig.claim().await?;
-            let of_class = |kind| Ask {
+            let of_class = |operation| Ask {
                 parameters: class.parameters.clone(),
-                ..Ask::of(kind, &claim)
+                ..Ask::of(operation, &claim)
             };
             let made = self.made_by(&of_class(Operation::Provision)).await;
             let made = made.map_err(|error| of_listed(&class.name, error))?;
@@ -97,9 +98,9 @@ impl<R: Runs> Kit<'_, R> {
 }
 
 /// What a run has listed; an error if the controller would not take it.
-fn listed(finish: &Finish) -> Result<Discovered, CheckError> {
+fn listed(finish: &Finish) -> Result<Discovered, KitError> {
     done(finish)?;
-    discover::read(&finish.message).map_err(fault)
+    discover::read(&finish.message).map_err(|error| fault(chain(&error)))
 }
 
 /// Whether two runs listed the same classes, whatever is left in each.
@@ -121,9 +122,9 @@ fn same_list(first: &Discovered, second: &Discovered) -> Passed {
 }
 
 /// A fault of a class that was listed.
-fn of_listed(class: &str, error: CheckError) -> CheckError {
+fn of_listed(class: &str, error: KitError) -> KitError {
     match error {
-        CheckError::Image(text) => fault(format!("class {class:?} is listed, but {text}")),
-        rig @ CheckError::Rig(_) => rig,
+        KitError::Image(text) => fault(format!("class {class:?} is listed, but {text}")),
+        rig @ KitError::Rig(_) => rig,
     }
 }

@@ -8,7 +8,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::request::{Member, Snapshot};
 
 use super::{Check, Kit, Passed, must_fail};
-use crate::conform::error::CheckError;
+use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, Runs};
 use crate::volume::snapshot::name_in_group;
 
@@ -77,11 +77,11 @@ impl<R: Runs> Kit<'_, R> {
         }
     }
 
-    async fn new_pair(&self) -> Result<Pair, CheckError> {
+    async fn new_pair(&self) -> Result<Pair, KitError> {
         Ok([self.new_volume().await?, self.new_volume().await?])
     }
 
-    async fn new_group(&self) -> Result<Pair, CheckError> {
+    async fn new_group(&self) -> Result<Pair, KitError> {
         let pair = self.new_pair().await?;
         self.must_be_done(&Self::group_ask(Operation::SnapshotGroup, &pair))
             .await?;

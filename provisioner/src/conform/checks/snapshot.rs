@@ -9,7 +9,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::request::Snapshot;
 
 use super::{Check, Kit, Passed, must_fail, same};
-use crate::conform::error::CheckError;
+use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, Runs};
 use crate::volume::snapshot::Form;
 
@@ -109,7 +109,7 @@ impl<R: Runs> Kit<'_, R> {
         }
     }
 
-    async fn new_taken(&self, form: Form) -> Result<MadeVolume, CheckError> {
+    async fn new_taken(&self, form: Form) -> Result<MadeVolume, KitError> {
         let made = self.new_volume().await?;
         self.must_be_done(&Self::take(form, &made)).await?;
         Ok(made)

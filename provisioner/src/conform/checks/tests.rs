@@ -176,7 +176,7 @@ fn finish(outcome: Outcome, category: Category, message: &str) -> Finish {
     Finish {
         outcome,
         category,
-        words: message.to_owned(),
+        why: message.to_owned(),
         may_have_run: true,
         started: true,
         message: message.to_owned(),
@@ -224,7 +224,7 @@ impl Runs for Fake {
             config: &self.config,
             kube_api: "https://10.96.0.1:443",
         };
-        Ok(for_claim(ask.kind, ask.claim, None, ask.volume.clone(), around)?)
+        Ok(for_claim(ask.operation, ask.claim, None, ask.volume.clone(), around)?)
     }
 
     async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
@@ -235,7 +235,7 @@ impl Runs for Fake {
         if ask.beside.is_some() && self.is(Planted::GivesUpAtOnce) {
             return Ok(self.failed(Outcome::GiveUp, "another run is at it"));
         }
-        let lies = match ask.kind {
+        let lies = match ask.operation {
             Operation::Provision => Planted::ProvisionLiesWhenAway,
             _ => Planted::DeleteLiesWhenAway,
         };
@@ -243,7 +243,7 @@ impl Runs for Fake {
             return Ok(self.failed(Outcome::Retry, "no answer"));
         }
         let there = self.made.borrow().contains(&uid);
-        Ok(match ask.kind {
+        Ok(match ask.operation {
             Operation::Attach if !there && !self.is(Planted::AttachLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
@@ -319,7 +319,7 @@ impl Runs for Fake {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
             Operation::Snapshot | Operation::Backup => {
-                let twice = match ask.kind {
+                let twice = match ask.operation {
                     Operation::Backup => Planted::BackupFailsTwice,
                     _ => Planted::SnapshotFailsTwice,
                 };
@@ -422,7 +422,7 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::DiscoverChanges, "two runs listed different classes"),
         (Planted::DiscoverListsWhatItHasNot, "is listed, but"),
         (Planted::Silent, "said nothing"),
-        (Planted::Hangs, "give up by itself"),
+        (Planted::Hangs, "end before that"),
         (Planted::PrintsNothing, "no termination message"),
         (Planted::GivesOutTheNode, "refused"),
     ] {

@@ -16,6 +16,11 @@ pub struct ClassError {
 }
 
 impl ClassError {
+    /// What failed, and why, for people.
+    pub fn why(&self) -> String {
+        format!("{self}: {}", self.source)
+    }
+
     /// Bounded name for metrics.
     pub fn category(&self) -> &'static str {
         "storage-class"

@@ -20,7 +20,7 @@ pub type Uses = BTreeMap<String, usize>;
 
 /// Watches for as long as it is polled. Sends how often each of `classes` is used, whenever that may have changed, but
 /// nothing before everything has been listed.
-pub async fn follow(client: Client, classes: BTreeSet<String>, told: watch::Sender<Option<Uses>>) {
+pub async fn follow(client: Client, classes: BTreeSet<String>, uses: watch::Sender<Option<Uses>>) {
     let config = || Config::default().page_size(50);
     // Failed watches begin again with backoff; until then nothing is sent, so no class is given up.
     let mut volumes = watcher(Api::<PersistentVolume>::all(client.clone()), config())
@@ -49,7 +49,7 @@ pub async fn follow(client: Client, classes: BTreeSet<String>, told: watch::Send
         }
         if by_volume.is_synced() && by_claim.is_synced() {
             let counts = count(&classes, by_volume.values().chain(by_claim.values()));
-            told.send_if_modified(|last| {
+            uses.send_if_modified(|last| {
                 let changed = last.as_ref() != Some(&counts);
                 *last = Some(counts);
                 changed
@@ -58,7 +58,7 @@ pub async fn follow(client: Client, classes: BTreeSet<String>, told: watch::Send
     }
 }
 
-/// The class of a claim, by its field or by the annotation that stood before it.
+/// The class of a claim, by its field or by the older annotation.
 fn class_of(claim: PersistentVolumeClaim) -> Option<String> {
     let old = claim
         .annotations()

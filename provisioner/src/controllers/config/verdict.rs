@@ -100,7 +100,7 @@ fn meta(map: Option<&BTreeMap<String, String>>, key: &str) -> Option<String> {
 }
 
 impl Verdict {
-    /// The problems that keep the ConfigMap, as it stands, from being in force.
+    /// The problems that keep this version of the ConfigMap from being in force.
     pub fn errors(&self) -> impl Iterator<Item = &ConfigProblem> {
         self.entry
             .problems
@@ -122,10 +122,11 @@ impl Verdict {
                     None => String::new(),
                     Some(Claim::Kept(class)) => format!("; storage class {class}"),
                     Some(Claim::Own(class)) => {
-                        format!("; storage class {class} was there already and is left as it is")
+                        format!("; storage class {class} existed already, and Mooring leaves it unchanged")
                     }
                     Some(Claim::Foreign { class, provisioner }) => format!(
-                        "; storage class {class} is {provisioner}'s and is left as it is: use another name in label {}",
+                        "; storage class {class} is {provisioner}'s, and Mooring leaves it unchanged: use another name \
+                         in label {}",
                         labels::STORAGE_CLASS
                     ),
                     Some(Claim::Failed { why, .. }) => format!("; {why}"),
@@ -162,7 +163,7 @@ fn discovered(shown: &Shown) -> String {
     }
     if !shown.nameless.is_empty() {
         parts.push(format!(
-            "; without a class, since others have both names that it could have: {}; delete or rename those",
+            "; no class for {}, since other classes have both names that it could have: delete those classes",
             list(&shown.nameless)
         ));
     }

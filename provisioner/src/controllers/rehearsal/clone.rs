@@ -50,7 +50,7 @@ impl Copying {
     }
 }
 
-/// A stage with a bound claim, and another that is to be a copy of it.
+/// A stage with a bound claim, and another one that copies it.
 struct Stage {
     theatre: Theatre,
     copying: Copying,
@@ -113,7 +113,7 @@ impl Stage {
     }
 
     async fn turn(&mut self) {
-        // What was killed has begun anew.
+        // What was killed has started again.
         several_at_once(&mut self.theatre.shared);
         self.theatre.turn_of_controllers().await;
         self.kubelet();

@@ -17,7 +17,7 @@ use crate::cache::store::Cache;
 use crate::config::trust::Trust;
 use crate::controllers::config::ConfigLoop;
 use crate::controllers::config::usage::Uses;
-use crate::controllers::discover::{Told, look};
+use crate::controllers::discover::{Reported, look};
 use crate::run::Run;
 
 const SCRIPT: Script = Script {
@@ -34,7 +34,7 @@ struct Stage {
     api: FakeApi,
     shared: Shared,
     state: ConfigLoop,
-    told: Told,
+    reported: Reported,
     uses: Arc<watch::Sender<Option<Uses>>>,
     /// What the image prints, and its exit code.
     prints: (i32, String),
@@ -59,7 +59,7 @@ impl Stage {
             state: state(&shared, &uses),
             api,
             shared,
-            told: Told::default(),
+            reported: Reported::default(),
             uses,
             prints: (0, String::new()),
             runs: 0,
@@ -97,7 +97,7 @@ impl Stage {
         if std::mem::take(&mut self.api.lock().tripped) {
             self.shared = shared(&self.api, SCRIPT);
             self.state = state(&self.shared, &self.uses);
-            self.told = Told::default();
+            self.reported = Reported::default();
         }
     }
 
@@ -111,7 +111,7 @@ impl Stage {
         self.restarted_if_killed();
         self.watch();
         if self.shared.context.configs.is_synced() {
-            Box::pin(look(&self.shared, &mut self.told)).await;
+            Box::pin(look(&self.shared, &mut self.reported)).await;
         }
         self.restarted_if_killed();
         self.kubelet();

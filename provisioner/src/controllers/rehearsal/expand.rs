@@ -1,4 +1,4 @@
-//! The growth of a claim that stands, rehearsed like the rest of its life: it ends with the size that was asked for on
+//! The growth of an existing claim, rehearsed like the rest of its life: it ends with the size that was asked for on
 //! the storage, in the PV and in the claim, and never are two things run on one volume at once.
 
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 //! The life of a group of snapshots, and of a claim that is made of one of them, rehearsed like that of a snapshot. It
-//! ends with all of its snapshots on the storage for a content that stands, and none for one that is gone; and neither
+//! ends with all of its snapshots on the storage for a content that exists, and none for one that is gone; and neither
 //! a volume is deleted while its snapshot is taken, nor a group while a volume is made of one of its snapshots.
 
 use std::sync::Arc;
@@ -338,7 +338,7 @@ impl Stage {
     }
 
     /// Plays until nothing changes any more. Calls go wrong from the turn before something is deleted: until then it is
-    /// a group that stands, which is rehearsed too.
+    /// a group that exists, which is rehearsed too.
     async fn play(&mut self, fault: Option<(usize, Fault)>) {
         let mut quiet = 0;
         let deleted_after = self.taking.deleted_after.or(self.taking.source_deleted_after);

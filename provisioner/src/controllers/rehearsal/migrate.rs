@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use super::fake_api::{FakeApi, Fault, key_of};
 use super::{Offers, PV, Script, Theatre, UID};
 use crate::config::VolumeSourceKind::{self, Csi, FlexVolume};
-use crate::migrate::cluster::{Cluster, Target};
+use crate::migrate::cluster::{MoveCluster, MoveTarget};
 use crate::migrate::drive::{Moved, step};
 use crate::migrate::plan::{Goal, Standing};
 use crate::migrate::record::ClaimKey;
 
 const CLAIM: &str = "default/data";
 
-fn target() -> Target {
-    Target {
+fn target() -> MoveTarget {
+    MoveTarget {
         claim: ClaimKey {
             namespace: "default".into(),
             name: "data".into(),
@@ -25,10 +25,10 @@ fn target() -> Target {
     }
 }
 
-fn to(door: Option<VolumeSourceKind>) -> Goal {
+fn to(source: Option<VolumeSourceKind>) -> Goal {
     Goal {
-        to: door,
-        may_hold: door.is_some(),
+        to: source,
+        may_hold: source.is_some(),
     }
 }
 
@@ -67,7 +67,7 @@ impl Binder {
     }
 }
 
-/// A claim with its volume by FlexVolume, and a Pod's uid that never matters.
+/// A claim with its volume with FlexVolume, and a Pod's uid that never matters.
 async fn stage() -> (Theatre, Binder) {
     let mut theatre = Theatre::open(Script {
         image_makes_pv: false,
@@ -95,7 +95,7 @@ fn put_pod(api: &FakeApi, change: impl FnOnce(&mut Value)) {
 
 /// Goes on for so many steps at most, as a run that is killed after them, and tells where it ended.
 async fn steps(theatre: &mut Theatre, binder: &mut Binder, goal: Goal, most: usize) -> Option<Standing> {
-    let cluster = Cluster::new(theatre.api.client(), "mooring");
+    let cluster = MoveCluster::new(theatre.api.client(), "mooring");
     for _ in 0..most {
         let done = step(&cluster, &target(), goal, &BTreeSet::new()).await;
         // Whatever it did to the API, nobody else may do anything about it.
@@ -145,10 +145,10 @@ fn check(theatre: &Theatre, by: &str, what: &str) {
 async fn a_volume_moves_there_and_back_with_seven_writes_each() {
     let (mut theatre, mut binder) = stage().await;
     let before = theatre.api.lock().get("volumes", &format!("/{PV}")).unwrap();
-    for (door, by) in [(Csi, "csi"), (FlexVolume, "flexVolume")] {
+    for (source, by) in [(Csi, "csi"), (FlexVolume, "flexVolume")] {
         let writes = theatre.api.lock().log.len();
         assert_eq!(
-            steps(&mut theatre, &mut binder, to(Some(door)), 40).await,
+            steps(&mut theatre, &mut binder, to(Some(source)), 40).await,
             Some(Standing::There)
         );
         check(&theatre, by, by);
@@ -174,7 +174,7 @@ async fn a_move_ends_well_whatever_fails_and_whenever_it_is_cut_off() {
             let (theatre, mut binder) = stage().await;
             theatre.api.fail(nth, fault);
             let goal = to(Some(Csi));
-            let cluster = Cluster::new(theatre.api.client(), "mooring");
+            let cluster = MoveCluster::new(theatre.api.client(), "mooring");
             let mut at = None;
             for _ in 0..60 {
                 let done = step(&cluster, &target(), goal, &BTreeSet::new()).await;
@@ -203,7 +203,7 @@ async fn a_move_that_is_cut_off_is_taken_up_or_back_from_anywhere() {
             let ended = steps(&mut theatre, &mut binder, to(Some(Csi)), most).await;
             let by = source(&theatre.api);
             let standing = steps(&mut theatre, &mut binder, to(end), 40).await;
-            assert!(standing.is_some(), "cut off after {most}: it goes on for ever");
+            assert!(standing.is_some(), "cut off after {most}: it never ends");
             let what = format!("cut off after {most}, then to {end:?}");
             match end {
                 Some(Csi) => check(&theatre, "csi", &what),
@@ -227,7 +227,7 @@ async fn a_claim_that_is_deleted_within_a_move_ends_with_nothing_once_that_is_ov
             for _ in 0..4 {
                 theatre.turn().await;
             }
-            let cluster = Cluster::new(theatre.api.client(), "mooring");
+            let cluster = MoveCluster::new(theatre.api.client(), "mooring");
             let begun = !theatre.api.lock().all("configmaps").is_empty();
             assert!(!begun || theatre.storage.len() == 1 || theatre.api.lock().get("claims", CLAIM).is_none());
             for _ in 0..60 {

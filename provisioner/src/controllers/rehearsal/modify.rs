@@ -1,5 +1,5 @@
-//! The modification of a claim that stands, rehearsed like its growth: it ends with the attributes that were asked for
-//! on the storage, in the PV and in the claim, and never are two things run on one volume at once.
+//! The modification of an existing claim, rehearsed like its growth: it ends with the attributes that were asked for on
+//! the storage, in the PV and in the claim, and never are two things run on one volume at once.
 
 use serde_json::{Value, json};
 

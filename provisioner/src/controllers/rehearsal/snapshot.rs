@@ -1,5 +1,5 @@
 //! The life of a snapshot or a backup, and of a claim that is made of it, rehearsed like that of a claim, with
-//! everything deleted at every moment. It ends with one snapshot on the storage for a content that stands and none for
+//! everything deleted at every moment. It ends with one snapshot on the storage for a content that exists and none for
 //! one that is gone; and neither a volume is deleted while its snapshot is taken, nor a snapshot while a volume is made
 //! of it.
 

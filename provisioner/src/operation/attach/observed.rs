@@ -20,9 +20,7 @@ pub struct ObservedAttachment<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// The run that attaches it.
     pub attach_run: Option<&'a Run>,
-    /// The run that detaches it.
     pub detach_run: Option<&'a Run>,
     /// Nodes with Pods that use it, the one that has waited longest first. None of a volume that is not bound.
     pub wanted: &'a [String],
@@ -42,7 +40,7 @@ pub struct ObservedNode {
     pub there: Option<NodeFacts>,
 }
 
-/// What matters of a Node that is there.
+/// The facts about an existing Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     pub uid: String,
@@ -58,7 +56,6 @@ pub struct NodeFacts {
 /// What has to be known before anything can be decided: a node, read from the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
-    /// Its name.
     pub node: String,
 }
 
@@ -74,7 +71,7 @@ impl ObservedNode {
         !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use || !node.notes)
     }
 
-    /// Its addresses; none of one that is not there.
+    /// Its addresses; none if the Node does not exist.
     pub fn addresses(&self) -> Vec<String> {
         self.there
             .as_ref()

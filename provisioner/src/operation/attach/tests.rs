@@ -151,7 +151,7 @@ impl World {
 
     fn noted(&mut self) -> Record {
         match self.plan() {
-            Decision::Note(record) => *record,
+            Decision::Record(record) => *record,
             other => panic!("{other:?}"),
         }
     }
@@ -199,7 +199,7 @@ fn a_volume_stays_where_it_is_used() {
     // Another node waits, and is told for what.
     let told = World::held(&["b", "a"]).told();
     assert!(
-        told.contains("node b waits") && told.contains("which node a has"),
+        told.contains("node b waits") && told.contains("which is attached to node a"),
         "{told}"
     );
     // Its Pod was deleted by force: the node's mounter has the last word.
@@ -225,7 +225,10 @@ fn a_volume_that_no_pod_uses_is_detached_before_another_node_gets_it() {
         assert_eq!(noted.initiator, INITIATOR_A);
         world.record = Some(noted);
         let start = world.start();
-        assert_eq!((start.run.kind, start.intent), (Operation::Detach, Intent::Recorded));
+        assert_eq!(
+            (start.run.operation, start.intent),
+            (Operation::Detach, Intent::Recorded)
+        );
         assert_eq!(start.request.node_name, "a");
         assert_eq!(world.looked.len(), 1, "after the record was there");
     }
@@ -245,7 +248,7 @@ fn a_node_that_is_gone_is_fenced_before_another_gets_the_volume() {
         world.nodes = nodes;
         world.record = Some(world.noted());
         let start = world.start();
-        assert_eq!(start.run.kind, Operation::Detach);
+        assert_eq!(start.run.operation, Operation::Detach);
         let attachment = start.request.attachment.unwrap();
         assert!(attachment.gone);
         // What the storage knows it by outlives its Node.
@@ -272,7 +275,10 @@ fn that_a_node_is_gone_ends_the_waiting_of_a_detachment() {
 fn a_volume_that_is_wanted_again_is_attached_again_however_far_its_detaching_came() {
     let mut world = World::open("detach", &["a", "b"]);
     let start = world.start();
-    assert_eq!((start.run.kind, start.record.node.as_str()), (Operation::Attach, "a"));
+    assert_eq!(
+        (start.run.operation, start.record.node.as_str()),
+        (Operation::Attach, "a")
+    );
     // Not while a run may still detach it.
     world.detach_run = Some(run("detach", 1, 10, &running()));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
@@ -317,7 +323,7 @@ fn the_answer_of_an_image_goes_to_the_node_that_it_was_asked_for() {
     world.attach_run = Some(run("attach", 1, 10, &ended(0, "")));
     assert!(matches!(world.plan(), Decision::Own(ForVolume::Attached(_))));
     world.attach_run = Some(run("attach", 1, 10, &ended(0, "attached!")));
-    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains("no JSON object")));
+    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains("not a JSON object")));
 }
 
 #[test]
@@ -421,7 +427,7 @@ fn what_a_run_did_that_was_begun_late_is_undone() {
     assert_eq!((noted.operation, noted.node.as_str()), (Operation::Detach, "b"));
     held.attach_run = None;
     held.record = Some(noted);
-    assert_eq!(held.start().run.kind, Operation::Detach);
+    assert_eq!(held.start().run.operation, Operation::Detach);
     // It was taken from the node that has it.
     let mut held = World::held(&["a"]);
     held.detach_run = Some(late("detach", "a"));

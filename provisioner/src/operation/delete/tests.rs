@@ -1,4 +1,4 @@
-//! Every branch of the plans for what is to be deleted.
+//! Every branch of the plans for deletions.
 
 use std::sync::Arc;
 
@@ -39,7 +39,9 @@ fn nothing_of_ours_is_nothing_to_undo() {
 fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
     let mut world = undoing(&json!({}));
     world.provision_run = Some(run("provision", 1, 10, &no_image()));
-    let Decision::Note(noted) = world.plan() else { panic!() };
+    let Decision::Record(noted) = world.plan() else {
+        panic!()
+    };
     assert!(noted.cancelled);
     world.record = Some(*noted);
     let Decision::Stop(stop) = world.plan() else { panic!() };
@@ -53,7 +55,7 @@ fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
     assert!(undone.next.is_none() && undone.volumes.is_empty());
     // It ran after all.
     world.provision_run = Some(run("provision", 1, 10, &running()));
-    assert!(matches!(world.plan(), Decision::Note(noted) if !noted.cancelled));
+    assert!(matches!(world.plan(), Decision::Record(noted) if !noted.cancelled));
 }
 
 #[test]
@@ -67,7 +69,9 @@ fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
     // The kubelet says how it ended.
     let end = leaving(run("provision", 1, 10, &never_made()));
     world.provision_run = Some(end.clone());
-    let Decision::Note(noted) = world.plan() else { panic!() };
+    let Decision::Record(noted) = world.plan() else {
+        panic!()
+    };
     assert!(noted.cancelled);
     let undecided = world.record.replace(*noted);
     assert!(matches!(world.plan(), Decision::Wait { .. }));
@@ -134,7 +138,7 @@ fn between_attempts_that_never_ran_a_claim_is_let_go_at_once() {
     );
     world.provision_run = Some(run("provision", 2, 10, &no_image()));
     assert!(
-        matches!(world.plan(), Decision::Note(noted) if noted.cancelled),
+        matches!(world.plan(), Decision::Record(noted) if noted.cancelled),
         "the second is in its way"
     );
 }
@@ -164,7 +168,7 @@ fn a_deletion_waits_for_what_it_names() {
     // It must be known where to delete before the Pod that tells goes.
     let mut world = undoing(&json!({})).with_config(&[("backend-volume", "client=pool")]);
     world.provision_run = Some(run("provision", 1, 10, &running()));
-    assert!(matches!(world.plan(), Decision::Note(noted) if noted.node == "node-a"));
+    assert!(matches!(world.plan(), Decision::Record(noted) if noted.node == "node-a"));
 }
 
 #[test]
@@ -492,7 +496,7 @@ fn a_volume_that_lived_on_a_node_goes_with_it() {
 }
 
 #[test]
-fn another_mooring_s_volume_is_spoken_of_only_when_it_is_forsaken() {
+fn another_mooring_s_volume_is_reported_only_when_it_is_forsaken() {
     let mut world = Released::new();
     world.config = Err(NoConfig::Elsewhere {
         is_at_work: true,

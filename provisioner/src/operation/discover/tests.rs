@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{ObservedDiscovery, plan, read, request, result};
 use crate::config::ProvisionerConfig;
-use crate::operation::decision::{Decision, Intent};
+use crate::operation::decision::{Intent, RunDecision};
 use crate::operation::observed::Limits;
 use crate::operation::tests::{ago, config, ended, leaving, no_image, now, run, running};
 use crate::run::Run;
@@ -43,9 +43,9 @@ fn decide(config: &Arc<ProvisionerConfig>, run: Option<&Run>) -> (&'static str, 
         limits: &Limits::default(),
     };
     match plan(&seen, now()) {
-        Decision::Rest => ("rest", None),
-        Decision::Wait { after, .. } => ("wait", after),
-        Decision::Start(start) => {
+        RunDecision::Rest => ("rest", None),
+        RunDecision::Wait { after, .. } => ("wait", after),
+        RunDecision::Start(start) => {
             assert_eq!(start.intent, Intent::Configured);
             assert_eq!(
                 start.owner,
@@ -55,9 +55,8 @@ fn decide(config: &Arc<ProvisionerConfig>, run: Option<&Run>) -> (&'static str, 
             assert_eq!(start.request.storage_class, "silver");
             ("start", None)
         }
-        Decision::Supply { after, .. } => ("supply", after),
-        Decision::Stop(_) => ("stop", None),
-        other => panic!("{other:?}"),
+        RunDecision::Supply { after, .. } => ("supply", after),
+        RunDecision::Remove(_) => ("stop", None),
     }
 }
 
@@ -143,6 +142,7 @@ fn what_can_be_no_class_is_a_failure() {
     ] {
         let message = class(change);
         let error = read(&message).unwrap_err();
+        let error = mooring_program::error::chain(&error);
         assert!(error.contains(says), "{error}");
         let failure = result(&ran(&config, 1, ended(0, &message))).unwrap().unwrap_err();
         assert_eq!(failure.category.as_str(), "refused");

@@ -64,7 +64,7 @@ pub(super) fn has(claim: &PersistentVolumeClaim) -> Option<u64> {
     storage(claim.status.as_ref()?.capacity.as_ref())
 }
 
-/// What the last expansion was to make of it.
+/// The size that the last expansion was to reach.
 pub(super) fn allocated(claim: &PersistentVolumeClaim) -> Option<u64> {
     storage(claim.status.as_ref()?.allocated_resources.as_ref())
 }

@@ -1,4 +1,4 @@
-//! Every branch of the plan for a claim that stands.
+//! Every branch of the plan for an existing claim.
 
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn word(decision: &ClaimDecision) -> String {
             after.map_or_else(String::new, |after| format!(" {}", after.as_secs())),
             say.as_ref().map_or_else(String::new, |say| format!(" {}", say.reason))
         ),
-        Decision::Note(record) => format!("note {}", record.node),
+        Decision::Record(record) => format!("note {}", record.node),
         Decision::Fail(failed) => format!("fail {} {}", failed.category.as_str(), failed.record.attempt),
         Decision::Stop(_) => "stop".into(),
         Decision::Tidy(runs) => format!("tidy {}", runs.len()),
@@ -475,7 +475,7 @@ fn a_pod_on_a_lost_node_is_ended_and_then_waited_for() {
 }
 
 #[test]
-fn an_image_that_is_not_there_is_spoken_of_at_once() {
+fn an_image_that_does_not_exist_is_reported_at_once() {
     let mut world = World::with_record(&json!({}));
     world.provision_run = Some(run("provision", 1, 1, &no_image()));
     let Decision::Wait { say: Some(say), .. } = world.plan() else {
@@ -507,7 +507,7 @@ fn a_pod_that_somebody_took_away_is_a_failed_attempt() {
 }
 
 #[test]
-fn what_another_mooring_may_serve_is_not_spoken_of_in_haste() {
+fn a_claim_that_another_mooring_may_serve_is_not_reported_in_haste() {
     // However old the claim is: it may have waited for its Pod until now.
     let mut world = World::new();
     world.claim["metadata"]["creationTimestamp"] = json!(ago(1000));

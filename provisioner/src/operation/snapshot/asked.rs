@@ -6,14 +6,16 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use mooring_contract::request::{Member, Request, Snapshot};
 
-use super::{SnapshotRefusal, group};
+use super::group::{self, SnapshotTarget};
+use super::refusal::SnapshotRefusal;
 use crate::config::ProvisionerConfig;
 use crate::operation::observed::{ObservedSnapshot, ObservedTarget, Surroundings};
 use crate::operation::parameters::parameters_of;
 use crate::operation::record::is_busy;
 use crate::operation::request;
+use crate::volume::content_view::name_for;
 use crate::volume::persistent_volume::{self, is_ours};
-use crate::volume::snapshot::{DeletionPolicy, Form, Handle, name_for};
+use crate::volume::snapshot::{DeletionPolicy, Form, Handle};
 use crate::volume::topology::Node;
 
 /// What the image is asked, and the only node where it can do that.
@@ -24,14 +26,7 @@ pub(super) struct Asked {
     pub(super) handle: Handle,
 }
 
-/// A volume of which a snapshot can be taken, and what made it.
-pub(super) struct Target<'a> {
-    pub(super) handle: &'a str,
-    pub(super) volume: &'a PersistentVolume,
-    pub(super) made_by: Request,
-}
-
-/// What the image is asked to take; `None` if there is no ConfigMap to go by.
+/// What the image is asked to take; `None` if there is no ConfigMap.
 pub(super) fn asked(
     seen: &ObservedSnapshot<'_>,
     config: Option<&Arc<ProvisionerConfig>>,
@@ -91,10 +86,10 @@ fn usable(target: &ObservedTarget) -> Result<Usable<'_>, SnapshotRefusal> {
     Ok((&target.handle, volume, claim))
 }
 
-fn known((handle, volume, claim): Usable<'_>) -> Result<Target<'_>, SnapshotRefusal> {
+fn known((handle, volume, claim): Usable<'_>) -> Result<SnapshotTarget<'_>, SnapshotRefusal> {
     let made_by = request::made_by(volume, claim.metadata.uid.as_deref().unwrap_or_default());
     let made_by = made_by.ok_or_else(|| SnapshotRefusal::Unknown(volume.name_any()))?;
-    Ok(Target {
+    Ok(SnapshotTarget {
         handle,
         volume,
         made_by,
@@ -130,8 +125,8 @@ fn check_offered(seen: &ObservedSnapshot<'_>, config: &ProvisionerConfig) -> Res
     Ok(())
 }
 
-fn of_volume(seen: &ObservedSnapshot<'_>, target: &Target<'_>, config: &ProvisionerConfig) -> Request {
-    let Target { volume, made_by, .. } = target;
+fn of_volume(seen: &ObservedSnapshot<'_>, target: &SnapshotTarget<'_>, config: &ProvisionerConfig) -> Request {
+    let SnapshotTarget { volume, made_by, .. } = target;
     let size = persistent_volume::size(volume).unwrap_or(made_by.size);
     let options = persistent_volume::options(volume);
     let request = request::remembered(seen.form.take(), made_by.clone(), options, around(seen, config));

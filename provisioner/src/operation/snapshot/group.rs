@@ -1,5 +1,6 @@
-//! What differs where the snapshots of several volumes are taken at once: one run is told of all of them.
+//! What differs where one run takes the snapshots of several volumes at once.
 
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use mooring_contract::names::annotations;
@@ -7,8 +8,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::request::{Member, Request, Snapshot};
 use serde_json::{Value, json};
 
-use super::SnapshotRefusal;
-use super::asked::Target;
+use super::refusal::SnapshotRefusal;
 use crate::config::ProvisionerConfig;
 use crate::operation::observed::{ObservedSnapshot, Surroundings};
 use crate::operation::request;
@@ -16,10 +16,17 @@ use crate::volume::content_view::ContentView;
 use crate::volume::persistent_volume;
 use crate::volume::snapshot::{Handle, HandleError, name_in_group};
 
+/// A volume of which a snapshot can be taken, and what made it.
+pub(super) struct SnapshotTarget<'a> {
+    pub(super) handle: &'a str,
+    pub(super) volume: &'a PersistentVolume,
+    pub(super) made_by: Request,
+}
+
 /// Refuses what no one run of one image can do.
-pub(super) fn check(targets: &[Target<'_>], config: &ProvisionerConfig) -> Result<(), SnapshotRefusal> {
+pub(super) fn check(targets: &[SnapshotTarget<'_>], config: &ProvisionerConfig) -> Result<(), SnapshotRefusal> {
     let serves = config.reference.to_string();
-    for Target { volume, .. } in targets {
+    for SnapshotTarget { volume, .. } in targets {
         let made_by = volume.annotations().get(annotations::CONFIG);
         if let Some(made_by) = made_by.filter(|made_by| **made_by != serves) {
             return Err(SnapshotRefusal::OtherConfig {
@@ -43,12 +50,12 @@ pub(super) fn check(targets: &[Target<'_>], config: &ProvisionerConfig) -> Resul
     }
 }
 
-/// What the image is told of each volume.
-pub(super) fn members(targets: &[Target<'_>], group: &str, config: &ProvisionerConfig) -> Vec<Member> {
+/// What the image gets about each volume.
+pub(super) fn members(targets: &[SnapshotTarget<'_>], group: &str, config: &ProvisionerConfig) -> Vec<Member> {
     // What all of them share is among the properties.
     let own = |(key, value): &(&String, &String)| config.pass_through.get(*key) != Some(*value);
-    let member = |target: &Target<'_>| {
-        let Target {
+    let member = |target: &SnapshotTarget<'_>| {
+        let SnapshotTarget {
             handle,
             volume,
             made_by,

@@ -47,8 +47,8 @@ pub enum SnapshotRefusal {
     OtherNode(String, String),
     /// A group is nothing that a backup could be made of.
     #[error(
-        "VolumeGroupSnapshotClass {0:?} has parameter {key}, and groups can't be backed up: make the class anew \
-         without it, and back the volumes up one by one",
+        "VolumeGroupSnapshotClass {0:?} has parameter {key}, and groups can't be backed up: create the class again \
+         without it, and back up the volumes one by one",
         key = parameters::BACKUP
     )]
     GroupBackup(String),

@@ -111,7 +111,7 @@ impl World {
             json!("yes");
     }
 
-    /// Says in the class whether a backup is to be taken.
+    /// Says in the class whether to take a backup.
     fn backed_up(&mut self, said: &str) {
         let parameters = self.class.get_or_insert_default().parameters.get_or_insert_default();
         parameters.insert("mooring.dev/backup".to_owned(), said.to_owned());
@@ -138,7 +138,7 @@ fn the_image_is_told_of_what_to_take_it_under_which_name() {
         panic!()
     };
     assert_eq!(
-        (start.run.kind, start.record.operation),
+        (start.run.operation, start.record.operation),
         (Operation::Snapshot, Operation::Snapshot)
     );
     assert_eq!(start.record.source, "admin/custom-isci-provisioner/snapshot-v1");
@@ -156,7 +156,7 @@ fn the_image_is_told_of_what_to_take_it_under_which_name() {
 type Change = Box<dyn Fn(&mut World)>;
 
 #[test]
-fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
+fn a_snapshot_that_can_t_be_taken_yet_waits_and_one_that_never_can_is_refused_in_event_and_status() {
     let table: Vec<(&str, &str, Change)> = vec![
         (
             reasons::SNAPSHOT_FAILED,
@@ -195,12 +195,12 @@ fn what_can_t_be_taken_is_waited_for_or_refused_in_words_and_in_the_status() {
         ),
         (
             reasons::SNAPSHOT_FAILED,
-            "is no handle of a snapshot",
+            "is not the handle of a snapshot",
             Box::new(|world| world.content["spec"]["source"] = json!({"snapshotHandle": "../x"})),
         ),
         (
             reasons::SNAPSHOT_FAILED,
-            "make the class anew with \"true\" or \"false\"",
+            "create the class again with \"true\" or \"false\"",
             Box::new(|world| world.backed_up("yes")),
         ),
         (
@@ -253,7 +253,7 @@ fn a_snapshot_that_an_administrator_has_named_is_ready_without_a_run() {
     world.config = Ok(serving(&[ALL, ("backend-volume", "client=pool")]));
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
-        (start.run.kind, start.node.as_deref()),
+        (start.run.operation, start.node.as_deref()),
         (Operation::DeleteSnapshot, Some("node-a"))
     );
     assert_eq!(start.request.snapshot.unwrap().name, "old");
@@ -276,7 +276,7 @@ fn what_is_half_made_goes_whatever_the_policy_and_what_never_ran_needs_no_image(
         assert_eq!(word(&world.plan()), "start delete-snapshot-s1", "{policy}");
 
         world.snapshot_run = Some(run("snapshot", 1, 10, &no_image()));
-        let Decision::Note(noted) = world.plan() else {
+        let Decision::Record(noted) = world.plan() else {
             panic!("{policy}")
         };
         assert!(noted.cancelled);
@@ -322,7 +322,7 @@ fn a_class_of_backups_has_a_backup_taken_which_lives_on_no_node() {
         {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
-        (start.run.kind, start.node.as_deref()),
+        (start.run.operation, start.node.as_deref()),
         (Operation::Backup, Some("node-a"))
     );
     let handle = "backup:admin/custom-isci-provisioner/backup-v1";
@@ -341,7 +341,7 @@ fn a_class_of_backups_has_a_backup_taken_which_lives_on_no_node() {
     (world.volume, world.claim) = (Value::Null, Value::Null);
     world.going();
     let Decision::Start(start) = world.plan() else { panic!() };
-    assert_eq!((start.run.kind, start.node), (Operation::DeleteBackup, None));
+    assert_eq!((start.run.operation, start.node), (Operation::DeleteBackup, None));
     assert_eq!(start.request.operation, Operation::DeleteBackup);
 }
 
@@ -373,7 +373,7 @@ fn a_backup_without_a_configmap_waits_and_says_for_what() {
     let cure = "annotate the VolumeSnapshotContent with mooring.dev/config=NAMESPACE/NAME";
     let said = word(&world.plan());
     assert!(said.contains("admin/gold") && said.contains(cure), "{said}");
-    // One that is there stays as it is, and is deleted when there is a ConfigMap again.
+    // One that exists stays as it is, and is deleted when there is a ConfigMap again.
     world.content["status"] = json!({"snapshotHandle": "backup:admin/gold/backup-7", "readyToUse": true});
     assert!(matches!(world.plan(), Decision::Rest));
     world.going();

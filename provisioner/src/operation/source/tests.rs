@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use crate::operation::content::{Access, Content, ObservedSource, making};
+use crate::operation::content::{Content, ObservedSource, Permission, making};
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::tests::{World, ago, ended, run, running};
 use crate::process::events::reasons;
@@ -63,7 +63,7 @@ fn both_fields_say_the_same_and_what_they_name_decides() {
     }
 }
 
-/// A claim that is to be a copy of claim `old`, whose volume Mooring made.
+/// A claim that copies claim `old`, whose volume Mooring made.
 fn world() -> (World, Value, Value) {
     let mut world = World::new().able_to(&ALL);
     world.claim["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "old"});
@@ -113,7 +113,7 @@ fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
     see(&mut world, &claim, &from);
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(
-        (start.run.kind, start.record.operation),
+        (start.run.operation, start.record.operation),
         (Operation::Clone, Operation::Clone)
     );
     assert_eq!(
@@ -133,7 +133,7 @@ fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
 type Change = Box<dyn Fn(&mut World, &mut Value, &mut Value)>;
 
 #[test]
-fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
+fn a_source_that_can_t_be_copied_yet_is_awaited_and_one_that_never_can_is_refused() {
     let table: Vec<(&str, &str, Change)> = vec![
         (
             reasons::WAITING,
@@ -178,12 +178,12 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
         ),
         (
             reasons::BAD_CLAIM,
-            "Mooring did not make volume",
+            "Mooring did not make source volume",
             Box::new(|_, _, from| from["metadata"]["annotations"] = json!({})),
         ),
         (
             reasons::BAD_CLAIM,
-            "ConfigMap admin/other made volume",
+            "ConfigMap admin/other made source volume",
             Box::new(|_, _, from| from["metadata"]["annotations"]["mooring.dev/config"] = json!("admin/other")),
         ),
         (
@@ -228,7 +228,7 @@ fn what_can_t_be_copied_is_waited_for_or_refused_in_words() {
 }
 
 /// The world of [`world`], with the source in namespace `other`.
-fn elsewhere(access: Access) -> World {
+fn elsewhere(access: Permission) -> World {
     let (mut world, mut claim, mut from) = world();
     let named = world.claim["spec"]["dataSourceRef"].take();
     world.claim["spec"] = json!({"resources": world.claim["spec"]["resources"],
@@ -245,7 +245,7 @@ fn elsewhere(access: Access) -> World {
 
 #[test]
 fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
-    let Decision::Start(start) = elsewhere(Access::Granted).plan() else {
+    let Decision::Start(start) = elsewhere(Permission::Granted).plan() else {
         panic!()
     };
     let source = start.request.source.clone().unwrap();
@@ -256,18 +256,22 @@ fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
     assert_eq!(start.request.pvc_namespace, "default");
     for (access, reason, text) in [
         (
-            Access::Refused(Version::V1Beta1),
+            Permission::Refused(Version::V1Beta1),
             reasons::BAD_CLAIM,
             "no ReferenceGrant in namespace \"other\" lets claims of namespace \"default\" use PersistentVolumeClaim \
-             \"old\": have somebody who may write there run kubectl create -f - <<<'\
-             {\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
+             \"old\": have somebody with write access there run kubectl create -f - \
+             <<<'{\"apiVersion\":\"gateway.networking.k8s.io/v1beta1\",\"kind\":\"ReferenceGrant\",",
         ),
         (
-            Access::NoApi,
+            Permission::NoApi,
             reasons::BAD_CLAIM,
             "install CustomResourceDefinition referencegrants.gateway.networking.k8s.io",
         ),
-        (Access::NotKnown, reasons::WAITING, "has not read the ReferenceGrants"),
+        (
+            Permission::NotKnown,
+            reasons::WAITING,
+            "has not read the ReferenceGrants",
+        ),
     ] {
         let said = word(&elsewhere(access).plan());
         assert!(said.starts_with(reason) && said.contains(text), "{access:?}: {said}");
@@ -278,8 +282,8 @@ fn what_is_in_another_namespace_is_copied_by_its_grant_only() {
 
 #[test]
 fn nobody_learns_without_a_grant_what_there_is_in_another_namespace() {
-    let there = word(&elsewhere(Access::Refused(Version::V1)).plan());
-    let mut gone = elsewhere(Access::Refused(Version::V1));
+    let there = word(&elsewhere(Permission::Refused(Version::V1)).plan());
+    let mut gone = elsewhere(Permission::Refused(Version::V1));
     gone.source = ObservedSource {
         access: gone.source.access,
         ..ObservedSource::default()
@@ -289,24 +293,21 @@ fn nobody_learns_without_a_grant_what_there_is_in_another_namespace() {
 
 #[test]
 fn a_claim_of_the_same_name_in_another_namespace_is_not_the_claim_itself() {
-    let mut world = elsewhere(Access::Granted);
+    let mut world = elsewhere(Permission::Granted);
     world.claim["metadata"]["name"] = json!("old");
     assert_eq!(word(&world.plan()), "clone-u1 on \"\"");
     // What is waited for is named with its namespace.
     world.source.claim = None;
     let said = word(&world.plan());
-    assert!(
-        said.contains("claim \"other/old\", which is to be copied, does not exist"),
-        "{said}"
-    );
+    assert!(said.contains("source claim \"other/old\" does not exist"), "{said}");
 }
 
 #[test]
 fn a_grant_that_is_taken_back_counts_for_the_next_attempt() {
-    let mut world = elsewhere(Access::Refused(Version::V1));
+    let mut world = elsewhere(Permission::Refused(Version::V1));
     let begun = json!({"operation": "clone", "pod": "admin/clone-u1", "source": "pvc-u0"});
     world.record = Some(crate::operation::tests::record(&begun));
-    let Decision::Note(idle) = world.plan() else { panic!() };
+    let Decision::Record(idle) = world.plan() else { panic!() };
     assert!(!idle.copies("pvc-u0") && idle.may_exist);
     world.record = Some(*idle);
     let said = word(&world.plan());
@@ -337,7 +338,7 @@ fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
         (Some("node-a"), "clone-u1 on \"node-a\""),
         (
             Some("node-b"),
-            "the scheduler selected a node that does not fit: node node-b does not have what is to be copied",
+            "the scheduler selected a node that does not fit: node node-b does not have the source",
         ),
     ] {
         let (world, claim, mut from) = world();
@@ -384,7 +385,7 @@ fn what_can_t_be_begun_any_more_does_not_hold_its_source() {
     world.record = Some(crate::operation::tests::record(&begun));
     claim["metadata"]["deletionTimestamp"] = json!(ago(1));
     see(&mut world, &claim, &from);
-    let Decision::Note(idle) = world.plan() else { panic!() };
+    let Decision::Record(idle) = world.plan() else { panic!() };
     assert!(!idle.copies("pvc-u0") && idle.may_exist);
     world.record = Some(*idle);
     let said = word(&world.plan());
@@ -438,7 +439,7 @@ fn a_backup_is_restored_on_any_node_by_the_configmap_that_its_content_names() {
         panic!()
     };
     assert_eq!(
-        (start.run.kind, start.node.as_deref()),
+        (start.run.operation, start.node.as_deref()),
         (Operation::Restore, Some("node-b"))
     );
     assert_eq!(start.record.source, "backup:far/away/backup-7");

@@ -42,12 +42,12 @@ pub enum EventWrite {
 /// What has been told already.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    told: HashMap<String, Told>,
+    reported: HashMap<String, Reported>,
     talkers: HashMap<String, Talker>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct Reported {
     name: String,
     count: i32,
     last: Timestamp,
@@ -62,17 +62,18 @@ struct Talker {
 impl Ledger {
     /// What to write. A repetition is written at the 2nd, 4th, 8th, … time.
     pub fn decide(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> EventWrite {
-        self.told.retain(|_, told| now.duration_since(told.last) < FORGET);
+        self.reported
+            .retain(|_, reported| now.duration_since(reported.last) < FORGET);
         self.talkers
             .retain(|_, talker| now.duration_since(talker.since) < EARN * i32::try_from(BURST).unwrap_or(i32::MAX));
         let key = key(regarding, note);
-        if let Some(told) = self.told.get_mut(&key) {
-            told.count = told.count.saturating_add(1);
-            told.last = now;
-            return if told.count.count_ones() == 1 {
+        if let Some(reported) = self.reported.get_mut(&key) {
+            reported.count = reported.count.saturating_add(1);
+            reported.last = now;
+            return if reported.count.count_ones() == 1 {
                 EventWrite::Repeat {
-                    name: told.name.clone(),
-                    count: told.count,
+                    name: reported.name.clone(),
+                    count: reported.count,
                 }
             } else {
                 EventWrite::Skip
@@ -97,12 +98,12 @@ impl Ledger {
             .take(200)
             .collect();
         let name = format!("{object}.{}{:x}", &key[..8], now.as_nanosecond());
-        let told = Told {
+        let reported = Reported {
             name: name.clone(),
             count: 1,
             last: now,
         };
-        self.told.insert(key, told);
+        self.reported.insert(key, reported);
         name
     }
 
@@ -126,7 +127,7 @@ impl Ledger {
     }
 }
 
-/// A text that the API takes: the beginning and the end of a long one, since the cure stands at the end.
+/// A text that the API takes: the beginning and the end of a long one, since the cure is at the end.
 pub fn shortened(text: &str) -> String {
     if text.len() <= MAX_TEXT {
         return text.to_owned();

@@ -42,7 +42,7 @@ impl ApiMetrics {
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8)));
         registry.register(
             "api_request_duration_seconds",
-            "Time to the answer's head; for a watch, to its beginning",
+            "Time to the response headers; for a watch, to its start",
             durations.clone(),
         );
         Self { requests, durations }

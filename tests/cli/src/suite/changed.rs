@@ -52,6 +52,18 @@ const REACH: &[(&str, &[&str])] = &[
         &["admission_", "security_", "chaos_installation", "chaos_rbac", "smoke_"],
     ),
     ("configmaps/openstack-services/", &[]),
+    ("configmaps/nfs-locks/", &["vm_daemons"]),
+    ("configmaps/examples/cephfs", &["mount_ceph", "vm_ceph"]),
+    ("configmaps/examples/glusterfs", &["mount_glusterfs"]),
+    (
+        "configmaps/examples/iscsi",
+        &["mount_block", "provision_attach", "vm_daemons"],
+    ),
+    ("configmaps/examples/nfs", &["vm_node"]),
+    ("configmaps/examples/rbd", &["mount_ceph", "vm_ceph"]),
+    ("configmaps/examples/s3", &["mount_s3"]),
+    ("configmaps/examples/smb", &["provision_smb"]),
+    ("configmaps/examples/sshfs", &["provision_conform", "mount_sshfs"]),
     (
         "configmaps/",
         &["admission_drop_in", "provision_contract", "provision_local"],
@@ -103,6 +115,7 @@ const REACH: &[(&str, &[&str])] = &[
     ),
     ("provisioner/", &["provision_", "security_config", "chaos_provision"]),
     ("program/", &["smoke_", "mount_local", "provision_local", "chaos_rbac"]),
+    ("tests/images/acme/", &["mount_vendor"]),
     ("tests/images/ceph/", &["mount_ceph", "vm_ceph"]),
     ("tests/images/samba/", &["provision_smb", "vm_smb"]),
     ("tests/images/", &["mount_", "provision_"]),
@@ -126,6 +139,10 @@ const REACH: &[(&str, &[&str])] = &[
     ("tests/install/", &["smoke_", "provision_config"]),
     // That file follows the page to the letter.
     ("docs/administrators.md", &["chaos_installation"]),
+    // That file builds the page's example.
+    ("docs/vendors.md", &["mount_vendor"]),
+    ("Cargo.toml", &["smoke_", "mount_local", "provision_local"]),
+    ("rust-toolchain.toml", &["smoke_", "mount_local", "provision_local"]),
     ("Cargo.lock", &["smoke_", "mount_local", "provision_local"]),
 ];
 

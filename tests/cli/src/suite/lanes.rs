@@ -62,6 +62,15 @@ pub(super) struct Lanes<'a> {
     pub(super) count: usize,
 }
 
+/// The cluster that a lane has.
+struct LaneCluster {
+    target: Target,
+    /// The kind of nodes that it was started with.
+    flavour: Option<Flavour>,
+    /// Whether a test has failed on it.
+    has_failed: bool,
+}
+
 impl Lanes<'_> {
     /// Runs all jobs.
     pub(super) fn run(&self, jobs: VecDeque<Job>) -> Outcome {
@@ -132,10 +141,7 @@ impl Lanes<'_> {
             Flavour::Plain => Flavour::Plain,
         });
         let result = (|| {
-            let target = self.open(&layout, flavour, starting, times)?;
-            if let Some(cluster) = target.own_cluster() {
-                times.nodes = format!("{:?}", cluster.description.flavour).to_lowercase();
-            }
+            let mut cluster = None;
             loop {
                 if libtest::is_stopped() {
                     return Ok(());
@@ -143,10 +149,19 @@ impl Lanes<'_> {
                 let Some(job) = locked(jobs).take(index, self.count) else {
                     return Ok(());
                 };
-                let began = Instant::now();
                 let title = title(&job);
-                let results = Results::told(&title, self.run_job(&job, &layout, &target));
+                let wanted = flavour.map(|flavour| plan::flavour_for(job.file, flavour));
+                let ready = self.ready(&mut cluster, wanted, &layout, starting, times);
+                let is_broken = ready.is_err();
+                let began = Instant::now();
+                let results = ready.and_then(|target| self.run_job(&job, &layout, &target));
+                let results = Results::told(&title, results);
                 locked(jobs).ended(&job);
+                if !results.failed.is_empty()
+                    && let Some(cluster) = &mut cluster
+                {
+                    cluster.has_failed = true;
+                }
                 let took = began.elapsed();
                 times.tests += took;
                 say(format!("{title}: {} ({})", results.counts(), spoken(took)));
@@ -156,16 +171,46 @@ impl Lanes<'_> {
                     took,
                     results,
                 });
+                if is_broken {
+                    return Ok(());
+                }
             }
         })();
-        if !self.keep && !self.target.existing {
-            let _one_at_a_time = locked(starting);
-            let began = Instant::now();
-            let down = cluster::down(&layout).context("failed to take the cluster away");
-            times.set_up += began.elapsed();
-            return result.and(down);
+        if self.keep || self.target.existing {
+            return result;
         }
-        result
+        result.and(take_away(&layout, starting, times))
+    }
+
+    /// The cluster of a lane for its next file: the one that it has, if that has the wanted nodes and no test has failed
+    /// there. What a failed test left would fail the tests after it.
+    fn ready(
+        &self,
+        current: &mut Option<LaneCluster>,
+        wanted: Option<Flavour>,
+        layout: &Layout,
+        starting: &Mutex<()>,
+        times: &mut Times,
+    ) -> Result<Target> {
+        if let Some(cluster) = current {
+            let fits = cluster.flavour == wanted && !cluster.has_failed;
+            if fits || self.keep || self.target.existing {
+                return Ok(cluster.target.clone());
+            }
+            say("starting another cluster: a test has failed on this one, or the next file needs other nodes");
+            *current = None;
+            take_away(layout, starting, times)?;
+        }
+        let target = self.open(layout, wanted, starting, times)?;
+        if let Some(cluster) = target.own_cluster() {
+            times.nodes = format!("{:?}", cluster.description.flavour).to_lowercase();
+        }
+        *current = Some(LaneCluster {
+            target: target.clone(),
+            flavour: wanted,
+            has_failed: false,
+        });
+        Ok(target)
     }
 
     /// The cluster of a lane, with Mooring on it.
@@ -230,6 +275,15 @@ impl Lanes<'_> {
         ensure!(results != Results::default(), "there is no test in this file");
         Ok(results)
     }
+}
+
+/// Removes the cluster of a lane.
+fn take_away(layout: &Layout, starting: &Mutex<()>, times: &mut Times) -> Result<()> {
+    let _one_at_a_time = locked(starting);
+    let began = Instant::now();
+    let down = cluster::down(layout).context("failed to take the cluster away");
+    times.set_up += began.elapsed();
+    down
 }
 
 /// This run of the suite.

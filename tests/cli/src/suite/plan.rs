@@ -16,6 +16,7 @@ pub(super) struct Job {
 
 /// Files with cycles, kills and random numbers, whose long forms `--soak` runs.
 const SOAK: &[&str] = &[
+    "admission_generated",
     "chaos_api",
     "chaos_client_cycles",
     "chaos_control_plane",
@@ -47,6 +48,16 @@ pub(super) fn flavour(index: usize, count: usize) -> Flavour {
         Flavour::Plain
     } else {
         Flavour::Immutable
+    }
+}
+
+/// The kind of nodes for a file on a lane of this kind. A lane that is alone gets another cluster for files that need
+/// plain nodes.
+pub(super) fn flavour_for(file: &File, lane: Flavour) -> Flavour {
+    if file.needs == Needs::Plain {
+        Flavour::Plain
+    } else {
+        lane
     }
 }
 
@@ -94,7 +105,10 @@ impl Queue {
     pub(super) fn take(&mut self, index: usize, count: usize) -> Option<Job> {
         let fits = |job: &&Job| runs_on(job.file, index, count);
         let calm = |job: &&Job| fits(job) && !(self.quiet_runs && job.file.needs == Needs::Quiet);
-        let next = self.jobs.iter().position(|job| calm(&job));
+        // A lane that is alone changes its cluster for them: once is enough.
+        let stays = |job: &&Job| calm(job) && !(count == 1 && job.file.needs == Needs::Plain);
+        let next = self.jobs.iter().position(|job| stays(&job));
+        let next = next.or_else(|| self.jobs.iter().position(|job| calm(&job)));
         let next = next.or_else(|| self.jobs.iter().position(|job| fits(&job)));
         let next = next.or_else(|| self.jobs.iter().position(|job| may_help(job.file, index)))?;
         let job = self.jobs.remove(next)?;

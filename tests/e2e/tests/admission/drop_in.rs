@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Longest wait for a changed policy or its parameters to take effect: each API server reads them again.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// Annotation of an object that was rewritten.
 const MARK: &str = "mooring.dev/drop-in";
@@ -188,7 +188,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
             (&json!("iscsi"), &json!("xfs"))
         );
         scope.drop_in_with("", &[("iscsi-client", "iscsi"), ("volume-source", "csi")])?;
-        wait_until("the same by CSI", LIMIT, async || {
+        wait_until("the same with CSI", LIMIT, async || {
             let seen = made(&pods, &pod).await?;
             let expected = json!({"name": "disk", "csi": {
                 "driver": CSI_DRIVER, "fsType": "xfs", "readOnly": false, "volumeAttributes": disk["options"],
@@ -263,7 +263,7 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
         })
         .await?;
         scope.drop_in_with("nfs,iscsi,cephfs,rbd,glusterfs", &[("volume-source", "csi")])?;
-        wait_until("volumes to go by CSI", LIMIT, async || {
+        wait_until("volumes to use CSI", LIMIT, async || {
             let seen = made(&volumes, &volume_with(&scope, "tree", &tree)).await?;
             let expected = json!({
                 "driver": CSI_DRIVER, "readOnly": true, "nodePublishSecretRef": secret,

@@ -160,7 +160,7 @@ async fn all_faults_came(rig: &Rig) -> Result<()> {
 /// needed, since a watch may be quicker for one than for another.
 async fn recorded(scope: &Scope, rig: &Rig, class: &str) -> Result<(Vec<Step>, Vec<Step>)> {
     let mut lives: Vec<[Vec<Step>; 2]> = Vec::new();
-    for name in ["recorded-1", "recorded-2"] {
+    for name in ["recorded-1", "recorded-2", "recorded-3"] {
         let uid = rig.proxy.claim(scope, name, class, None).await?;
         let claims = [(name.to_owned(), uid)];
         one_volume_each(scope, rig, &claims).await?;

@@ -28,7 +28,7 @@ const SETTINGS: [(&str, &str); 4] = [
     ("MOORING_MAX_VOLUMES", "40"),
 ];
 
-/// How many volumes by CSI the scheduler lets the node have; empty where there is no limit.
+/// How many volumes with CSI the scheduler lets the node have; empty where there is no limit.
 fn most_volumes(scope: &Scope) -> Result<String> {
     let of_driver = format!("{{.spec.drivers[?(@.name==\"{CSI_DRIVER}\")].allocatable.count}}");
     scope.kubectl(["get", "csinode", NODE, "-o", &format!("jsonpath={of_driver}")])

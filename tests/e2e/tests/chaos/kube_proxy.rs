@@ -57,7 +57,8 @@ fn a_service_is_reached_after_each_start_of_kube_proxy() {
                 Ok((written(&scope)? != before).then_some(()))
             })
             .await?;
-            let said = ask(&scope, &address).with_context(|| format!("after start {start}"))?;
+            let what = format!("the Service to be reached after start {start}");
+            let said = wait_until(&what, LIMIT, async || Ok(Some(ask(&scope, &address)?))).await?;
             ensure!(said == "served\n", "{said}");
         }
         Ok(())

@@ -44,8 +44,8 @@ async fn kill_mounter(scope: &Scope, round: usize) -> Result<()> {
     .await
 }
 
-/// Ends a kubelet like a crash, and waits until the next one has dealt with these volumes: by then, it has unmounted what
-/// it takes for an orphan's, and asked for its Pods' mounts again.
+/// Ends a kubelet like a crash, and waits until the next one has dealt with these volumes: by then, it has unmounted
+/// what it takes for an orphan's, and asked for its Pods' mounts again.
 async fn kill_kubelet(scope: &Scope, volumes: &[String]) -> Result<()> {
     let log = scope.own_cluster()?.layout.logs(NODE).join("kubelet.log");
     let begun = log.metadata().with_context(|| format!("no {}", log.display()))?.len();
@@ -74,7 +74,7 @@ async fn kill_kubelet(scope: &Scope, volumes: &[String]) -> Result<()> {
 
 /// Proves: M2
 #[test]
-fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
+fn volumes_stay_usable_and_mounted_once_while_mounter_and_kubelet_are_killed() {
     on_own_nodes("chaos-mount", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         scope.volume("ssh", &server.volume("data"))?;
@@ -105,11 +105,12 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
             }
         }
         wait_until(
-            "the node's mount table to be as long as before",
-            Duration::from_secs(20),
+            "the node's mount table to be no longer than before",
+            Duration::from_mins(3),
             async || {
                 let now = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
-                ensure!(now == all, "{} lines instead of {}", now.trim(), all.trim());
+                let (now, all): (usize, usize) = (now.trim().parse()?, all.trim().parse()?);
+                ensure!(now <= all, "{now} lines instead of {all}");
                 Ok(Some(()))
             },
         )
@@ -129,7 +130,7 @@ fn volumes_are_used_on_and_mounted_once_while_mounter_and_kubelet_are_killed() {
 }
 
 #[test]
-fn when_a_client_pod_is_killed_for_good_another_one_serves_its_volumes_on_and_no_data_is_lost() {
+fn another_client_pod_takes_over_from_a_killed_one_and_no_data_is_lost() {
     on_own_nodes("chaos-client", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         let image = image_of_its_own(&scope, "killed")?;

@@ -8,17 +8,19 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use mooring_harness::lots::Lots;
-use mooring_harness::nodes::{CallOut, on_own_nodes};
+use mooring_harness::nodes::{CallOut, on_own_nodes_within};
 use mooring_harness::own_mounter::OwnMounter;
 use mooring_harness::processes::kill_all;
+use mooring_harness::random::Random;
 use mooring_harness::wait_until;
 use mooring_testbed::command::{command, output};
 use mooring_testbed::progress::note;
 use serde_json::json;
 
-/// Number of mounts and unmounts.
+/// Number of mounts and unmounts, and how many times that `MOORING_TESTBED_CYCLES` is where it is set: these cycles are
+/// shorter than those of other tests.
 const CYCLES: usize = 1000;
+const SHORTER: usize = 10;
 
 /// Number of volumes in use at once, each with a thread that acts as the kubelet.
 const LANES: usize = 4;
@@ -29,13 +31,15 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Pause between tries: shorter than the real kubelet's.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Time limit of all cycles.
-const WHOLE_LIMIT: Duration = Duration::from_mins(4);
+/// Time limit of [`CYCLES`] cycles.
+const WHOLE_LIMIT: Duration = Duration::from_mins(8);
 
 /// What the lanes and the killer share.
 struct Field {
     /// The killer locks it for writing while it restarts the mounter.
     mounter: RwLock<OwnMounter>,
+    /// How many there are to be, and how many have begun.
+    wanted: usize,
     cycles: AtomicUsize,
     over: AtomicBool,
     kills: Mutex<BTreeMap<&'static str, usize>>,
@@ -77,7 +81,7 @@ struct Volume {
 struct Lane<'a> {
     field: &'a Field,
     number: usize,
-    lots: Lots,
+    random: Random,
     volumes: Vec<Volume>,
     made: usize,
     /// Process 1 of the node, and the folders as the machine sees them.
@@ -86,7 +90,9 @@ struct Lane<'a> {
 
 impl Lane<'_> {
     fn run(&mut self) -> Result<()> {
-        while !self.field.over.load(Ordering::SeqCst) && self.field.cycles.fetch_add(1, Ordering::SeqCst) < CYCLES {
+        while !self.field.over.load(Ordering::SeqCst)
+            && self.field.cycles.fetch_add(1, Ordering::SeqCst) < self.field.wanted
+        {
             self.cycle().with_context(|| {
                 format!(
                     "lane {}: {}",
@@ -108,14 +114,14 @@ impl Lane<'_> {
         let options = json!({"client": "local", "source": volume.name, "fs-type": volume.fs_type}).to_string();
         std::fs::create_dir_all(&inside).with_context(|| format!("failed to make {}", inside.display()))?;
         let call = ["mount", text.as_str(), options.as_str()];
-        if self.lots.one_in(5) {
-            let after = Duration::from_micros(self.lots.below(30_000));
+        if self.random.one_in(5) {
+            let after = Duration::from_micros(self.random.below(30_000));
             self.field.with(|mounter| mounter.call_cut_short(&call, after))?;
             self.field.count("shim");
         }
         // A Pod that is deleted before its volume is mounted: the kubelet unmounts it without ever having seen it
         // mounted.
-        let given_up = self.lots.one_in(6);
+        let given_up = self.random.one_in(6);
         if given_up {
             self.field.with(|mounter| mounter.call(&call))?;
         } else {
@@ -140,8 +146,8 @@ impl Lane<'_> {
 
     /// One of the lane's volumes, or a new one with an empty image. Old ones are removed, so that the pool stays small.
     fn choose(&mut self) -> Result<usize> {
-        if self.volumes.len() >= 2 && !self.lots.one_in(3) {
-            return Ok(usize::try_from(self.lots.below(self.volumes.len() as u64))?);
+        if self.volumes.len() >= 2 && !self.random.one_in(3) {
+            return Ok(usize::try_from(self.random.below(self.volumes.len() as u64))?);
         }
         if self.volumes.len() >= 3 {
             let old = self.volumes.remove(0);
@@ -167,7 +173,7 @@ impl Lane<'_> {
             let read = std::fs::read_to_string(&file).with_context(|| format!("{} lost its content", volume.name))?;
             ensure!(read == *written, "{} has other content than was written", volume.name);
         }
-        let content = format!("{:016x}", self.lots.draw()).repeat(4096);
+        let content = format!("{:016x}", self.random.draw()).repeat(4096);
         std::fs::write(&file, &content)?;
         volume.written = Some(content);
         Ok(())
@@ -199,9 +205,9 @@ impl Lane<'_> {
 const HUNT: Duration = Duration::from_millis(300);
 
 /// Kills one thing after the other until all cycles are done.
-fn killer(field: &Field, mut lots: Lots) -> Result<()> {
-    while !field.over.load(Ordering::SeqCst) && field.cycles.load(Ordering::SeqCst) < CYCLES {
-        std::thread::sleep(Duration::from_micros(20_000 + lots.below(180_000)));
+fn killer(field: &Field, mut random: Random) -> Result<()> {
+    while !field.over.load(Ordering::SeqCst) && field.cycles.load(Ordering::SeqCst) < field.wanted {
+        std::thread::sleep(Duration::from_micros(20_000 + random.below(180_000)));
         let mounter_runs = |what| field.with(|mounter| mounter.processes(what));
         // Workers and programs live for a few milliseconds.
         let caught = |look: &dyn Fn(&OwnMounter) -> Result<Vec<i32>>| {
@@ -213,7 +219,7 @@ fn killer(field: &Field, mut lots: Lots) -> Result<()> {
                 }
             }
         };
-        match lots.below(5) {
+        match random.below(5) {
             0 => {
                 let workers = caught(&OwnMounter::busy_workers)?;
                 if !workers.is_empty() {
@@ -240,7 +246,7 @@ fn killer(field: &Field, mut lots: Lots) -> Result<()> {
             _ => {
                 kill_all(&mounter_runs("serve")?);
                 field.count("mounter");
-                std::thread::sleep(Duration::from_micros(lots.below(50_000)));
+                std::thread::sleep(Duration::from_micros(random.below(50_000)));
                 let mut mounter = field.mounter.write().unwrap_or_else(PoisonError::into_inner);
                 mounter.start()?;
             }
@@ -252,9 +258,14 @@ fn killer(field: &Field, mut lots: Lots) -> Result<()> {
 /// Proves: M1, M2
 #[test]
 fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
-    on_own_nodes("chaos-cycles", async |scope| {
-        let seed = Lots::seed();
-        note(format!("seed {seed}"));
+    let said = std::env::var("MOORING_TESTBED_CYCLES").ok();
+    let cycles = said
+        .and_then(|text| text.parse().ok())
+        .map_or(CYCLES, |cycles: usize| cycles * SHORTER);
+    let limit = WHOLE_LIMIT * u32::try_from(cycles.div_ceil(CYCLES)).unwrap();
+    on_own_nodes_within(2 * limit, "chaos-cycles", async |scope| {
+        let seed = Random::seed();
+        note(format!("seed {seed}, {cycles} cycles"));
         let started = Instant::now();
         let mut mounter = OwnMounter::new(&scope, "cycles", &["--call-timeout=20s"], "")?;
         let root = mounter.root().to_string_lossy().into_owned();
@@ -266,18 +277,19 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
         let before = ours(&mounter)?;
         let field = Field {
             mounter: RwLock::new(mounter),
+            wanted: cycles,
             cycles: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             kills: Mutex::default(),
         };
-        let mut lots = Lots::new(seed);
+        let mut random = Random::new(seed);
         let results: Vec<Result<Vec<Volume>>> = std::thread::scope(|threads| {
             let lanes: Vec<_> = (0..LANES)
                 .map(|number| {
                     let mut lane = Lane {
                         field: &field,
                         number,
-                        lots: lots.split(),
+                        random: random.split(),
                         volumes: Vec::new(),
                         made: 0,
                         pool: pool.clone(),
@@ -292,7 +304,7 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
                     })
                 })
                 .collect();
-            let killing = killer(&field, lots.split());
+            let killing = killer(&field, random.split());
             if killing.is_err() {
                 field.over.store(true, Ordering::SeqCst);
             }
@@ -309,10 +321,10 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
                 "no {what} was ever killed, so nothing was tried"
             );
         }
-        ensure!(started.elapsed() < WHOLE_LIMIT, "it took {:?}", started.elapsed());
+        ensure!(started.elapsed() < limit, "it took {:?}", started.elapsed());
 
         let mut mounter = field.mounter.into_inner().unwrap_or_else(PoisonError::into_inner);
-        wait_until("all to be as before", Duration::from_secs(20), async || {
+        wait_until("all to be as before", Duration::from_mins(2), async || {
             let now = ours(&mounter)?;
             ensure!(now == before, "mounts are left: {now:#?}");
             let loops = scope.on_node(

@@ -410,7 +410,7 @@ impl Mooring {
         });
         self.apply(&[self.config("late", &late, by_csi)]).await?;
         let there = self.scope.elsewhere(&self.namespace);
-        let told = async || there.event("taken", "is there already and is not Mooring's").await;
+        let told = async || there.event("taken", "exists already and is not Mooring's").await;
         wait_until("the Pod in the way to be told", LIMIT, async || told().await.map(Some)).await?;
         wait_until("it to be told again", LIMIT, async || {
             let event = told().await?;
@@ -738,7 +738,7 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
         wait_until("the controller to say that nothing holds it", LIMIT, async || {
             let log = mooring.kubectl(["logs", "controller"])?;
             Ok(log
-                .contains("no admission policy holds this controller, so it does nothing")
+                .contains("no admission policy restricts this controller, so it does nothing")
                 .then_some(()))
         })
         .await?;
@@ -751,7 +751,9 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
             Ok(said) => bail!("it says that it is ready: {said}"),
             Err(error) => ensure!(format!("{error:#}").contains("unable to handle"), "{error:#}"),
         }
-        let made: BTreeSet<_> = mooring.requests().await?;
+        let made = mooring.requests().await?.into_iter();
+        // A busy API server may have told it to try again.
+        let made: BTreeSet<_> = made.filter(|(.., code)| ![429, 500, 503, 504].contains(code)).collect();
         let asked = ("create".to_owned(), "pods".to_owned(), 201);
         assert_eq!(made, BTreeSet::from([asked]), "it did more than ask, by dry run");
 
@@ -767,7 +769,7 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
 }
 
 #[test]
-fn without_any_one_of_its_rights_the_controller_is_refused_something_and_goes_on_when_it_has_it_back() {
+fn the_controller_needs_each_of_its_rights_and_continues_when_one_is_restored() {
     in_namespace_within(WHOLE_LIMIT, "rbac", async |scope| {
         scope.require_mooring().await?;
         scope.snapshot_api()?;

@@ -28,7 +28,7 @@ const ROLE: &str = "mounter";
 const CLUSTER_ROLE: &str = "mooring-mounter";
 
 /// Longest wait for one refusal: the kubelet may wait before it tries again.
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_mins(4);
 
 /// Time limit of the test: it starts a program again for each right.
 const WHOLE_LIMIT: Duration = Duration::from_mins(30);
@@ -244,7 +244,7 @@ async fn kill_server(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// Without the right to change Events: a repeated Event of a volume is not counted.
+/// Without the right to change Events: a repeated Event on a volume is not counted.
 async fn counting_is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -> Result<()> {
     let server = scope.ssh_server(node, &["data"]).await?;
     scope.volume("data", &server.volume("data"))?;
@@ -368,15 +368,19 @@ fn a_mounter_that_no_admission_policy_holds_is_not_ready_until_one_does() {
                     "app.kubernetes.io/name=mounter",
                     "--tail=-1",
                 ])?;
-                Ok(said.contains("no admission policy holds this mounter").then_some(()))
+                Ok(said
+                    .contains("no admission policy restricts this mounter")
+                    .then_some(()))
             })
             .await?;
             scope.volume("none", &json!({"client": "sshfs", "source": "nobody@192.0.2.1:/x"}))?;
             scope.pod("none", node, "none", Value::Null)?;
-            scope.event("none", "no admission policy holds this mounter").await?;
+            scope
+                .event("none", "no admission policy restricts this mounter")
+                .await?;
             // Users without a volume there see an Event on the Node.
             scope
-                .event_in("default", node, "no admission policy holds this mounter")
+                .event_in("default", node, "no admission policy restricts this mounter")
                 .await?;
             anyhow::Ok(())
         }

@@ -123,7 +123,7 @@ fn is_described(scope: &Scope, name: &str, cure: &str) -> Result<()> {
 }
 
 #[test]
-fn a_daemon_of_the_node_s_own_that_is_in_the_way_is_said_with_the_cure_while_it_is_there() {
+fn a_conflicting_daemon_of_the_node_is_reported_with_the_cure_while_it_runs() {
     on_own_nodes("readiness-daemon", async |scope| {
         scope.require_mooring().await?;
         let check = async |name: &str| {

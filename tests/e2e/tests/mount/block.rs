@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
 use mooring_harness::iscsi::PASSWORD;
@@ -71,7 +71,7 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
 }
 
 #[test]
-fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its_daemon_was_killed() {
+fn a_raw_volume_shows_the_device_as_a_file_and_again_after_its_daemon_is_killed() {
     on_own_nodes("mount-raw", async |scope| {
         let (_, provisioner) = scope.iscsi_example("node-1").await?;
         provisioner.apply().await?;
@@ -96,7 +96,7 @@ fn a_device_is_a_file_with_its_bytes_for_who_wants_no_file_system_also_after_its
                     "killed=
                      for process in /proc/[0-9]*; do
                          case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
-                         {daemon}*) kill -9 ${{process#/proc/}}; killed=1 ;;
+                         {daemon}*) kill -9 ${{process#/proc/}} && killed=1 || true ;;
                          esac
                      done
                      [ -n \"$killed\" ]"
@@ -178,7 +178,7 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         let nowhere = format!("nbd://{address}/nowhere");
         scope.volume("nowhere", &json!({"client": "block", "source": nowhere}))?;
         scope.pod("nowhere", &two, "nowhere", Value::Null)?;
-        scope.event("nowhere", "/nowhere can't be had").await?;
+        scope.event("nowhere", "/nowhere: see whether the server is up").await?;
         let shown = json!({"client": "block", "source": source, "fs-type": "raw", "mount-options": "discard"});
         scope.volume("shown", &shown)?;
         scope.pod("shown", &two, "shown", Value::Null)?;
@@ -253,10 +253,29 @@ fn in_shell(scope: &Scope, pod: &str, script: &str) -> Result<String> {
     scope.exec(pod, ["sh", "-c", script])
 }
 
-/// The number of loop devices that are over files of client containers.
-fn given_loops(scope: &Scope) -> Result<usize> {
-    let count = "cat /sys/block/loop*/loop/backing_file 2>/dev/null | grep -c /mooring/private/services/ || true";
-    Ok(scope.on_node(1, count)?.trim().parse()?)
+/// The loop device that a Pod has as its device, and the file of a client container that it shows. Other tests have
+/// such devices as well.
+fn loop_of(scope: &Scope, pod: &str) -> Result<(u32, String)> {
+    let numbers = in_shell(scope, pod, "stat -c '%t %T' /dev/disk")?;
+    let minor = numbers
+        .trim()
+        .strip_prefix("7 ")
+        .with_context(|| format!("{numbers} is no loop device"))?;
+    let device = u32::from_str_radix(minor, 16)?;
+    let file = shown_by(scope, device)?;
+    ensure!(
+        file.contains("/mooring/private/services/"),
+        "loop{device} shows {file:?}"
+    );
+    Ok((device, file))
+}
+
+/// The file that a loop device shows; empty if it shows none.
+fn shown_by(scope: &Scope, device: u32) -> Result<String> {
+    scope.on_node(
+        2,
+        &format!("cat /sys/block/loop{device}/loop/backing_file 2>/dev/null || true"),
+    )
 }
 
 async fn end(scope: &Scope, pod: &str) -> Result<()> {
@@ -276,13 +295,14 @@ fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_l
         scope.csi_volume("formatted", &formatted, &json!({"volumeMode": "Block"}))?;
         with_device(&scope, "formatted", "node-2", "formatted")?;
         with_device(&scope, "first", "node-2", "disk")?;
-        scope.event("formatted", "leave both out").await?;
+        scope.event("formatted", "leave out both").await?;
         end(&scope, "formatted").await?;
         scope.pod_ready("first").await?;
         assert_eq!(
             in_shell(&scope, "first", "wc -c </dev/disk")?.trim(),
             (64 << 20).to_string()
         );
+        let mut loops = vec![loop_of(&scope, "first")?];
         in_shell(&scope, "first", WRITE)?;
         // It was blank, and nothing else was written.
         let others = "dd if=/dev/disk bs=512 count=9 2>/dev/null | tr -d '\\000' | wc -c";
@@ -303,11 +323,16 @@ fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_l
         with_device(&scope, "second", "node-2", "disk")?;
         scope.pod_ready("second").await?;
         assert_eq!(in_shell(&scope, "second", READ)?, "hello\n");
+        loops.push(loop_of(&scope, "second")?);
 
         end(&scope, "second").await?;
         wait_until("no loop device to be left", REVIVE_LIMIT, async || {
-            let mounts = scope.mounts_on(2)?;
-            Ok((given_loops(&scope)? == 0 && mounts.is_empty()).then_some(()))
+            for (device, file) in &loops {
+                if shown_by(&scope, *device)? == *file {
+                    return Ok(None);
+                }
+            }
+            Ok(scope.mounts_on(2)?.is_empty().then_some(()))
         })
         .await?;
         remove_image(&scope, &image)

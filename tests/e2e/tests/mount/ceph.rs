@@ -59,10 +59,10 @@ fn user_on(node: &str, name: &str) -> Value {
 fn classes_gone_with(scope: &Scope, provisioner: &Provisioner, thing: &str) -> Result<()> {
     provisioner.delete()?;
     let class = format!("storageclass/{}-{thing}", provisioner.class);
-    scope.kubectl(["wait", "--for=delete", "--timeout=60s", &class])?;
+    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &class])?;
     let runs = format!("-l=mooring.dev/config-name={}", provisioner.name);
     let there = format!("-n={CONFIG_NAMESPACE}");
-    scope.kubectl(["wait", "--for=delete", "--timeout=60s", &there, "pods", &runs])?;
+    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &there, "pods", &runs])?;
     Ok(())
 }
 
@@ -182,7 +182,7 @@ fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_wi
                 "wrong",
                 "user rbd-nodes with the key in the volume's Secret",
             ),
-            ("no-image", none.as_str(), "key", "the image rbd/none can't be had"),
+            ("no-image", none.as_str(), "key", "failed to open the image rbd/none"),
         ];
         are_refused(&scope, &two, "rbd", &refused).await?;
 

@@ -1,5 +1,5 @@
-//! Volumes that the kubelet mounts by CSI: the same volumes and the same mounter as with FlexVolume. Alone: mounter and
-//! kubelet of a node are restarted.
+//! Volumes that the kubelet mounts with CSI: the same volumes and the same mounter as with FlexVolume. Alone: mounter
+//! and kubelet of a node are restarted.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const NODE: &str = "node-1";
 const DEVICE: &str = "/dev/disk";
 
 /// Longest until the kubelet has noticed a new or a missing socket, and the API shows it.
-const REGISTERED_LIMIT: Duration = Duration::from_secs(30);
+const REGISTERED_LIMIT: Duration = Duration::from_mins(2);
 
 /// Longest until another mounter or the kubelet runs and has done what was requested meanwhile.
 const RESTART_LIMIT: Duration = Duration::from_mins(2);

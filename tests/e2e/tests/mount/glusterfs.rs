@@ -55,7 +55,7 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
 }
 
 #[test]
-fn a_glusterfs_server_without_the_volume_or_the_directory_is_said_by_name() {
+fn a_glusterfs_server_without_the_volume_or_directory_is_named() {
     in_namespace("mount-gluster-no", async |scope| {
         let server = scope
             .storage_server("glusterfs", &scope.node(1).await?, &Value::Null)

@@ -123,17 +123,17 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
             "it was told after {:?}",
             asked.elapsed()
         );
-        let status = scope.mounter_status(NODE).await?;
-        let tripped = status["trippedServers"].to_string();
-        ensure!(tripped.contains(&hung.address), "{status:#}");
-        ensure!(!tripped.contains(&fine.address), "{status:#}");
-        storage_health(&scope, &hung.address, true).await?;
         // Anyone who reaches the port may read the metrics: they have the number of servers, not their names.
         let metrics = scope.mounter_metrics(NODE).await?;
         ensure!(
             !metrics.contains("tripped_servers 0") && !metrics.contains(&hung.address),
             "{metrics}"
         );
+        let status = scope.mounter_status(NODE).await?;
+        let tripped = status["trippedServers"].to_string();
+        ensure!(tripped.contains(&hung.address), "{status:#}");
+        ensure!(!tripped.contains(&fine.address), "{status:#}");
+        storage_health(&scope, &hung.address, true).await?;
         // While the mount waited, its user was told which server it waited for.
         told(
             &scope,
@@ -205,7 +205,7 @@ async fn use_it(scope: &Scope, volume: &Value) -> Result<()> {
 }
 
 #[test]
-fn a_server_that_went_away_and_came_back_is_used_on_without_a_new_mount() {
+fn a_server_that_comes_back_is_used_again_without_a_new_mount() {
     on_own_nodes("mount-away", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         scope.volume("data", &server.volume("data"))?;

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET, NAMESPACE};
 use mooring_harness::Scope;
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
-use mooring_harness::lots::Lots;
-use mooring_harness::nodes::{driver_directory_outside, on_own_nodes, read_call_out};
+use mooring_harness::nodes::{driver_directory_outside, on_own_nodes_within, read_call_out};
 use mooring_harness::own_mounter::OwnMounter;
+use mooring_harness::random::Random;
 use mooring_testbed::layout::Layout;
 use mooring_testbed::progress::note;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
@@ -31,12 +31,15 @@ const MESSAGES: u32 = 7000;
 /// Number of messages to an agent.
 const AGENT_MESSAGES: u32 = 1000;
 
+/// Time limit of a test here, for thousands of processes on a busy machine.
+const LIMIT: Duration = Duration::from_mins(20);
+
 /// Number of connections that stay open and silent meanwhile.
 const SILENT: usize = 32;
 
 /// The same cases for the same seed.
 fn runner(cases: u32) -> TestRunner {
-    let seed = Lots::seed();
+    let seed = Random::seed();
     note(format!("seed {seed}"));
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -251,7 +254,7 @@ fn fails(error: &anyhow::Error) -> TestCaseError {
 /// Proves: M1, M3
 #[test]
 fn ten_thousand_calls_and_messages_of_junk_are_answered_and_change_nothing() {
-    on_own_nodes("mount-junk", async |scope| {
+    on_own_nodes_within(LIMIT, "mount-junk", async |scope| {
         let ours = format!("/var/lib/kubelet/pods/{}", scope.namespace);
         let outside = format!("/var/lib/mooring/{}", scope.namespace);
         let surroundings = Surroundings::make(&scope, &ours, &outside)?;
@@ -304,7 +307,7 @@ fn ten_thousand_calls_and_messages_of_junk_are_answered_and_change_nothing() {
 
 #[test]
 fn junk_to_an_agent_is_answered_and_its_mounts_stay() {
-    on_own_nodes("mount-junk-agent", async |scope| {
+    on_own_nodes_within(LIMIT, "mount-junk-agent", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
         let image = image_of_its_own(&scope, "junk")?;
         let mut options = server.volume("data");
@@ -379,7 +382,7 @@ fn swap(one: &Path, other: &Path, over: &AtomicBool) -> Result<usize> {
 /// Proves: M3
 #[test]
 fn links_swapped_under_the_mounter_s_feet_lead_it_nowhere() {
-    on_own_nodes("mount-swap", async |scope| {
+    on_own_nodes_within(LIMIT, "mount-swap", async |scope| {
         let mut mounter = OwnMounter::new(&scope, "swap", &["--mount-container=tmpfs=self"], "")?;
         let root = mounter.root().display().to_string();
         let outside = format!("{root}/outside");

@@ -1,4 +1,4 @@
-//! What a mounter says when its node lacks something, and that it continues by itself once that is there: space in the
+//! What a mounter says when its node lacks something, and that it continues by itself once that exists: space in the
 //! pool, loop devices, propagation, a disk that answers, `/dev/fuse`.
 
 use std::time::Duration;
@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 /// Time limit of calls here, so that a hanging disk does not use up the test's time.
 const CALL_TIMEOUT: &str = "--call-timeout=6s";
 
+/// Longest wait for a mount or unmount that has to succeed.
+const MOUNT_LIMIT: Duration = Duration::from_mins(2);
+
 /// How memory file systems are served: volumes that need neither pool nor loop device.
 const MEMORY: &str = "--mount-container=tmpfs=self";
 
@@ -25,6 +28,24 @@ fn local(source: &str) -> Value {
 fn good(call_out: &CallOut) -> Result<()> {
     ensure!(call_out.status() == "Success", "{call_out:?}");
     Ok(())
+}
+
+/// Mounts a volume as the kubelet does, which asks again: on a busy machine, the first call may take too long.
+async fn mounted(mounter: &OwnMounter, volume: &str, options: &Value) -> Result<()> {
+    wait_until(&format!("{volume} to be mounted"), MOUNT_LIMIT, async || {
+        good(&mounter.mount("pod", volume, options)?)?;
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// The same for an unmount.
+async fn unmounted(mounter: &OwnMounter, volume: &str) -> Result<()> {
+    wait_until(&format!("{volume} to be unmounted"), MOUNT_LIMIT, async || {
+        good(&mounter.unmount("pod", volume)?)?;
+        Ok(Some(()))
+    })
+    .await
 }
 
 #[test]
@@ -40,10 +61,10 @@ fn a_full_pool_is_reported_and_the_volume_mounts_once_there_is_space() {
             ),
         )?;
         mounter.start()?;
-        good(&mounter.mount("pod", "old", &local("old.img"))?)?;
+        mounted(&mounter, "old", &local("old.img")).await?;
         let content = mounter.on_node(&mounter.target("pod", "old")).join("content");
         std::fs::write(&content, "kept")?;
-        good(&mounter.unmount("pod", "old")?)?;
+        unmounted(&mounter, "old").await?;
         scope.on_node(
             1,
             &format!("dd if=/dev/zero of={root}/pool/ballast bs=1M 2>/dev/null || true"),
@@ -54,14 +75,14 @@ fn a_full_pool_is_reported_and_the_volume_mounts_once_there_is_space() {
             full.refused(&["pool", "is full", "free space there"])?;
         }
         // It needs no space, and is not delayed.
-        good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
+        mounted(&mounter, "memory", &json!({"client": "tmpfs"})).await?;
         ensure!(mounter.mounts("/new ")?.is_empty(), "a half-made volume is mounted");
         scope.on_node(1, &format!("rm {root}/pool/ballast"))?;
-        good(&mounter.mount("pod", "new", &local("new.img"))?)?;
-        good(&mounter.mount("pod", "old", &local("old.img"))?)?;
+        mounted(&mounter, "new", &local("new.img")).await?;
+        mounted(&mounter, "old", &local("old.img")).await?;
         ensure!(std::fs::read_to_string(&content)? == "kept");
         for volume in ["new", "old", "memory"] {
-            good(&mounter.unmount("pod", volume)?)?;
+            unmounted(&mounter, volume).await?;
         }
         output(&mut command(
             "e2fsck",
@@ -94,8 +115,8 @@ fn missing_loop_devices_are_reported_with_their_cure_and_the_volume_mounts_once_
         ensure!(mounter.mounts("/a ")?.is_empty());
         mounter.set_up("");
         mounter.start()?;
-        good(&mounter.mount("pod", "a", &local("a.img"))?)?;
-        good(&mounter.unmount("pod", "a")?)?;
+        mounted(&mounter, "a", &local("a.img")).await?;
+        unmounted(&mounter, "a").await?;
         Ok(())
     });
 }
@@ -110,12 +131,12 @@ fn no_volume_is_mounted_where_no_pod_would_see_it() {
             .mount("pod", "a", &memory)?
             .refused(&["not shared", "mountPropagation: Bidirectional"])?;
         // A volume from before can still be unmounted.
-        good(&mounter.unmount("pod", "a")?)?;
+        unmounted(&mounter, "a").await?;
         mounter.set_up("");
         mounter.start()?;
-        good(&mounter.mount("pod", "a", &memory)?)?;
+        mounted(&mounter, "a", &memory).await?;
         ensure!(mounter.mounts("/a ")?.len() == 1);
-        good(&mounter.unmount("pod", "a")?)?;
+        unmounted(&mounter, "a").await?;
         Ok(())
     });
 }
@@ -164,7 +185,7 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
                 hung.refused(&["the disk under the node's pool", "did not answer"])?;
             }
         }
-        good(&mounter.mount("pod", "memory", &json!({"client": "tmpfs"}))?)?;
+        mounted(&mounter, "memory", &json!({"client": "tmpfs"})).await?;
         // The mounter that started the program is gone, but the program is not.
         mounter.start()?;
         mounter
@@ -176,20 +197,12 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
         ensure!(programs.len() == 1, "{} programs format one image", programs.len());
         drop(frozen);
         for volume in ["marked", "blank"] {
-            wait_until(
-                &format!("{volume} to be mounted"),
-                Duration::from_secs(30),
-                async || {
-                    good(&mounter.mount("pod", volume, &local(&format!("{volume}.img")))?)?;
-                    Ok(Some(()))
-                },
-            )
-            .await?;
+            mounted(&mounter, volume, &local(&format!("{volume}.img"))).await?;
             let content = mounter.on_node(&mounter.target("pod", volume)).join("content");
             std::fs::write(content, "x".repeat(1 << 20))?;
         }
         for volume in ["marked", "blank", "memory"] {
-            good(&mounter.unmount("pod", volume)?)?;
+            unmounted(&mounter, volume).await?;
         }
         for image in ["marked", "blank"] {
             output(&mut command(
@@ -200,7 +213,7 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
                 ],
             ))?;
         }
-        wait_until("all workers to have ended", Duration::from_secs(20), async || {
+        wait_until("all workers to have ended", MOUNT_LIMIT, async || {
             let left = mounter.busy_workers()?;
             ensure!(left.is_empty(), "{left:?}");
             Ok(Some(()))

@@ -127,7 +127,7 @@ fn two_pods_of_a_node_share_one_device_and_the_last_leaves_nothing() {
         scope.pod_gone("two").await?;
         assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
         // The kernel detaches the device a moment after the last unmount.
-        wait_until("the loop device to be gone", Duration::from_secs(10), async || {
+        wait_until("the loop device to be gone", Duration::from_mins(2), async || {
             Ok(scope.loop_devices()?.is_empty().then_some(()))
         })
         .await

@@ -16,7 +16,7 @@ async fn serve(scope: &Scope, serving: &str) -> Result<String> {
     scope.mounter_config(&client, serving)?;
     wait_until(
         "the mounter to have read its ConfigMap",
-        Duration::from_secs(20),
+        Duration::from_mins(2),
         async || {
             let status = scope.mounter_status(NODE).await?;
             Ok((status["clients"][&client] == serving).then_some(()))
@@ -168,7 +168,7 @@ spec:
 fn a_mounter_that_lacks_something_says_what_to_do_and_is_not_ready() {
     in_namespace("mount-poor", async |scope| {
         scope.apply(POOR)?;
-        let status = wait_until("the poor mounter's status", Duration::from_mins(1), async || {
+        let status = wait_until("the poor mounter's status", Duration::from_mins(4), async || {
             scope.status_of(&scope.namespace, "poor").map(Some)
         })
         .await?;

@@ -1,14 +1,17 @@
 //! The installed shim and the socket behind it, called by hand in every way that the kubelet and others can.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_SOCKET};
-use mooring_harness::Scope;
 use mooring_harness::nodes::{POOL, driver_directory, driver_directory_outside, on_own_nodes, read_call_out};
+use mooring_harness::{Scope, wait_until};
 use serde_json::Value;
+
+/// Longest wait for a call to be served.
+const LIMIT: Duration = Duration::from_mins(1);
 
 fn connect() -> Result<UnixStream> {
     let directory =
@@ -131,7 +134,7 @@ fn every_call_out_gets_one_json_object() {
 fn a_message_that_is_not_a_request_gets_an_answer_and_delays_nobody() {
     on_own_nodes("shim-socket", async |scope| {
         scope.own_cluster()?;
-        let silent = connect()?;
+        let _silent = connect()?;
         let cases: &[(&[u8], &str)] = &[
             (b"\x01\0\0\0\x10\0\0\0ini", "half-way"),
             (b"\x01\0\0", "half-way"),
@@ -150,17 +153,21 @@ fn a_message_that_is_not_a_request_gets_an_answer_and_delays_nobody() {
             );
         }
         assert_eq!(send(b"")?, "");
-        // While one connection is silent, others are served.
-        let started = Instant::now();
-        assert_eq!(scope.call_out(1, &["init"])?.status(), "Success");
-        assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
-        drop(silent);
-        Ok(())
+        // While one connection is silent, others are served. On a busy machine, the mounter may have given the silent one
+        // up before.
+        wait_until("a call to be served beside a silent connection", LIMIT, async || {
+            let mut silent = connect()?;
+            assert_eq!(scope.call_out(1, &["init"])?.status(), "Success");
+            silent.set_nonblocking(true)?;
+            let answer = silent.read(&mut [0]).map_err(|error| error.kind());
+            Ok((answer == Err(ErrorKind::WouldBlock)).then_some(()))
+        })
+        .await
     });
 }
 
 #[test]
-fn who_is_not_root_gets_nothing() {
+fn only_root_gets_an_answer() {
     on_own_nodes("shim-nobody", async |scope| {
         let directory = driver_directory(scope.own_cluster()?).display().to_string();
         let shim = format!("{directory}/vcs");

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
 use mooring_contract::names::NAMESPACE;
-use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
+use mooring_harness::clients::{SSH_CLIENT_IMAGE, client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::{on_own_nodes, on_two_nodes};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
         expect(&[&one, &two]).await?;
         wait_until(
             "the answer to be seen on the other node",
-            Duration::from_secs(10),
+            Duration::from_mins(1),
             async || {
                 Ok(scope
                     .exec("writer", ["cat", "/data/answer"])
@@ -89,7 +89,7 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
 }
 
 #[test]
-fn a_server_that_refuses_or_is_not_there_is_said_by_name_with_what_to_do() {
+fn an_unreachable_or_refusing_server_is_named_with_a_cure() {
     in_namespace("mount-ssh-refused", async |scope| {
         let node = scope.node(1).await?;
         let server = scope.ssh_server(&node, &["letters"]).await?;
@@ -186,7 +186,7 @@ fn a_changed_client_image_serves_new_mounts_and_the_old_one_those_it_has() {
             scope.mounter_config("sshfs", image)?;
             wait_until(
                 "the mounter to have read its ConfigMap",
-                Duration::from_secs(20),
+                Duration::from_mins(2),
                 async || {
                     let status = scope.mounter_status("node-1").await?;
                     Ok((status["clients"]["sshfs"] == image.as_str()).then_some(()))
@@ -220,7 +220,10 @@ fn a_changed_client_image_serves_new_mounts_and_the_old_one_those_it_has() {
 fn a_pod_ends_though_its_server_is_gone() {
     on_own_nodes("mount-ssh-gone", async |scope| {
         let server = scope.ssh_server("node-2", &["data"]).await?;
-        scope.volume("data", &server.volume("data"))?;
+        let mut options = server.volume("data");
+        // Another test changes the image that is used where a volume names none.
+        options["client-image"] = format!("{SSH_CLIENT_IMAGE}:0.1.0").into();
+        scope.volume("data", &options)?;
         scope.pod("user", "node-1", "data", Value::Null)?;
         scope.pod_ready("user").await?;
         scope.exec("user", ["touch", "/data/a"])?;
@@ -268,7 +271,7 @@ fn a_client_pod_that_is_deleted_serves_its_mounts_to_their_end_and_another_the_n
         scope.event("new", "can be used again").await?;
         wait_until(
             "the lost mount to be in use again",
-            Duration::from_secs(30),
+            Duration::from_mins(2),
             async || Ok(scope.exec("new", ["touch", "/data/x"]).ok()),
         )
         .await?;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const IMAGE: &str = "mooring.dev/testbed-acme";
 
 /// Longest until all processes of a service have ended.
-const END_LIMIT: Duration = Duration::from_secs(30);
+const END_LIMIT: Duration = Duration::from_mins(2);
 
 fn command_of(pid: i32) -> String {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -133,7 +133,7 @@ fn a_volume_is_attached_to_the_node_of_its_pod_alone_and_follows_it_though_the_c
         assert!(says_used(&scope, TWO, &uid).await?);
 
         scope.apply(&user_on(ONE, "second", "sleep 1000000").to_string())?;
-        let waits = format!("a Pod on node {ONE} waits for the volume, which node {TWO} has");
+        let waits = format!("a Pod on node {ONE} waits for the volume, which is attached to node {TWO}");
         scope.event("data", &waits).await?;
         assert_eq!(let_in(&scope)?.lines().count(), 1);
 

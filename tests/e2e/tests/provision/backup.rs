@@ -8,9 +8,9 @@ use mooring_harness::{Scope, in_namespace};
 use serde_json::json;
 
 /// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=60s";
+const LIMIT: &str = "--timeout=180s";
 
-/// Class `local` by CSI, whose backups are kept on an ssh server.
+/// Class `local` with CSI, whose backups are kept on an ssh server.
 fn provisioner(scope: &Scope, name: &str, server: &SshServer) -> Result<Provisioner> {
     Ok(scope
         .provisioner_named(name)

@@ -1,8 +1,13 @@
 //! The vendor's kit: images that keep to the contract pass, and one that does not is told what it breaks.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
-use mooring_harness::{Scope, in_namespace, skip};
+use mooring_harness::{Scope, in_namespace_within, skip};
+
+/// Longest judgement of an image: dozens of runs, each a Pod.
+const LIMIT: Duration = Duration::from_mins(20);
 
 const LOCAL: &str =
     "provision, delete, expand, modify, clone, snapshot, delete-snapshot, snapshot-group, delete-group, restore";
@@ -25,14 +30,14 @@ fn passes_as_local(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
 
 #[test]
 fn the_image_of_class_local_passes_the_vendor_s_kit() {
-    in_namespace("kit-local", async |scope| {
+    in_namespace_within(LIMIT, "kit-local", async |scope| {
         passes_as_local(&scope, &local_provisioner(&scope))
     });
 }
 
 /// Each of its runs about a backup has an sshfs client on another server.
 fn local_with_backups() {
-    in_namespace("kit-backups", async |scope| {
+    in_namespace_within(LIMIT, "kit-backups", async |scope| {
         let server = scope.ssh_server(&scope.node(1).await?, &["backups"]).await?;
         let backup_volume = format!("client=sshfs,source={}", server.source("backups"));
         let provisioner = local_provisioner(&scope)
@@ -56,7 +61,7 @@ fn passes(scope: &Scope, provisioner: &Provisioner, server: &str, key: &str) -> 
 }
 
 fn sshfs() {
-    in_namespace("kit-sshfs", async |scope| {
+    in_namespace_within(LIMIT, "kit-sshfs", async |scope| {
         let server = scope.ssh_server(&scope.node(1).await?, &[]).await?;
         scope.exec("ssh", ["install", "-d", "-o", "mooring", "/srv/volumes"])?;
         let secret = scope.ssh_secret_for_runs(&server)?;
@@ -71,28 +76,28 @@ fn sshfs() {
 }
 
 fn iscsi() {
-    in_namespace("kit-tgt", async |scope| {
+    in_namespace_within(LIMIT, "kit-tgt", async |scope| {
         let (server, provisioner) = scope.iscsi_example(&scope.node(1).await?).await?;
         passes(&scope, &provisioner, &server.address, "server")
     });
 }
 
 fn attached_iscsi() {
-    in_namespace("kit-attach", async |scope| {
+    in_namespace_within(LIMIT, "kit-attach", async |scope| {
         let (server, provisioner) = scope.attached_iscsi(&scope.node(1).await?).await?;
         passes(&scope, &provisioner, &server.address, "server")
     });
 }
 
 fn smb() {
-    in_namespace("kit-smb", async |scope| {
+    in_namespace_within(LIMIT, "kit-smb", async |scope| {
         let (server, provisioner) = scope.smb_example().await?;
         passes(&scope, &provisioner, &server.address, "source")
     });
 }
 
 fn directory() {
-    in_namespace("kit-directory", async |scope| {
+    in_namespace_within(LIMIT, "kit-directory", async |scope| {
         let (_, provisioner) = scope.glusterfs_example(&scope.node(1).await?).await?;
         let judgement = scope.judged_by_kit(&provisioner, &[])?;
         ensure!(judgement.passed, "{}", judgement.said);
@@ -104,7 +109,7 @@ fn directory() {
 
 fn ceph() {
     for kind in ["cephfs", "rbd"] {
-        in_namespace(&format!("kit-{kind}"), async |scope| {
+        in_namespace_within(LIMIT, &format!("kit-{kind}"), async |scope| {
             let server = scope.ceph(&scope.node(1).await?, kind).await?;
             let provisioner = scope.ceph_example(kind, &server)?;
             passes(&scope, &provisioner, &server.address, "monitors")
@@ -152,7 +157,7 @@ fn found(scope: &Scope, provision: &str, delete: &str, words: &[&str]) -> Result
 
 #[test]
 fn an_image_that_forgets_what_it_made_and_lies_about_its_storage_does_not_pass() {
-    in_namespace("kit-faulty", async |scope| {
+    in_namespace_within(LIMIT, "kit-faulty", async |scope| {
         found(
             &scope,
             "pv options client=nfs source=10.0.0.1:/\"$(cat /proc/sys/kernel/random/uuid)\"",

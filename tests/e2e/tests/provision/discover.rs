@@ -10,7 +10,7 @@ use mooring_contract::names::annotations;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, until};
 use mooring_harness::{Scope, in_namespace};
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 async fn class(
     scope: &Scope,
@@ -30,7 +30,7 @@ fn is_marked(class: Option<&StorageClass>) -> bool {
 fn runs_gone(scope: &Scope) -> Result<()> {
     let runs = format!("-l=mooring.dev/config-name={}", scope.namespace);
     let there = format!("-n={CONFIG_NAMESPACE}");
-    scope.kubectl(["wait", "--for=delete", "--timeout=60s", &there, "pods", &runs])?;
+    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &there, "pods", &runs])?;
     Ok(())
 }
 
@@ -73,7 +73,7 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
         scope.kubectl([
             "wait",
             "--for=create",
-            "--timeout=60s",
+            "--timeout=180s",
             &format!("volumesnapshotclass/{ssd}"),
         ])?;
         let metrics = scope.metrics()?;
@@ -97,7 +97,7 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
         class(&scope, &hdd, "to be marked", is_marked).await?;
         let status = less.status("as soon as nothing uses them").await?;
         ensure!(status.contains(&hdd) && !status.contains(&tape), "{status}");
-        scope.elsewhere("default").event(&hdd, "does not list any more").await?;
+        scope.elsewhere("default").event(&hdd, "no longer lists").await?;
 
         // A discovery that fails changes nothing.
         less.clone()
@@ -120,13 +120,13 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
         scope.kubectl([
             "wait",
             "--for=delete",
-            "--timeout=60s",
+            "--timeout=180s",
             &format!("volumesnapshotclass/{ssd}"),
         ])?;
         class(&scope, &hdd, "to stay", |class| class.is_some()).await?;
         runs_gone(&scope)?;
         all.write()?;
-        scope.kubectl(["delete", "pvc", "data", "--timeout=60s"])?;
+        scope.kubectl(["delete", "pvc", "data", "--timeout=180s"])?;
         scope.nothing_left(&uid).await?;
         scope.provisioner().delete()?;
         class(&scope, &hdd, "to go", |class| class.is_none()).await?;

@@ -12,7 +12,7 @@ use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
 /// The doors that volumes come by: `volume-source` of their ConfigMaps.
-const DOORS: [&str; 2] = ["flexVolume", "csi"];
+const DRIVERS: [&str; 2] = ["flexVolume", "csi"];
 
 /// Longest until a claim that grows has its size: the kubelet may have missed the Pod's change.
 const LIMIT: Duration = Duration::from_mins(3);
@@ -20,9 +20,9 @@ const LIMIT: Duration = Duration::from_mins(3);
 const MIB: u64 = 1 << 20;
 
 /// With volumes that may grow.
-fn growing(provisioner: Provisioner, door: &str) -> Provisioner {
+fn growing(provisioner: Provisioner, driver: &str) -> Provisioner {
     provisioner
-        .key("volume-source", door)
+        .key("volume-source", driver)
         .key("operations", "provision, delete, expand")
         .key("allow-volume-expansion", "true")
 }
@@ -62,13 +62,13 @@ fn seen_by(scope: &Scope, pod: &str) -> Result<u64> {
     Ok(blocks * 1024)
 }
 
-async fn grows_on_a_node(scope: &Scope, door: &str) -> Result<()> {
-    let provisioner = growing(scope.provisioner_named(&door.to_lowercase()), door)
+async fn grows_on_a_node(scope: &Scope, driver: &str) -> Result<()> {
+    let provisioner = growing(scope.provisioner_named(&driver.to_lowercase()), driver)
         .key("image", "mooring.dev/provisioner-local:0.1.0")
         .key("backend-volume", "client=pool")
         .key("volume-binding-mode", "WaitForFirstConsumer");
     provisioner.apply().await?;
-    let name = door.to_lowercase();
+    let name = driver.to_lowercase();
     // ext4 grows only where the machine lets its containers have CAP_SYS_RESOURCE.
     let class = provisioner.class_of("xfs")?;
     let uid = scope.claim(&name, &class, "320Mi").await?;
@@ -119,8 +119,8 @@ async fn grows_on_a_node(scope: &Scope, door: &str) -> Result<()> {
 #[test]
 fn a_volume_on_a_node_s_disk_grows_with_a_pod_and_without_and_keeps_its_data() {
     in_namespace("expand", async |scope| {
-        for door in DOORS {
-            grows_on_a_node(&scope, door).await?;
+        for driver in DRIVERS {
+            grows_on_a_node(&scope, driver).await?;
         }
         Ok(())
     });
@@ -131,7 +131,7 @@ fn an_expansion_that_the_image_refuses_is_taken_back_and_nothing_shrinks() {
     in_namespace("expand-refused", async |scope| {
         let script = "[ \"$SIZE\" -le 3221225472 ] || { echo 'the array has 3 GiB: ask for less'; exit 78; }\n\
                       test \"$(pv get --volume client)\" = sshfs";
-        let provisioner = growing(scope.provisioner().printing(), DOORS[1]).key("expand-script", script);
+        let provisioner = growing(scope.provisioner().printing(), DRIVERS[1]).key("expand-script", script);
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         scope.claim_bound("data").await?;
@@ -159,7 +159,7 @@ fn an_expansion_that_the_image_refuses_is_taken_back_and_nothing_shrinks() {
 #[test]
 fn a_claim_that_is_deleted_while_it_grows_waits_for_that_run_alone() {
     in_namespace("expand-deleted", async |scope| {
-        let provisioner = growing(scope.provisioner().printing(), DOORS[0]).key("expand-script", "sleep 1000");
+        let provisioner = growing(scope.provisioner().printing(), DRIVERS[0]).key("expand-script", "sleep 1000");
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         scope.claim_bound("data").await?;
@@ -195,7 +195,7 @@ fn a_class_whose_configmap_does_not_offer_it_says_so_on_the_claim() {
         let expands = runs.iter().any(|run| run.contains(&format!("expand-{uid}")));
         assert!(!expands, "nothing is run: {runs:?}");
         // Offered, it is done without another word of the user's.
-        growing(provisioner, DOORS[0]).apply().await?;
+        growing(provisioner, DRIVERS[0]).apply().await?;
         has(&scope, "data", "2Gi").await
     });
 }

@@ -7,7 +7,7 @@ use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
 /// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=60s";
+const LIMIT: &str = "--timeout=180s";
 
 /// A namespace beside the test's own. It goes with the test.
 fn beside(scope: &Scope) -> Result<Scope> {

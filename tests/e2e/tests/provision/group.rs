@@ -10,7 +10,7 @@ use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
 /// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=60s";
+const LIMIT: &str = "--timeout=180s";
 
 /// What a content of a group is called.
 const CONTENT: &str = "volumegroupsnapshotcontent";
@@ -67,7 +67,7 @@ fn content_of(scope: &Scope, group: &str) -> Result<String> {
 
 /// Proves: P1
 #[test]
-fn the_volumes_of_a_group_are_snapshot_by_one_run_restored_and_deleted_together() {
+fn one_run_snapshots_the_volumes_of_a_group_and_they_are_restored_and_deleted() {
     in_namespace("group-local", async |scope| {
         let _controller = scope.snapshot_controller()?;
         let provisioner = scope

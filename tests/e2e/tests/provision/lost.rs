@@ -64,7 +64,7 @@ fn a_run_that_was_out_of_memory_is_reported() {
 #[test]
 fn a_run_that_hangs_is_reported_and_leaves_nothing() {
     in_namespace("hangs", async |scope| {
-        let provisioner = scope.provisioner().on_pool("sleep 1000").key("timeout", "3s");
+        let provisioner = scope.provisioner().on_pool("sleep 1000").key("timeout", "30s");
         let (uid, event) = said(&scope, &provisioner, "ended by the limit \"timeout\"").await?;
         assert_eq!(event.reason.as_deref(), Some("ProvisioningTimedOut"), "{event:?}");
         ends(&scope, &uid).await

@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 /// Longest until a Pod has ended, a volume has moved and the next Pod runs.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// Writes what it finds written, and goes on for as long as it may after it was told to end.
-const COMMAND: &str = "cat /data/letter || true; trap 'sleep 20; exit 0' TERM; while true; do sleep 1; done";
+/// The grace of a Pod that is to end only once the test says so, in seconds.
+const LONG: u8 = 90;
+
+/// Prints what it finds written. When it has to end, it waits until the test says so, for as long as it may.
+const COMMAND: &str = "cat /data/letter || true; trap 'until [ -e /tmp/end ]; do sleep 0.2; done; exit 0' TERM; while true; do sleep 1; done";
 
 /// One Pod after another, as a user's controller makes them.
 fn set(scope: &Scope, replicas: u8) -> Result<()> {
@@ -70,6 +73,12 @@ async fn waiting(scope: &Scope, to: &str) -> Result<Migration> {
 fn restart(scope: &Scope, seconds: u8) -> Result<()> {
     let grace = format!("--grace-period={seconds}");
     scope.kubectl(["delete", "pod", "web-0", "--wait=false", &grace])?;
+    Ok(())
+}
+
+/// Lets the Pod end that has to.
+fn let_end(scope: &Scope) -> Result<()> {
+    scope.exec("web-0", ["touch", "/tmp/end"])?;
     Ok(())
 }
 
@@ -138,7 +147,7 @@ fn a_volume_moves_between_two_pods_and_is_taken_up_and_back_when_cut_off() {
 
         // Killed while the Pod ends, and taken back.
         let moving = waiting(&scope, "--to=flexVolume").await?;
-        restart(&scope, 8)?;
+        restart(&scope, LONG)?;
         until_source(&scope, &uid, None).await?;
         moving.kill()?;
         ensure!(has_record(&scope, &uid).await?, "no record");
@@ -151,13 +160,15 @@ fn a_volume_moves_between_two_pods_and_is_taken_up_and_back_when_cut_off() {
         ensure!(code == 0 && said.contains("1 back"), "{code}: {said}");
         assert_eq!(source(&scope, &uid).await?, "csi");
         ensure!(!has_record(&scope, &uid).await?, "the record is left");
+        let_end(&scope)?;
         let third = next_pod(&scope, &second).await?;
 
         // Killed again, and taken up when the Pod has ended.
         let moving = waiting(&scope, "--to=flexVolume").await?;
-        restart(&scope, 5)?;
+        restart(&scope, LONG)?;
         until_source(&scope, &uid, None).await?;
         moving.kill()?;
+        let_end(&scope)?;
         // The next Pod waits for its volume.
         wait_until("the Pod to have ended", LIMIT, async || {
             let now = scope.kubectl([
@@ -176,6 +187,7 @@ fn a_volume_moves_between_two_pods_and_is_taken_up_and_back_when_cut_off() {
         assert_eq!(source(&scope, &uid).await?, "flexVolume");
         next_pod(&scope, &third).await?;
 
+        let_end(&scope)?;
         set(&scope, 0)?;
         scope.pod_gone("web-0").await?;
         let (code, said) = scope.migrate(&["--to=csi"]).await?;

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 /// Longest until a claim has what it asks for.
 const LIMIT: Duration = Duration::from_mins(1);
 
-fn modifying(provisioner: Provisioner, door: &str) -> Provisioner {
+fn modifying(provisioner: Provisioner, driver: &str) -> Provisioner {
     provisioner
-        .key("volume-source", door)
+        .key("volume-source", driver)
         .key("operations", "provision, delete, modify")
 }
 
@@ -107,7 +107,7 @@ fn a_volume_on_a_node_s_disk_takes_its_space_while_a_pod_uses_it() {
         ensure!(after >= size, "only {after} bytes are allocated");
         assert_eq!(scope.exec("user", ["cat", "/data/file"])?, "kept\n");
         // Users find the same reasons as with CSI's external-resizer.
-        let event = scope.event("data", "the volume has the attributes of").await?;
+        let event = scope.event("data", "the volume got the attributes of").await?;
         assert_eq!(event.reason.as_deref(), Some("VolumeModifySuccessful"));
         scope.delete("pod/user")?;
         scope.pod_gone("user").await?;

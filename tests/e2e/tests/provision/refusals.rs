@@ -118,7 +118,7 @@ fn a_volume_of_another_name_is_not_taken_and_the_image_is_told_so() {
 }
 
 #[test]
-fn an_image_that_ends_well_without_a_volume_is_told_what_is_missing() {
+fn an_image_that_exits_with_0_without_a_volume_is_reported_with_what_is_missing() {
     in_namespace("no-volume", async |scope| {
         let provisioner = scope.provisioner().on_provision("true");
         provisioner.apply().await?;

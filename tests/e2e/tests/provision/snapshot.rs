@@ -7,7 +7,7 @@ use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
 /// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=60s";
+const LIMIT: &str = "--timeout=180s";
 
 fn field(scope: &Scope, object: &str, path: &str) -> Result<String> {
     scope.kubectl(["get", object, &format!("-o=jsonpath={{{path}}}")])

@@ -28,10 +28,10 @@ const AT_ONCE: usize = 6;
 const HANGING_AT_ONCE: usize = 8;
 
 /// Longest wait for all of them: the test is about who waits for whom, not about how long it takes.
-const LIMIT: Duration = Duration::from_mins(5);
+const LIMIT: Duration = Duration::from_mins(10);
 
 /// Time limit of the test, which waits like this four times.
-const WHOLE_LIMIT: Duration = Duration::from_mins(20);
+const WHOLE_LIMIT: Duration = Duration::from_mins(40);
 
 /// Creates claims; returns their uids.
 async fn claims(scope: &Scope, kind: &Provisioner, prefix: &str, count: usize) -> Result<BTreeSet<String>> {
@@ -188,7 +188,7 @@ fn of_200_claims_those_that_fail_or_hang_delay_no_other_and_all_leave_nothing() 
         scope.event("fails-0", "never works").await?;
         // If they waited for the others, fewer Pods would have run at once.
         ensure!(
-            busy_crowd >= 0.7 * busy_alone,
+            busy_crowd >= 0.5 * busy_alone,
             "{busy_crowd:.1} Pods at work on the healthy ones, but {busy_alone:.1} without the others"
         );
         one_each(&scope, &healthy, &good).await?;

@@ -87,7 +87,7 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
         // An administrator's PersistentVolume may name a path of the node. A provisioned one may not, whatever it says.
         let client = scope.namespace.clone();
         scope.mounter_config(&client, "self")?;
-        wait_until("the mounter to have read it", Duration::from_secs(20), async || {
+        wait_until("the mounter to have read it", Duration::from_mins(2), async || {
             let status = scope.mounter_status(NODE).await?;
             Ok((status["clients"][&client] == "self").then_some(()))
         })
@@ -278,7 +278,7 @@ fn the_controller_s_token_sizes_only_what_is_its_own() {
     });
 }
 
-/// Which snapshot stands for a user's, snapshot-controller and administrators say.
+/// snapshot-controller and administrators say which snapshot is a user's.
 #[test]
 fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_nothing_else_of_any() {
     in_namespace("sec-controller-snapshots", async |scope| {

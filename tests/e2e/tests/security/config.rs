@@ -166,8 +166,8 @@ fn known_keys_of_a_configmap_carry_nothing_but_what_they_are_for() {
             ("secret-name", "../x", "object's name"),
             ("timeout", "1h; hostPID: true", "length of time"),
             ("client-image", "evil image", "not an image's name"),
-            ("mount-options", "noatime,dev", "takes a protection away"),
-            ("mount-options", "suid", "takes a protection away"),
+            ("mount-options", "noatime,dev", "removes a protection"),
+            ("mount-options", "suid", "removes a protection"),
             ("mount-options", "logdev=/dev/vda1", "file of the machine"),
             ("mount-options", "ro -o dev", "has a blank"),
             ("backend-volume", "client=x,source=/", "path or a device"),
@@ -439,7 +439,7 @@ fn an_image_can_t_describe_a_volume_that_gives_out_the_node_or_another_claim_s_d
             (
                 "suid",
                 "client=sshfs source=u@192.0.2.1:/srv mount-options=suid,dev",
-                "takes a protection away",
+                "removes a protection",
             ),
             (
                 "file",

@@ -87,7 +87,7 @@ fn no_options_make_a_view_of_the_node_out_of_a_volume() {
         }))?;
         mooring_harness::wait_until(
             "the mounter to have read it",
-            std::time::Duration::from_secs(20),
+            std::time::Duration::from_mins(2),
             async || {
                 let status = scope.mounter_status(NODE).await?;
                 Ok((status["clients"][client("image")].is_string()).then_some(()))
@@ -172,7 +172,7 @@ fn commas_blanks_and_dashes_in_mount_options_smuggle_nothing_in() {
         scope.mounter_config(&client, "self")?;
         mooring_harness::wait_until(
             "the mounter to have read it",
-            std::time::Duration::from_secs(20),
+            std::time::Duration::from_mins(2),
             async || {
                 let status = scope.mounter_status(NODE).await?;
                 Ok((status["clients"][&client] == "self").then_some(()))

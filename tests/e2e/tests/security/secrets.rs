@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use client_logs::ClientLogs;
 
 /// Longest until the log of a container can be read, or its Pod is gone: the container may just be restarting.
-const LOG_LIMIT: Duration = Duration::from_secs(30);
+const LOG_LIMIT: Duration = Duration::from_mins(2);
 
 /// Values that appear nowhere else, as they are and as Secrets and the kubelet's arguments encode them.
 struct Canaries(Vec<(&'static str, String)>);
@@ -186,7 +186,7 @@ const OTHER_CLIENTS: [OtherClient; 4] = [
         "block",
         "iscsi://ADDRESS/iqn.2025-01.test:none/1",
         "chap-password",
-        (&[("chap-username", "nobody")], "can't be had"),
+        (&[("chap-username", "nobody")], "failed to open the device"),
     ),
     // If the kernel has no SMB, the mounter itself says so, and it has the Secret then.
     (
@@ -410,10 +410,15 @@ async fn logs_of(scope: &Scope, pods: &Api<Pod>, namespace: &str, pod: &Pod) -> 
             let what = format!("the log ({run}) of container {} of Pod {name}", container.name);
             let log = wait_until(&what, LOG_LIMIT, async || {
                 let read = scope.kubectl(["-n", namespace, "logs", "-c", &container.name, run, &name]);
-                if read.is_err() && pods.get_opt(&name).await?.is_none_or(|now| now.uid() != pod.uid()) {
-                    return Ok(Some(String::new()));
+                let Err(error) = read else { return read.map(Some) };
+                // The kubelet may have removed the log of a container before this one.
+                let removed = run == "--previous=true" && format!("{error:#}").contains("not found");
+                let is_gone = pods.get_opt(&name).await?.is_none_or(|now| now.uid() != pod.uid());
+                if removed || is_gone {
+                    Ok(Some(String::new()))
+                } else {
+                    Err(error)
                 }
-                read.map(Some)
             });
             all.push_str(&log.await?);
         }

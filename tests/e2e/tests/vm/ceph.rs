@@ -138,7 +138,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     // A mount that fails leaves nothing behind.
     scope.volume("none", &json!({"client": "rbd", "source": format!("rbd://{server}/rbd/none"), "secret": "rbd-key", "driver": "kernel"}))?;
     scope.pod("none", MACHINE_NODE, "none", Value::Null)?;
-    scope.event("none", "the image rbd/none can't be had").await?;
+    scope.event("none", "failed to open the image rbd/none").await?;
     scope.delete("pod/none")?;
     scope.pod_gone("none").await?;
     ensure!(scope.on_machine(DEVICES)?.trim().is_empty(), "a device is left");
@@ -297,7 +297,7 @@ async fn both_ways(scope: &Scope) -> Result<()> {
 }
 
 #[test]
-fn a_volume_of_ceph_is_the_kernel_s_where_that_has_ceph_and_a_program_s_elsewhere() {
+fn the_kernel_mounts_ceph_volumes_where_it_can_and_a_program_does_elsewhere() {
     with_machine_node("vm-ceph", async |scope| {
         scope.require_mooring().await?;
         scope.observe_machine().await?;

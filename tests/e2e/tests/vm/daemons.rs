@@ -197,7 +197,7 @@ async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     flex.options.unwrap_or_default().remove("source").context("no source")
 }
 
-/// The same target by CSI, as a raw block volume: two Pods have one device, which outlives the client container.
+/// The same target with CSI, as a raw block volume: two Pods have one device, which outlives the client container.
 async fn the_kernel_s_device_itself(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
     scope.mount_secret("right", secret)?;
     let options = json!({"client": "iscsi", "source": source_of(scope, uid).await?, "secret": "right"});
@@ -244,7 +244,7 @@ async fn a_target_that_is_another_is_refused(scope: &Scope, uid: &str, secret: &
         &json!({"client": "iscsi", "source": source_of(scope, uid).await?, "secret": "other"}),
     )?;
     scope.pod("other", MACHINE_NODE, "other", Value::Null)?;
-    scope.event("other", "does not show that it knows it").await?;
+    scope.event("other", "does not prove that it knows it").await?;
     scope.delete("pod/other")?;
     scope.pod_gone("other").await?;
     sessions_end(scope).await

@@ -118,7 +118,7 @@ fn nfs_volumes_are_mounted_by_the_kernel_alone_and_outlive_the_mounter() {
 
 /// Proves: M1
 #[test]
-fn an_nfs_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nobody() {
+fn a_refusing_nfs_server_is_reported_and_a_hanging_one_delays_nobody() {
     on_own_nodes_within(LIMIT, "vm-nfs-hung", async |scope| {
         let (server, mut machine) = set_up(&scope).await?;
         let address = server.address.as_str();
@@ -127,7 +127,7 @@ fn an_nfs_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nob
             ("/open/nowhere", "", &["no such path for this node"]),
             ("/open", "port=2050", &["no NFS server listens on port 2050", address]),
             ("/open", "vers=3", &["rpc.statd", "nfs-locks", "nolock"]),
-            ("/open", "addr=192.0.2.1", &["takes the place of the server"]),
+            ("/open", "addr=192.0.2.1", &["would replace the server"]),
             ("/open", "sec=krb5", &["rpc.gssd"]),
         ] {
             let answer = machine.mount("refused", &volume(address, source, options))?;

@@ -76,7 +76,7 @@ fn is_mounted(scope: &Scope, mounts: &[String], name: &str) -> bool {
 }
 
 #[test]
-fn pods_on_a_server_of_the_kernel_s_that_hangs_for_ever_can_be_deleted_and_others_wait_for_it() {
+fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server() {
     with_machine_node("vm-silent", async |scope| {
         scope.require_mooring().await?;
         let server = scope.storage_server("nfs", "node-1", &Value::Null).await?;

@@ -183,7 +183,7 @@ fn smb_volumes_are_mounted_by_the_kernel_alone_for_the_secret_s_user_whose_passw
 
 /// Proves: M1
 #[test]
-fn an_smb_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nobody() {
+fn a_refusing_smb_server_is_reported_and_a_hanging_one_delays_nobody() {
     on_own_nodes_within(LIMIT, "vm-smb-hung", async |scope| {
         let (server, mut machine) = set_up(&scope).await?;
         let server = server.as_str();
@@ -198,7 +198,7 @@ fn an_smb_server_that_refuses_is_reported_in_words_and_one_that_hangs_delays_nob
             ("volumes", "port=446", &["no SMB server listens on port 446", server]),
             ("volumes", "port=1445", &["does not speak SMB 3.1.1"]),
             ("volumes", "vers=2.1", &["no longer safe"]),
-            ("volumes", "ip=192.0.2.1", &["takes the place of the server"]),
+            ("volumes", "ip=192.0.2.1", &["would replace the server"]),
             ("volumes", "sec=krb5", &["cifs.upcall"]),
             (
                 "volumes",

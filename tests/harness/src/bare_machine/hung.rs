@@ -15,6 +15,9 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait until a server that answers again is tried again: the mounter refuses its mounts for 30 s.
 const HEAL_LIMIT: Duration = Duration::from_mins(2);
 
+/// Longest wait until what was being written is on a server that answers again: the kernel may wait a minute to retry.
+const WRITTEN_LIMIT: Duration = Duration::from_mins(3);
+
 impl Machine {
     /// Makes the server in Pod `pod` with address `server` hang while something writes to `used`, which is mounted.
     /// Meanwhile, another `volume` of the server is refused with a message, and `used` can be unmounted. Once the
@@ -58,7 +61,9 @@ impl Machine {
 
         drop(stopped);
         // What was being written gets there.
-        self.sh("touch /run/enough; until [ -e /run/writer ]; do sleep 0.2; done")?;
+        let written = "touch /run/enough; until [ -e /run/writer ]; do sleep 0.2; done";
+        let written = self.run(written, WRITTEN_LIMIT)?;
+        ensure!(written.code == 0, "{}", written.output);
         let written = self.sh("cat /run/dd.log")?;
         ensure!(!written.to_lowercase().contains("error"), "{written}");
         let back = Instant::now();

@@ -26,6 +26,9 @@ const MACHINE: &str = "the machine";
 /// The place of objects.
 const API: &str = "the API server";
 
+/// Where the example `silver.yaml` has its ConfigMap.
+const ADMIN_NAMESPACE: &str = "admin";
+
 /// The node's init process restarts these; a picture may be taken before it has.
 const STARTED_AGAIN: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
@@ -62,7 +65,8 @@ pub(super) fn picture(cluster: &Cluster, ours: &Ours) -> Result<Picture> {
     let listed = output(&mut cluster.kubectl([
         "--request-timeout=20s",
         "get",
-        "pods,secrets,configmaps,persistentvolumeclaims,persistentvolumes,storageclasses,volumeattachments,namespaces",
+        "pods,secrets,configmaps,persistentvolumeclaims,persistentvolumes,storageclasses,volumeattributesclasses,\
+         volumeattachments,namespaces",
         "--all-namespaces",
         "-o",
         "json",
@@ -146,7 +150,7 @@ fn has_config(object: &Value, objects: &[Value]) -> bool {
 
 fn is_compared(object: &Value) -> bool {
     let deleted = !text(object, "/metadata/deletionTimestamp").is_empty();
-    let in_ours = [NAMESPACE, CONFIG_NAMESPACE].contains(&text(object, "/metadata/namespace"));
+    let in_ours = [NAMESPACE, CONFIG_NAMESPACE, ADMIN_NAMESPACE].contains(&text(object, "/metadata/namespace"));
     match text(object, "/kind") {
         // A Pod of a DaemonSet or Deployment is replaced, at its controller's pace.
         "Pod" => {
@@ -157,7 +161,7 @@ fn is_compared(object: &Value) -> bool {
                 )
         }
         "Secret" | "PersistentVolumeClaim" => in_ours,
-        "StorageClass" | "VolumeAttachment" => true,
+        "StorageClass" | "VolumeAttributesClass" | "VolumeAttachment" => true,
         // Another installation of Mooring may add a ConfigMap; one that can't be deleted is a leak.
         "ConfigMap" => in_ours && deleted,
         // A retained volume stays on purpose.

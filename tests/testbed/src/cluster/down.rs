@@ -131,8 +131,8 @@ pub struct LoopDevice {
     pub is_below: bool,
 }
 
-/// The files below `folder`, and the loop devices over them: a kubelet puts another loop device over that of a raw block
-/// volume.
+/// The files below `folder`, and the loop devices over them: a kubelet puts another loop device over that of a raw
+/// block volume.
 fn files_of(folder: &Path, attached: &[(PathBuf, FileId)]) -> HashSet<FileId> {
     let mut ours = HashSet::new();
     if attached.is_empty() {

@@ -20,7 +20,6 @@ pub(super) const PROXY_FILE: &str = "/etc/kubernetes/kube-proxy.json";
 pub(super) const PROXY_KUBECONFIG: &str = "/etc/kubernetes/kube-proxy.kubeconfig";
 pub(super) const CA_FILE: &str = "/etc/kubernetes/ca.crt";
 
-/// containerd's socket.
 pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The image of a Pod's sandbox, see [`crate::base_images`].

@@ -32,7 +32,6 @@ const FIRST_MODULES: &[&str] = &["virtio_pci", "virtio_blk", "crc32c_generic", "
 /// Memory in MiB.
 const MEMORY: &str = "1536";
 
-/// Processors.
 const PROCESSORS: &str = "2";
 
 /// The size of the disk. Only written parts take space.

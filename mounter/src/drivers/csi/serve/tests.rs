@@ -192,7 +192,7 @@ async fn a_server_that_does_not_answer_is_told_until_it_answers() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_and_what_makes_no_sense_is_said_by_its_code() {
+async fn unserved_and_malformed_calls_get_their_own_grpc_codes() {
     let driver = Driver::start();
     let unknown: Result<NodeStageVolumeResponse, _> = driver
         .call("/csi.v1.Controller/CreateVolume", NodeStageVolumeRequest::default())

@@ -22,8 +22,8 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
     let name = file_name(&volume.source)?;
     if !volume.fs_type.is_empty() || !volume.mount_options.is_empty() {
         let message = format!(
-            "raw block volume {name} has fs-type or mount-options, which are for a file system: leave both out, or \
-             leave volumeMode out, which is Filesystem then"
+            "raw block volume {name} has fs-type or mount-options, which are for a file system: leave out both, or \
+             leave out volumeMode (the default is Filesystem)"
         );
         return Err(MountError::BadOptions(message.into()));
     }
@@ -101,7 +101,7 @@ pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target)
         Some(entry) => Err(MountError::Failed {
             attempted: format!("mount {}", device.path.display()),
             cause: format!(
-                "a Pod has it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one \
+                "a Pod uses it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one \
                  image file",
                 entry.mount_point.display()
             )

@@ -48,8 +48,8 @@ pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile,
     let image = sys.open_image(pool, name).map_err(|error| match error.errno {
         Some(Errno::NOENT) => {
             let message = format!(
-                "there is no image file {name} in its pool {}: see on which node the volume was made, and whether the \
-                 PV's node affinity names it",
+                "there is no image file {name} in its pool {}: check on which node the volume was made, and that the \
+                 PV's node affinity names that node",
                 pool.display()
             );
             MountError::Node(message.into())

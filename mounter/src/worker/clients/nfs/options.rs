@@ -86,7 +86,7 @@ pub(super) enum NfsOptionError {
     #[error(transparent)]
     Common(#[from] RemoteOptionError),
     #[error(
-        "mount option {0:?} asks for NFS version 2, which Linux has no more: ask for version 3 or 4 (vers=4.2, 4.1, \
+        "mount option {0:?} asks for NFS version 2, which Linux no longer has: ask for version 3 or 4 (vers=4.2, 4.1, \
          4.0, 3, or leave it out)"
     )]
     OldVersion(String),
@@ -330,9 +330,9 @@ mod tests {
             ("vers=4.9", "names no known version"),
             ("minorversion=7", "names no known version"),
             ("vers=4.2,v4.1", "keep one"),
-            ("addr=10.0.0.9", "takes the place of the server"),
-            ("clientaddr=10.0.0.9", "takes the place of the server"),
-            ("mounthost=other", "takes the place of the server"),
+            ("addr=10.0.0.9", "would replace the server"),
+            ("clientaddr=10.0.0.9", "would replace the server"),
+            ("mounthost=other", "would replace the server"),
             ("sec=krb5p", "rpc.gssd"),
             ("sec=sys:krb5", "rpc.gssd"),
             ("sec=foo", "must be sys, none, null"),

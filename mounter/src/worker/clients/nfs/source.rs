@@ -19,7 +19,6 @@ pub(super) enum NfsSourceError {
     Path(#[from] RemotePathError),
 }
 
-/// Reads a source.
 pub(super) fn read(text: &str) -> Result<RemoteSource, NfsSourceError> {
     let whole = || text.to_owned();
     let (host, shown, path) = if let Some(rest) = text.strip_prefix('[') {
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_says_how_to_write_one() {
+    fn a_malformed_source_is_refused_with_the_right_form() {
         for (text, error) in [
             ("", NfsSourceError::Form as fn(String) -> NfsSourceError),
             ("nas", NfsSourceError::Form),

@@ -21,7 +21,7 @@ pub(in crate::worker::clients) enum RemoteOptionError {
          it out (see docs/clients/{}.md for those that it can)", .kind.to_ascii_lowercase()
     )]
     Unknown { option: String, kind: &'static str },
-    #[error("mount option {0:?} takes the place of the server that the volume's source names: leave it out")]
+    #[error("mount option {0:?} would replace the server that the volume's source names: leave it out")]
     Server(String),
     #[error("mount option {option:?}: {name} must be {wanted}")]
     Value {

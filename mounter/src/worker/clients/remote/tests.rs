@@ -1,11 +1,27 @@
 //! What holds for both NFS and SMB: the tests of both call these functions.
 
+use std::collections::BTreeSet;
+
+use mooring_contract::volume::clients::record;
 use rustix::io::Errno;
 
 use super::source::RemoteSource;
-use super::{each_once, text_of};
+use super::{Remote, each_once, text_of};
 use crate::sys::fake::{Fake, target};
 use crate::volume::job::MountError;
+use crate::worker::clients::nfs::NfsPlan;
+use crate::worker::clients::smb::SmbPlan;
+
+#[test]
+fn both_serve_what_their_records_name() {
+    fn assert_served<R: Remote>() {
+        let served: BTreeSet<_> = R::NAMES.iter().collect();
+        let record = record(R::FS_TYPE, "").unwrap();
+        assert_eq!(served, record.names.iter().collect());
+    }
+    assert_served::<NfsPlan>();
+    assert_served::<SmbPlan>();
+}
 
 /// Mounts the volume of a line.
 type Try = fn(&Fake, &str) -> Result<(), MountError>;

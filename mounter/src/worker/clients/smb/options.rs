@@ -144,8 +144,8 @@ pub(super) enum SmbOptionError {
     )]
     Login(String),
     #[error(
-        "mount option {0:?} asks for a version of SMB that is no longer safe to speak: ask for vers=3.1.1, 3.0.2 or \
-         3.0, or leave it out, and let the server speak it"
+        "mount option {0:?} asks for a version of SMB that is no longer safe: write vers=3.1.1, 3.0.2 or 3.0, or leave \
+         it out, and enable that version on the server"
     )]
     OldVersion(String),
     #[error("mount option {0:?} names no known version of SMB: write vers=3.1.1, 3.0.2 or 3.0, or leave it out")]
@@ -329,11 +329,11 @@ mod tests {
             ("vers=3", "names no known version"),
             ("vers=4", "names no known version"),
             ("vers", "is not one that"),
-            ("ip=10.0.0.9", "takes the place of the server"),
-            ("addr=10.0.0.9", "takes the place of the server"),
-            ("unc=//other/share", "takes the place of the server"),
-            ("prefixpath=other", "takes the place of the server"),
-            ("source=//other/share", "takes the place of the server"),
+            ("ip=10.0.0.9", "would replace the server"),
+            ("addr=10.0.0.9", "would replace the server"),
+            ("unc=//other/share", "would replace the server"),
+            ("prefixpath=other", "would replace the server"),
+            ("source=//other/share", "would replace the server"),
             ("sec=krb5", "cifs.upcall"),
             ("sec=krb5i", "cifs.upcall"),
             ("sec=ntlm", "must be ntlmssp, ntlmsspi, none"),

@@ -20,7 +20,6 @@ pub(super) enum SmbSourceError {
     Path(#[from] RemotePathError),
 }
 
-/// Reads a source.
 pub(super) fn read(text: &str) -> Result<RemoteSource, SmbSourceError> {
     let whole = || text.to_owned();
     // To a server it separates the parts of a path as well.
@@ -59,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_says_how_to_write_one() {
+    fn a_malformed_source_is_refused_with_the_right_form() {
         for (text, error) in [
             ("", SmbSourceError::Form as fn(String) -> SmbSourceError),
             ("nas:/volumes", SmbSourceError::Form),

@@ -12,8 +12,8 @@ use regex::Regex;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::UNKNOWN_OPTION;
-use crate::volume::check::{COMMON_OPTIONS, CheckError, alternatives, matches};
+use super::{UNKNOWN_OPTION, alternatives};
+use crate::volume::check::{COMMON_OPTIONS, CheckError, matches};
 use crate::volume::keys;
 
 /// A client image's own record.
@@ -72,8 +72,8 @@ pub enum MalformedWord {
     /// It is no option of this client's own.
     #[error("every client has option {0:?}: leave it out")]
     Common(String),
-    /// An option that is there twice.
-    #[error("option {0:?} is there twice: keep one")]
+    /// An option that exists twice.
+    #[error("option {0:?} is given twice: keep one")]
     Twice(String),
     /// A pattern that can't be compiled.
     #[error("pattern {pattern:?} is not a regular expression ({words}): correct it")]
@@ -153,7 +153,7 @@ impl TryFrom<String> for Pattern {
     }
 }
 
-/// Reads options by their names. Of two with one name the later would win in silence.
+/// Reads options by their names. If two had one name, the later would win in silence.
 fn each_once<'de, D>(deserializer: D) -> Result<BTreeMap<OptionName, ImageOption>, D::Error>
 where
     D: Deserializer<'de>,
@@ -351,7 +351,7 @@ mod tests {
             ),
             (
                 r#"{"options": {"a": {"pattern": "x", "wanted": "x"}, "a": {"pattern": "y", "wanted": "y"}}}"#,
-                "option \"a\" is there twice",
+                "option \"a\" is given twice",
             ),
             (
                 r#"{"options": {"a b": {"pattern": "x", "wanted": "x"}}}"#,

@@ -218,7 +218,7 @@ fn a_group_that_can_t_be_taken_by_one_run_says_why() {
         (reasons::WAITING, "has an operation in progress", |world| {
             world.claims[1]["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"]);
         }),
-        (reasons::GROUP_FAILED, "is no handle of a snapshot", |world| {
+        (reasons::GROUP_FAILED, "is not the handle of a snapshot", |world| {
             world.content["spec"]["source"] = json!({"groupSnapshotHandles": {
                 "volumeGroupSnapshotHandle": "admin/gold/week", "volumeSnapshotHandles": ["admin/gold/a"]}});
         }),
@@ -285,7 +285,7 @@ fn a_group_that_an_administrator_has_named_is_ready_and_is_deleted_by_its_names(
     assert_eq!(names, ["monday", "tuesday"]);
     // They are where the group is.
     world.content["spec"]["source"]["groupSnapshotHandles"]["volumeSnapshotHandles"] = json!(["admin/gold/monday"]);
-    assert!(said(&world.plan()).contains("is no handle of a snapshot"));
+    assert!(said(&world.plan()).contains("is not the handle of a snapshot"));
 }
 
 /// The content of one snapshot of the group, as snapshot-controller makes it.

@@ -108,7 +108,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
                     .create_token_request(account, &dry_run(), &parsed(&bound)?)
                     .await,
             );
-            assert!(said.contains("no token of a part of Mooring"), "{said}");
+            assert!(said.contains("no token of Mooring's own service accounts"), "{said}");
         }
         let dry = DeleteParams {
             dry_run: true,

@@ -279,7 +279,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
                 "ready or not-ready",
             ),
             (mark("annotations", "a", json!("b")), others),
-            (mark("annotations", &ours, json!("x".repeat(1001))), "1000 letters"),
+            (mark("annotations", &ours, json!("x".repeat(1001))), "1000 characters"),
             (json!({"spec": {"unschedulable": true}}), "no taint"),
             (
                 json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}),

@@ -69,7 +69,7 @@ fn a_provisioning_pod_s_token_is_good_for_its_own_volume_and_nothing_else() {
             (
                 options,
                 json!({"client": "nfs", "source": "192.0.2.1:/x", "mount-options": "ro, suid"}),
-                "takes a protection away",
+                "removes a protection",
             ),
             (
                 options,

@@ -112,7 +112,7 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
         let allowed = json!({"client": "nfs", "source": "192.0.2.1:/exports/team"});
         for volume in inline(allowed.clone()) {
             // A policy sees a namespace a moment after it changed.
-            wait_until("nfs to be allowed", Duration::from_secs(20), async || {
+            wait_until("nfs to be allowed", Duration::from_mins(2), async || {
                 Ok(pods.create(&dry_run(), &pod_with(&volume)?).await.ok())
             })
             .await?;
@@ -270,7 +270,7 @@ async fn by_others(scope: &Scope, volume: &Value) -> Result<()> {
     refusal(pods.patch("user", &PatchParams::default(), &change).await);
     // Its ephemeral volume is a claim like any other.
     let claims: Api<PersistentVolumeClaim> = scope.api();
-    let claim = wait_until("the ephemeral volume's claim", Duration::from_secs(30), async || {
+    let claim = wait_until("the ephemeral volume's claim", Duration::from_mins(2), async || {
         Ok(claims.get_opt("user-e").await?)
     })
     .await?;

@@ -167,7 +167,7 @@ fn a_file_system_and_a_device_of_one_image_are_not_used_at_a_time() {
     let fake = self::fake();
     show(&fake, pool(), &of(LINE, "u")).unwrap();
     let error = mount(&fake, pool(), &task(LINE)).unwrap_err().to_string();
-    assert!(error.contains("a Pod has it as a device"), "{error}");
+    assert!(error.contains("a Pod uses it as a device"), "{error}");
     assert_eq!(fake.mounts_on(&target()), 0);
     assert!(fake.programs().is_empty());
 }

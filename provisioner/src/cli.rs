@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::runtime::{self, Controllers};
+use crate::args::{Cli, Command};
 use crate::config::lint;
 use crate::conform;
 use crate::migrate;
-use crate::process::args::{Cli, Command, RunArgs};
+use crate::process::args::RunArgs;
+use crate::process::runtime::{self, Controllers};
 
 /// Reads the command line and does what it says, with these controllers.
 pub fn main(controllers: Controllers) -> ExitCode {

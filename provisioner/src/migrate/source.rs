@@ -11,20 +11,25 @@ use crate::config::VolumeSourceKind;
 use crate::volume::acceptance::source_name;
 
 /// How the key `volume-source` spells it.
-pub(crate) fn word(door: VolumeSourceKind) -> &'static str {
-    match door {
+pub(crate) fn word(source: VolumeSourceKind) -> &'static str {
+    match source {
         VolumeSourceKind::FlexVolume => "flexVolume",
         VolumeSourceKind::Csi => "csi",
     }
 }
 
 /// Reads what [`word`] says, in any case, as a ConfigMap does.
-pub(crate) fn parse(text: &str) -> Result<VolumeSourceKind, String> {
+pub(crate) fn parse(text: &str) -> Result<VolumeSourceKind, UnknownSource> {
     [VolumeSourceKind::FlexVolume, VolumeSourceKind::Csi]
         .into_iter()
-        .find(|door| word(*door).eq_ignore_ascii_case(text))
-        .ok_or_else(|| "it is neither csi nor flexVolume".to_owned())
+        .find(|source| word(*source).eq_ignore_ascii_case(text))
+        .ok_or(UnknownSource)
 }
+
+/// A word that [`parse`] does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is neither csi nor flexVolume")]
+pub(crate) struct UnknownSource;
 
 /// By which way the kubelet reaches a volume; none if it is not Mooring's.
 pub(crate) fn of(volume: &PersistentVolume) -> Option<VolumeSourceKind> {
@@ -77,11 +82,19 @@ pub(crate) enum Unmovable {
     /// A Secret that CSI can't carry.
     #[error("its Secret {0} has a value that is not UTF-8, which CSI can't carry")]
     SecretBytes(String),
-    #[error("its Secret {0} is not there: create it first")]
+    #[error("its Secret {0} does not exist: create it first")]
     NoSecret(String),
+    #[error("no claim is bound to it: delete it, and create it with the other source")]
+    Unbound,
+    #[error("its claim is being deleted")]
+    ClaimGoing,
+    #[error("it is being deleted")]
+    Going,
+    #[error("its claim belongs to a Pod and is deleted with it")]
+    OfPod,
 }
 
-/// The PersistentVolume as it is to be created: without what the API server says of it.
+/// The PersistentVolume to create: without the fields that the API server sets.
 pub(crate) fn plain(volume: &PersistentVolume) -> PersistentVolume {
     let meta = &volume.metadata;
     let held = meta.finalizers.iter().flatten();

@@ -8,9 +8,9 @@ const USUAL_SEED: u64 = 20_261_121;
 
 /// A source of random numbers. `SplitMix64`: small, and good enough for such choices.
 #[derive(Debug, Clone)]
-pub struct Lots(u64);
+pub struct Random(u64);
 
-impl Lots {
+impl Random {
     /// The seed to use: the environment's, else a fixed one.
     pub fn seed() -> u64 {
         let given = std::env::var(SEED_VARIABLE).ok();
@@ -50,11 +50,11 @@ impl Lots {
 
 #[cfg(test)]
 mod tests {
-    use super::Lots;
+    use super::Random;
 
     #[test]
     fn the_same_seed_draws_the_same() {
-        let (mut one, mut two) = (Lots::new(7), Lots::new(7));
+        let (mut one, mut two) = (Random::new(7), Random::new(7));
         assert!((0..100).all(|_| one.below(1000) == two.below(1000)));
         assert_ne!(one.split().draw(), one.draw());
     }
