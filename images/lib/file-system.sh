@@ -48,6 +48,8 @@ mount_file_system() {
         xfs) mkfs.xfs -q -K "$1" ;;
         esac
     fi
+    # A copy has the UUID of what it is a copy of, and a node may have both.
+    [ "$fs_type" != xfs ] || options=${options:+$options,}nouuid
     mount -t "$fs_type" ${options:+-o "$options"} "$1" "$directory" || {
         case $(dumpe2fs -h "$1" 2>/dev/null | grep -i '^MMP') in
         ?*)

@@ -13,6 +13,7 @@ use mooring_testbed::images::{self, Selection};
 use mooring_testbed::layout::Layout;
 use mooring_testbed::namespaces::INIT_COMMAND;
 use mooring_testbed::node::Flavour;
+use mooring_testbed::openstack::Trials;
 use mooring_testbed::progress::say;
 use mooring_testbed::target::TargetArgs;
 use mooring_testbed::{cluster, conform, demo, install, openstack, packages};
@@ -102,11 +103,14 @@ enum Command {
         #[arg(long, value_name = "FOLDER", default_value = openstack::FOLDER)]
         kustomization: std::path::PathBuf,
         /// Remove the services instead; their volumes, the Secret to use them with, cluster and Mooring stay.
-        #[arg(long, conflicts_with = "test")]
+        #[arg(long, conflicts_with_all = ["test", "volumes"])]
         remove: bool,
         /// With --remove: remove the volumes and the Secret, too.
         #[arg(long, requires = "remove")]
         data: bool,
+        /// Then have Pods use volumes of Cinder and shares of Manila, and look that nothing of them is left.
+        #[arg(long)]
+        volumes: bool,
         /// Then use the services, kill each of their Pods, and change and break their settings: a quarter of an hour.
         #[arg(long, conflicts_with = "kustomization")]
         test: bool,
@@ -182,12 +186,14 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             kustomization,
             remove,
             data,
+            volumes,
             test,
         } => {
             if remove {
                 openstack::remove(&target.open(&layout)?, data)?;
             } else {
-                openstack::run(&layout, &target, &kustomization, test)?;
+                let services = test;
+                openstack::run(&layout, &target, &kustomization, Trials { services, volumes })?;
             }
         }
         Command::Test(args) => {

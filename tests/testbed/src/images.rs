@@ -75,8 +75,16 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
     Ok(wanted.into_iter().map(|wanted| wanted.built).collect())
 }
 
-/// Mooring's own images that OpenStack's services need: their volumes are of class `local`.
-const FOR_OPENSTACK: [&str; 3] = ["flex-provisioner", "mounter", "provisioner-local"];
+/// Mooring's own images that OpenStack's services need, whose volumes are of class `local`, and those that make and mount
+/// volumes of the services.
+const FOR_OPENSTACK: [&str; 6] = [
+    "client-block",
+    "client-cephfs",
+    "flex-provisioner",
+    "mounter",
+    "provisioner-local",
+    "provisioner-openstack",
+];
 
 fn is_of_openstack(name: &str) -> bool {
     name.starts_with("openstack-")

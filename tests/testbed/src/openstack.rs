@@ -1,6 +1,7 @@
 //! `cargo testbed openstack`: OpenStack's storage services on the cluster, with a line and a time for each step.
 
 mod trial;
+mod volumes;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,8 +42,20 @@ const LIMIT: Duration = Duration::from_mins(10);
 /// On a workload's Pods: the hash of the image, which shows a changed one under an unchanged tag.
 const IMAGE_ANNOTATION: &str = "testbed.mooring.dev/image";
 
-/// Runs the services, and waits until each is ready; with `test`, uses and breaks them afterwards.
-pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, test: bool) -> Result<()> {
+/// Used in Pod `client`.
+const USE: &str = include_str!("openstack/use.py");
+
+/// What is done with the services once they are ready.
+#[derive(Debug, Clone, Copy)]
+pub struct Trials {
+    /// Use and break them.
+    pub services: bool,
+    /// Have Pods use volumes of theirs.
+    pub volumes: bool,
+}
+
+/// Runs the services, waits until each is ready, and tries them out.
+pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Trials) -> Result<()> {
     let started = Instant::now();
     let target = args.open(layout)?;
     let images = target.load_images(Selection::OpenStack)?;
@@ -54,8 +67,14 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, test: bool)
         spoken(began.elapsed()),
         spoken(started.elapsed())
     ));
-    if test {
+    let Trials { services, volumes } = trials;
+    if volumes {
+        volumes::run(&target)?;
+    }
+    if services {
         trial::run(&target, kustomization, &images).inspect_err(|_| explain(&target))?;
+    }
+    if services || volumes {
         say(format!(
             "\nOpenStack has passed: {} for everything.",
             spoken(started.elapsed())
@@ -75,6 +94,21 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, test: bool)
         say(format!("  {line}"));
     }
     Ok(())
+}
+
+/// Runs a script in a Pod; returns its output.
+fn script(target: &Target, pod: &str, script: &str, args: &[&str]) -> Result<String> {
+    let mut exec = target.kubectl(["-n", NAMESPACE, "exec", "-i", pod, "--", "python3", "-"]);
+    Ok(output_with_input(exec.args(args), script.as_bytes())?)
+}
+
+/// Has `use.py` do something; returns its answer.
+fn use_services(target: &Target, what: &str, args: &[&Value]) -> Result<Value> {
+    let args: Vec<_> = args.iter().map(ToString::to_string).collect();
+    let mut words = vec![what];
+    words.extend(args.iter().map(String::as_str));
+    let answer = script(target, "deploy/client", USE, &words)?;
+    serde_json::from_str(&answer).with_context(|| format!("use.py {what} answered {answer:?}"))
 }
 
 /// Applies a kustomization, waits until all is ready, and deletes the Jobs of earlier builds.

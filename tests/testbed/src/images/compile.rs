@@ -11,6 +11,9 @@ use crate::command::{cargo, output, watched};
 use crate::layout::{cache, make_folder, repository, write_file};
 use crate::progress::Step;
 
+/// Mooring's own programs.
+pub(super) const PROGRAMS: [&str; 5] = ["flex-provisioner", "mounter", "provisioner-openstack", "pv", "vcs"];
+
 /// The folder of programs that Containerfiles copy, relative to the repository.
 pub fn program_folder() -> Result<String> {
     Ok(format!("target/{}/dist", host_target()?))
@@ -42,7 +45,7 @@ pub fn build_programs() -> Result<()> {
     watched(&mut build, |line| step.update(line.trim()))?;
     let folder = repository().join(program_folder()?);
     make_folder(&folder)?;
-    for program in ["flex-provisioner", "mounter", "vcs", "pv"] {
+    for program in PROGRAMS {
         put(&compiled.join(target).join("dist").join(program), &folder.join(program))?;
     }
     write_file(&folder.join(notices::FILE), notices()?)?;

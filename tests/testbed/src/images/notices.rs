@@ -12,7 +12,13 @@ use crate::command::{cargo, output};
 use crate::layout::repository;
 
 /// The packages whose programs go into the images.
-pub(super) const PACKAGES: [&str; 4] = ["flex-provisioner", "mooring-mounter", "mooring-shim", "pv"];
+pub(super) const PACKAGES: [&str; 5] = [
+    "flex-provisioner",
+    "mooring-mounter",
+    "mooring-shim",
+    "provisioner-openstack",
+    "pv",
+];
 
 /// The file's name, beside the programs.
 pub(super) const FILE: &str = "NOTICE";

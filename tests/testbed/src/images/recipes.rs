@@ -142,6 +142,7 @@ fn in_order(mut waiting: Vec<Recipe>) -> Result<Vec<Recipe>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compile::PROGRAMS;
     use super::{in_order, recipes};
     use crate::base_images::BASES;
     use crate::layout::repository;
@@ -180,9 +181,7 @@ mod tests {
         let folder = repository().join("target/x/dist");
         for recipe in recipes(repository(), "target/x/dist").unwrap() {
             let text = std::fs::read_to_string(&recipe.containerfile).unwrap();
-            let copied = ["flex-provisioner", "mounter", "vcs", "pv"]
-                .iter()
-                .any(|name| recipe.copies(&folder.join(name)));
+            let copied = PROGRAMS.iter().any(|name| recipe.copies(&folder.join(name)));
             if copied || text.contains(" /usr/local/bin/pv\n") {
                 assert!(text.contains(" /usr/share/doc/mooring/NOTICE\n"), "{}", recipe.name);
             }

@@ -6,19 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
-use super::{FOLDER, LABEL, NAMESPACE, put, put_and_wait, ready_within};
-use crate::command::{output, output_with_input};
+use super::{FOLDER, LABEL, NAMESPACE, put, put_and_wait, ready_within, script, use_services};
+use crate::command::output;
 use crate::images::Built;
 use crate::layout::{make_folder, repository, write_file};
 use crate::progress::step;
 use crate::target::Target;
 use crate::wait::{Look, wait_for};
-
-/// Used in Pod `client`.
-const USE: &str = include_str!("use.py");
 
 /// Used in the Pods that reach Ceph.
 const DATA: &str = include_str!("data.py");
@@ -64,25 +61,13 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Runs a script in a Pod; returns its output.
-    fn script(&self, pod: &str, script: &str, args: &[&str]) -> Result<String> {
-        let mut exec = self
-            .target
-            .kubectl(["-n", NAMESPACE, "exec", "-i", pod, "--", "python3", "-"]);
-        Ok(output_with_input(exec.args(args), script.as_bytes())?)
-    }
-
     fn use_services(&self, what: &str, args: &[&Value]) -> Result<Value> {
-        let args: Vec<_> = args.iter().map(ToString::to_string).collect();
-        let mut words = vec![what];
-        words.extend(args.iter().map(String::as_str));
-        let answer = self.script("deploy/client", USE, &words)?;
-        serde_json::from_str(&answer).with_context(|| format!("use.py {what} answered {answer:?}"))
+        use_services(self.target, what, args)
     }
 
     fn volume(&self, what: &str, id: &str, part: &str) -> Result<()> {
         let what = format!("{what}-volume");
-        self.script("cinder-volume-0", DATA, &[&what, id, part])?;
+        script(self.target, "cinder-volume-0", DATA, &[&what, id, part])?;
         Ok(())
     }
 
@@ -95,7 +80,7 @@ impl Trial<'_> {
             things.text("user"),
             things.text("key"),
         ];
-        self.script("manila-share-0", DATA, &args)?;
+        script(self.target, "manila-share-0", DATA, &args)?;
         Ok(())
     }
 

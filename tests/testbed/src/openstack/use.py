@@ -6,6 +6,8 @@
     restore THINGS      a volume from the snapshot and one from the backup, as JSON
     endpoint            where Cinder says that it is
     remove THINGS       all of them
+    types NAMES         makes volume types, and removes them again when they have a "-" before them
+    everything          the ids of all volumes, snapshots, backups, attachments, shares and rules, as JSON
 """
 
 import json
@@ -146,5 +148,27 @@ def remove(things):
     patiently("delete the volume", lambda: volumes.delete_volume(things["volume"]))
 
 
-WHATS = {what.__name__: what for what in (make, save, check, restore, endpoint, remove)}
+def types(names):
+    there = {one.name: one for one in volumes.types()}
+    for name in names:
+        if name.startswith("-"):
+            if name[1:] in there:
+                volumes.delete_type(there[name[1:]])
+        elif name not in there:
+            volumes.create_type(name=name)
+
+
+def everything():
+    found = [f"volume {one.id}" for one in volumes.volumes()]
+    found += [f"volume snapshot {one.id}" for one in volumes.snapshots()]
+    found += [f"backup {one.id}" for one in volumes.backups()]
+    found += [f"attachment {one.id}" for one in volumes.attachments()]
+    found += [f"share snapshot {one.id}" for one in shares.share_snapshots()]
+    for share in shares.shares():
+        found += [f"share {share.id}"]
+        found += [f"rule {rule.id}" for rule in shares.access_rules(share)]
+    return sorted(found)
+
+
+WHATS = {what.__name__: what for what in (make, save, check, restore, endpoint, remove, types, everything)}
 print(json.dumps(WHATS[sys.argv[1]](*map(json.loads, sys.argv[2:]))))

@@ -1,0 +1,171 @@
+//! Operations `attach` and `detach`, by Cinder's attachments. Nova has no part in it.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::connection::{CephLogin, read};
+use super::{Cinder, place};
+use crate::error::Error;
+use crate::service::Version;
+use crate::storage::Item;
+
+/// Begins what an attachment has for its device: which node it is for. Only this of a connector can be read again.
+const MARK: &str = "mooring:";
+
+#[derive(Debug, Deserialize)]
+struct Attachment {
+    id: String,
+    #[serde(default)]
+    instance: Option<String>,
+    #[serde(default)]
+    connection_info: Value,
+}
+
+impl Cinder<'_> {
+    pub(super) fn attach(&self) -> Result<String, Error> {
+        let request = &self.storage.given.request;
+        let (name, node) = (&request.pv_name, &request.node_name);
+        let volume = self.this_volume()?;
+        let info = match self.attached_here(&volume)? {
+            Some(info) => info,
+            None => self.attach_anew(&volume.id)?,
+        };
+        let ceph = CephLogin {
+            user: self.storage.given.property("ceph-user")?,
+            key: self.storage.given.property("ceph-key")?,
+        };
+        let client = match self.storage.given.option("client") {
+            "" => place::client(self.storage.given)?,
+            client => client.to_owned(),
+        };
+        let connection = match read(&info, &client, &ceph) {
+            Ok(connection) => connection,
+            Err(error) => {
+                // Nothing could be done with it.
+                self.end_own(&volume.id)?;
+                return Err(error);
+            }
+        };
+        self.storage
+            .answer
+            .connection(self.storage.given, connection.options, &connection.secrets)?;
+        Ok(format!("volume {name} of Cinder is attached to node {node}"))
+    }
+
+    pub(super) fn detach(&self) -> Result<String, Error> {
+        let request = &self.storage.given.request;
+        let (name, node) = (&request.pv_name, &request.node_name);
+        let gone = request.attachment.as_ref().is_some_and(|attachment| attachment.gone);
+        if gone && !self.storage.given.list("fenced-nodes")?.contains(node) {
+            let addresses = request.attachment.iter().flat_map(|attachment| &attachment.addresses);
+            let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" and ");
+            return Err(Error::Refused(format!(
+                "node {node} is gone, and Cinder can't tell whether it still writes to volume {name}: keep it from the \
+                 storage (RBD: \"ceph osd blocklist add\" {addresses}), then put {node} into \"fenced-nodes\" of the \
+                 ConfigMap"
+            )));
+        }
+        let Some(volume) = self.storage.standing(name, self.id())? else {
+            return Ok(format!("Cinder has no volume {name}"));
+        };
+        self.end_own(&volume.id)?;
+        self.storage
+            .settled(&volume.id, &format!("the detachment of volume {name}"))?;
+        Ok(format!("volume {name} of Cinder is detached from node {node}"))
+    }
+
+    /// The connection that this node has already: it keeps what it has open.
+    fn attached_here(&self, volume: &Item) -> Result<Option<Value>, Error> {
+        let mark = Some(self.mark());
+        let Some(held) = volume.attachments.iter().find(|held| held.device == mark) else {
+            return Ok(None);
+        };
+        let what = format!("look at attachment {}", held.attachment_id);
+        let found = self
+            .storage
+            .service
+            .find(&what, &format!("/attachments/{}", held.attachment_id))?;
+        Ok(found.map(|mut found| found["attachment"]["connection_info"].take()))
+    }
+
+    fn attach_anew(&self, id: &str) -> Result<Value, Error> {
+        let name = &self.storage.given.request.pv_name;
+        let what = format!("attach volume {name}");
+        // Of a run that was cut off.
+        if let Some(other) = self.end_own(id)? {
+            return Err(Error::NotNow(format!(
+                "volume {name} of Cinder is attached elsewhere ({other}): it is attached here when that has ended"
+            )));
+        }
+        self.storage.settled(id, &format!("Cinder's work on volume {name}"))?;
+        let mut about = json!({"volume_uuid": id, "connector": self.connector()});
+        if self.storage.service.has(Version(3, 54)) {
+            about["mode"] = json!("rw");
+        }
+        let mut made = self
+            .storage
+            .service
+            .post(&what, "/attachments", &json!({"attachment": about}))?;
+        let attachment: Attachment = self.storage.service.read(&what, made["attachment"].take())?;
+        let path = format!("/attachments/{}/action", attachment.id);
+        self.storage.service.post(&what, &path, &json!({"os-complete": null}))?;
+        Ok(attachment.connection_info)
+    }
+
+    /// Ends this node's attachment of a volume and those that were never complete. Returns whose another one is.
+    fn end_own(&self, id: &str) -> Result<Option<String>, Error> {
+        let Some(volume) = self.storage.item(id)? else {
+            return Ok(None);
+        };
+        let what = format!("look for attachments of volume {id}");
+        let found = self
+            .storage
+            .service
+            .list(&what, &format!("/attachments?volume_id={id}"), "attachments")?;
+        let mut other = None;
+        for one in found {
+            let attachment: Attachment = self.storage.service.read(&what, one)?;
+            let held = volume
+                .attachments
+                .iter()
+                .find(|held| held.attachment_id == attachment.id);
+            let device = held.map(|held| held.device.clone().unwrap_or_default());
+            if let Some(server) = attachment.instance {
+                other = Some(format!("server {server} of Nova"));
+            } else if let Some(device) = device.filter(|device| *device != self.mark()) {
+                other = Some(device);
+            } else {
+                let what = format!("end attachment {}", attachment.id);
+                self.storage
+                    .service
+                    .delete(&what, &format!("/attachments/{}", attachment.id))?;
+            }
+        }
+        Ok(other)
+    }
+
+    /// What Cinder's drivers may want to know of a node.
+    fn connector(&self) -> Value {
+        let request = &self.storage.given.request;
+        let attachment = request.attachment.as_ref();
+        let addresses = attachment.map(|attachment| attachment.addresses.as_slice());
+        json!({
+            "host": request.node_name,
+            "ip": addresses.and_then(<[String]>::first),
+            "initiator": attachment.map(|attachment| &attachment.initiator),
+            "multipath": false,
+            "platform": std::env::consts::ARCH,
+            "os_type": "linux",
+            "do_local_attach": false,
+            "mountpoint": self.mark(),
+        })
+    }
+
+    fn mark(&self) -> String {
+        let attachment = self.storage.given.request.attachment.as_ref();
+        format!(
+            "{MARK}{}",
+            attachment.map_or("", |attachment| attachment.initiator.as_str())
+        )
+    }
+}

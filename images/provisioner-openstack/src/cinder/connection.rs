@@ -1,0 +1,180 @@
+//! How a node reaches a volume that is attached: what Cinder says becomes options and secrets of one of Mooring's
+//! clients.
+
+use mooring_contract::volume::keys;
+use serde_json::Value;
+
+use crate::answer::{Options, options};
+use crate::error::Error;
+
+/// A Ceph client's login, of the ConfigMap's Secret: Cinder does not hand out keys.
+#[derive(Debug, Default)]
+pub(super) struct CephLogin {
+    pub(super) user: Option<String>,
+    pub(super) key: Option<String>,
+}
+
+/// What a node is given.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Connection {
+    pub(super) options: Options,
+    pub(super) secrets: Options,
+}
+
+/// Reads `connection_info` of an attachment for `client`.
+pub(super) fn read(info: &Value, client: &str, ceph: &CephLogin) -> Result<Connection, Error> {
+    let text = |key: &str| info[key].as_str().unwrap_or_default();
+    let kind = text("driver_volume_type");
+    if info["encrypted"] == true {
+        return Err(Error::Refused(
+            "the volume's type has Cinder's encryption, which no client here can undo: use another volume type"
+                .to_owned(),
+        ));
+    }
+    match (kind, client) {
+        ("rbd", "rbd") => rbd(info, ceph),
+        ("iscsi", "iscsi" | "block") => iscsi(info),
+        ("rbd" | "iscsi", _) => Err(Error::Refused(format!(
+            "Cinder serves the volume by {kind}, and client {client} can't mount that: write client: {kind} into the \
+             ConfigMap, or \"volume-types\" with those that {client} can mount"
+        ))),
+        ("nfs", _) => Err(Error::Refused(
+            "Cinder serves the volume by nfs, as one file of an export that has other volumes too: a node would see \
+             all of them, so it is not attached; use a volume type of RBD or iSCSI, or a share of Manila"
+                .to_owned(),
+        )),
+        (kind, _) => Err(Error::Refused(format!(
+            "Cinder serves the volume by {kind:?}, for which there is no client here: use a volume type of RBD or iSCSI"
+        ))),
+    }
+}
+
+fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, Error> {
+    let lacks = |what: &str| Error::Refused(format!("Cinder says of the volume's connection no {what}"));
+    let name = info["name"].as_str().filter(|name| name.contains('/'));
+    let name = name.ok_or_else(|| lacks("pool and image"))?;
+    let texts = |key: &str| -> Vec<String> {
+        let list = info[key].as_array().into_iter().flatten();
+        list.map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_owned))
+            .collect()
+    };
+    let (hosts, ports) = (texts("hosts"), texts("ports"));
+    if hosts.is_empty() {
+        return Err(lacks("monitors"));
+    }
+    let monitor = |(at, host): (usize, &String)| {
+        let host = if host.contains(':') && !host.starts_with('[') {
+            format!("[{host}]")
+        } else {
+            host.clone()
+        };
+        ports
+            .get(at)
+            .map_or_else(|| host.clone(), |port| format!("{host}:{port}"))
+    };
+    let monitors: Vec<_> = hosts.iter().enumerate().map(monitor).collect();
+    let user = ceph
+        .user
+        .clone()
+        .or_else(|| info["auth_username"].as_str().map(str::to_owned));
+    let key = ceph.key.clone().ok_or(Error::NoProperty {
+        name: "ceph-key",
+        what: "the key of Cinder's Ceph client (\"ceph auth get-key client.cinder\")",
+    })?;
+    Ok(Connection {
+        options: options([(keys::SOURCE, format!("rbd://{}/{name}", monitors.join(",")))]),
+        secrets: options([("user", user.unwrap_or_default()), ("key", key)]),
+    })
+}
+
+fn iscsi(info: &Value) -> Result<Connection, Error> {
+    let lacks = |what: &str| Error::Refused(format!("Cinder says of the volume's connection no {what}"));
+    let text = |key: &str| info[key].as_str().unwrap_or_default();
+    let (portal, target) = (text("target_portal"), text("target_iqn"));
+    if portal.is_empty() || target.is_empty() {
+        return Err(lacks("portal and target"));
+    }
+    let lun = info["target_lun"].as_u64().ok_or_else(|| lacks("LUN"))?;
+    let chap = |key: &str| match text("auth_method") {
+        "CHAP" => text(key).to_owned(),
+        _ => String::new(),
+    };
+    Ok(Connection {
+        options: options([(keys::SOURCE, format!("iscsi://{portal}/{target}/{lun}"))]),
+        secrets: options([
+            ("chap-username", chap("auth_username")),
+            ("chap-password", chap("auth_password")),
+        ]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CephLogin, read};
+    use serde_json::{Value, json};
+
+    fn ceph() -> CephLogin {
+        CephLogin {
+            user: None,
+            key: Some("K==".into()),
+        }
+    }
+
+    fn rbd() -> Value {
+        json!({
+            "driver_volume_type": "rbd", "name": "volumes/volume-1", "hosts": ["10.0.0.1", "fd00::1"],
+            "ports": ["6789", "6789"], "auth_enabled": true, "auth_username": "cinder", "encrypted": false,
+        })
+    }
+
+    #[test]
+    fn an_image_of_ceph_is_reached_by_its_monitors_with_the_secret_s_key() {
+        let connection = read(&rbd(), "rbd", &ceph()).unwrap();
+        assert_eq!(
+            connection.options["source"],
+            "rbd://10.0.0.1:6789,[fd00::1]:6789/volumes/volume-1"
+        );
+        assert_eq!(connection.options.len(), 1);
+        assert_eq!(connection.secrets["user"], "cinder");
+        assert_eq!(connection.secrets["key"], "K==");
+        let none = read(&rbd(), "rbd", &CephLogin::default()).unwrap_err();
+        assert!(none.to_string().contains("ceph-key"), "{none}");
+    }
+
+    #[test]
+    fn an_iscsi_device_comes_with_its_login() {
+        let info = json!({
+            "driver_volume_type": "iscsi", "target_portal": "10.0.0.2:3260", "target_lun": 1,
+            "target_iqn": "iqn.2010-10.org.openstack:volume-1", "auth_method": "CHAP", "auth_username": "u",
+            "auth_password": "p",
+        });
+        for client in ["iscsi", "block"] {
+            let connection = read(&info, client, &ceph()).unwrap();
+            let source = "iscsi://10.0.0.2:3260/iqn.2010-10.org.openstack:volume-1/1";
+            assert_eq!(connection.options["source"], source);
+            assert_eq!(connection.secrets["chap-username"], "u");
+            assert_eq!(connection.secrets["chap-password"], "p");
+        }
+        let mut open = info;
+        open["auth_method"] = Value::Null;
+        assert!(read(&open, "iscsi", &ceph()).unwrap().secrets.is_empty());
+    }
+
+    #[test]
+    fn what_no_client_can_mount_is_refused_by_name() {
+        let of = |kind: &str| json!({"driver_volume_type": kind, "target_lun": 0});
+        let mut encrypted = rbd();
+        encrypted["encrypted"] = json!(true);
+        for (info, client, says) in [
+            (of("nfs"), "rbd", "by nfs, as one file of an export"),
+            (of("fibre_channel"), "rbd", "\"fibre_channel\""),
+            (rbd(), "iscsi", "client: rbd"),
+            (encrypted, "rbd", "encryption"),
+            (of("iscsi"), "iscsi", "no portal"),
+        ] {
+            let error = read(&info, client, &ceph()).unwrap_err();
+            assert_eq!(error.exit_code(), 78);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Operations `provision`, `clone` and `restore`: a volume, empty or with the content of another.
+
+use mooring_contract::volume::keys;
+use serde_json::Value;
+
+use super::{Cinder, place};
+use crate::answer::options;
+use crate::error::Error;
+use crate::service::Version;
+use crate::storage::{BACKUP, SNAPSHOT};
+
+/// What a new volume holds: nothing, or the content of what has this id, under this key of Cinder's.
+type Content = Option<(&'static str, String)>;
+
+impl Cinder<'_> {
+    pub(super) fn provision(&self) -> Result<String, Error> {
+        self.make(|| Ok(None))
+    }
+
+    pub(super) fn clone_volume(&self) -> Result<String, Error> {
+        self.make(|| {
+            let given = self.storage.given;
+            let name = given.request.source.as_ref().map_or("", |source| &source.pv_name);
+            let id = given.source_option(keys::SOURCE).and_then(place::id);
+            let source = self.storage.standing(name, id)?;
+            let source = source.ok_or_else(|| self.storage.gone(name))?;
+            Ok(Some(("source_volid", source.id)))
+        })
+    }
+
+    pub(super) fn restore(&self) -> Result<String, Error> {
+        let given = self.storage.given;
+        let name = given.snapshot_name()?;
+        self.make(|| {
+            if given.request.snapshot.as_ref().is_some_and(|one| one.backup) {
+                self.storage.service.needs(Version(3, 47), "a volume of a backup")?;
+                return Ok(Some(("backup_id", self.storage.to_restore(&BACKUP, name)?)));
+            }
+            Ok(Some(("snapshot_id", self.storage.to_restore(&SNAPSHOT, name)?)))
+        })
+    }
+
+    /// Makes the volume unless it is there, and answers where it is.
+    fn make(&self, content: impl FnOnce() -> Result<Content, Error>) -> Result<String, Error> {
+        let given = self.storage.given;
+        let request = &given.request;
+        if request.access_modes.iter().any(|mode| mode.ends_with("Many")) {
+            return Err(Error::Refused(
+                "a volume of Cinder can be used on one node only: ask for access mode ReadWriteOnce".to_owned(),
+            ));
+        }
+        let client = place::client(given)?;
+        self.check_attributes()?;
+        let volume = self.storage.ready(|asked| {
+            let kind = given.attribute("volume-type").map(str::to_owned);
+            let kind = kind.map_or_else(|| given.property("volume-type"), |kind| Ok(Some(kind)))?;
+            let zone = given.property("availability-zone")?;
+            let own = [("volume_type", kind), ("availability_zone", zone)];
+            let content = content()?.map(|(key, id)| (key, Some(id)));
+            for (key, value) in own.into_iter().chain(content) {
+                if let Some(value) = value {
+                    asked[key] = Value::from(value);
+                }
+            }
+            Ok(())
+        })?;
+        let usual = given.property("file-system")?;
+        let asked = Some(request.fs_type.as_str()).filter(|asked| !asked.is_empty());
+        // A copy has the file system of what it is a copy of.
+        let fs_type = given.source_option(keys::FS_TYPE).or(asked).or(usual.as_deref());
+        let own = |name: &str| given.property(name).map(Option::unwrap_or_default);
+        let made = options([
+            (keys::CLIENT, client.clone()),
+            (keys::SOURCE, place::source(&client, &volume.id)),
+            (keys::FS_TYPE, fs_type.unwrap_or("ext4").to_owned()),
+            ("driver", own("driver")?),
+            ("io-timeout", own("io-timeout")?),
+        ]);
+        self.storage.answer.volume(given, made, None)?;
+        Ok(format!(
+            "volume {} of Cinder is {} ({} GiB)",
+            request.pv_name, volume.id, volume.size
+        ))
+    }
+}

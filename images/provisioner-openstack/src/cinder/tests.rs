@@ -1,0 +1,389 @@
+//! What real services do only now and then, by a server that answers from a list.
+
+use serde_json::{Value, json};
+
+use crate::test_run::{self, Ran, done, gone};
+use crate::test_server::{Reply, reply};
+
+const CLIENT: (&str, &str) = ("client", "rbd");
+
+fn volume(status: &str) -> Value {
+    json!({"id": "v1", "name": "pvc-u1", "status": status, "size": 1, "volume_type": "ssd",
+           "metadata": {"mooring-pv-name": "pvc-u1"}, "attachments": [], "created_at": "2026-01-01"})
+}
+
+fn with(mut volume: Value, key: &str, value: Value) -> Value {
+    volume[key] = value;
+    volume
+}
+
+fn listed(volumes: &[Value]) -> Reply {
+    reply(200, &json!({"volumes": volumes}).to_string())
+}
+
+fn one(volume: &Value) -> Reply {
+    reply(200, &json!({"volume": volume}).to_string())
+}
+
+fn snapshots(count: usize) -> Reply {
+    let all: Vec<_> = (0..count).map(|n| json!({"id": format!("s{n}")})).collect();
+    reply(200, &json!({"snapshots": all}).to_string())
+}
+
+fn ran(changes: &Value, properties: &[(&str, &str)], replies: Vec<Reply>) -> Ran {
+    test_run::ran("cinder", changes, properties, replies)
+}
+
+#[test]
+fn a_volume_is_asked_for_once_and_waited_for() {
+    let properties = [
+        CLIENT,
+        ("volume-type", "ssd"),
+        ("availability-zone", "west"),
+        ("file-system", "xfs"),
+    ];
+    let replies = vec![
+        listed(&[]),
+        reply(202, "{}"),
+        listed(&[volume("creating")]),
+        one(&volume("creating")),
+        one(&volume("available")),
+    ];
+    let run = ran(&json!({}), &properties, replies);
+    run.result.unwrap();
+    assert!(run.calls[0].starts_with("GET /volumes/detail?name=pvc-u1"));
+    let asked: Value = serde_json::from_str(run.calls[1].strip_prefix("POST /volumes ").unwrap()).unwrap();
+    assert_eq!(
+        asked["volume"],
+        json!({"name": "pvc-u1", "description": "claim shop/data", "size": 1, "volume_type": "ssd",
+               "availability_zone": "west",
+               "metadata": {"mooring-pv-name": "pvc-u1", "mooring-claim": "shop/data"}})
+    );
+    assert_eq!(
+        run.message,
+        json!({"client": "rbd", "source": "rbd://by-attach/cinder/volume-v1", "fs-type": "xfs"})
+    );
+}
+
+#[test]
+fn what_a_run_that_was_cut_off_has_asked_for_is_found_and_a_second_one_deleted() {
+    let second = with(
+        with(volume("available"), "id", json!("v2")),
+        "created_at",
+        json!("2026-01-02"),
+    );
+    let foreign = with(with(volume("available"), "id", json!("v0")), "metadata", json!({}));
+    let replies = vec![
+        listed(&[second.clone(), foreign, volume("available")]),
+        snapshots(0),
+        one(&second),
+        done(),
+        gone(),
+        one(&volume("available")),
+    ];
+    let run = ran(&json!({}), &[CLIENT], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[3], "DELETE /volumes/v2");
+    assert!(run.message["source"].as_str().unwrap().ends_with("volume-v1"));
+}
+
+#[test]
+fn a_volume_in_error_is_deleted_and_cinder_s_words_are_passed_on() {
+    let words = r#"{"messages": [{"user_message": "schedule allocate volume: no backend has room."}]}"#;
+    let replies = vec![
+        listed(&[volume("error")]),
+        one(&volume("error")),
+        reply(200, words),
+        snapshots(0),
+        one(&volume("error")),
+        done(),
+        gone(),
+    ];
+    let run = ran(&json!({}), &[CLIENT], replies);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 75);
+    assert!(
+        error.to_string().contains("no backend has room: it is made again"),
+        "{error}"
+    );
+    assert_eq!(run.calls[5], "DELETE /volumes/v1");
+}
+
+#[test]
+fn what_cinder_refuses_for_good_is_not_tried_again_and_a_quota_is() {
+    let unknown = r#"{"itemNotFound": {"message": "Volume type with name x could not be found.", "code": 404}}"#;
+    let quota = r#"{"overLimit": {"message": "VolumeLimitExceeded: Maximum number of volumes allowed (10) exceeded"}}"#;
+    for (answer, code, says) in [
+        (reply(404, unknown), 78, "Volume type with name x"),
+        (
+            reply(413, quota).with("retry-after", "0"),
+            75,
+            "(10) exceeded: delete what",
+        ),
+        (reply(500, "{}"), 75, "HTTP 500"),
+    ] {
+        let run = ran(&json!({}), &[CLIENT], vec![listed(&[]), answer]);
+        let error = run.result.unwrap_err();
+        assert_eq!(error.exit_code(), code, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_volume_for_several_nodes_and_an_unknown_attribute_are_refused() {
+    let run = ran(&json!({"access-modes": ["ReadWriteMany"]}), &[CLIENT], vec![]);
+    assert_eq!(run.result.unwrap_err().exit_code(), 78);
+    let attributes = json!({"class": "c", "parameters": {"iops": "7"}});
+    let run = ran(&json!({"attributes": attributes}), &[CLIENT], vec![]);
+    assert!(run.result.unwrap_err().to_string().contains("iops=7"));
+}
+
+#[test]
+fn a_deletion_of_nothing_is_done_and_one_of_another_s_volume_is_not() {
+    let run = ran(&json!({"operation": "delete"}), &[], vec![listed(&[])]);
+    run.result.unwrap();
+    let source = json!({"source": "rbd://by-attach/cinder/volume-v9"});
+    let other = with(volume("available"), "metadata", json!({}));
+    let changes = json!({"operation": "delete", "volume": source});
+    let run = ran(&changes, &[], vec![listed(&[]), one(&other)]);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 78);
+    assert!(error.to_string().contains("is not Mooring's"), "{error}");
+    ran(&changes, &[], vec![listed(&[]), gone()]).result.unwrap();
+}
+
+#[test]
+fn a_volume_with_snapshots_goes_with_the_last_of_them() {
+    let replies = vec![listed(&[volume("available")]), snapshots(1), done(), snapshots(1)];
+    let run = ran(&json!({"operation": "delete"}), &[], replies);
+    assert!(run.result.unwrap().contains("goes with the last"));
+    assert_eq!(
+        run.calls[2],
+        r#"POST /volumes/v1/metadata {"metadata":{"mooring-deleted":"true"}}"#
+    );
+
+    let snapshot = json!({"snapshots": [{"id": "s1", "status": "available", "volume_id": "v1",
+                                         "description": "Mooring, for claim shop/data"}]});
+    let named = json!({"name": "snapshot-1", "content-name": "c", "content-uid": "u"});
+    let left = with(
+        volume("available"),
+        "metadata",
+        json!({"mooring-pv-name": "pvc-u1", "mooring-deleted": "true"}),
+    );
+    let replies = vec![
+        reply(200, &snapshot.to_string()),
+        done(),
+        snapshots(0),
+        listed(std::slice::from_ref(&left)),
+        snapshots(0),
+        one(&left),
+        done(),
+        gone(),
+    ];
+    let run = ran(
+        &json!({"operation": "delete-snapshot", "snapshot": named}),
+        &[],
+        replies,
+    );
+    run.result.unwrap();
+    assert_eq!(run.calls[1], "DELETE /snapshots/s1");
+    assert_eq!(run.calls[6], "DELETE /volumes/v1");
+}
+
+#[test]
+fn a_volume_grows_and_never_shrinks() {
+    let changes = |gib: u64| json!({"operation": "expand", "size": gib << 30});
+    let big = with(volume("in-use"), "size", json!(3));
+    let replies = vec![
+        listed(&[volume("in-use")]),
+        one(&volume("in-use")),
+        done(),
+        one(&with(volume("extending"), "size", json!(1))),
+        one(&big),
+    ];
+    let run = ran(&changes(3), &[], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[2], r#"POST /volumes/v1/action {"os-extend":{"new_size":3}}"#);
+    let run = ran(&changes(2), &[], vec![listed(std::slice::from_ref(&big)), one(&big)]);
+    assert!(run.result.unwrap().contains("3 GiB already"));
+    let failed = volume("error_extending");
+    let replies = vec![
+        listed(&[volume("available")]),
+        one(&volume("available")),
+        done(),
+        one(&failed),
+        reply(200, r#"{"messages": []}"#),
+    ];
+    assert_eq!(ran(&changes(3), &[], replies).result.unwrap_err().exit_code(), 75);
+}
+
+fn attachment() -> Value {
+    json!({"addresses": ["10.0.0.7"], "initiator": "iqn.x:a-1"})
+}
+
+fn info() -> Value {
+    json!({"driver_volume_type": "rbd", "name": "volumes/volume-v1", "hosts": ["10.0.0.1"], "ports": ["6789"],
+           "auth_username": "cinder"})
+}
+
+fn to_attach() -> Value {
+    let options = json!({"client": "rbd", "source": "rbd://by-attach/cinder/volume-v1", "fs-type": "ext4"});
+    json!({"operation": "attach", "node-name": "a", "attachment": attachment(), "volume": options})
+}
+
+#[test]
+fn a_volume_is_attached_without_a_server_and_what_was_half_attached_ends_first() {
+    let key = mooring_seal::new_key().unwrap();
+    let free = volume("available");
+    let replies = vec![
+        one(&free),
+        one(&free),
+        reply(
+            200,
+            r#"{"attachments": [{"id": "a0", "status": "attaching", "instance": null}]}"#,
+        ),
+        done(),
+        one(&free),
+        reply(
+            200,
+            &json!({"attachment": {"id": "a1", "connection_info": info()}}).to_string(),
+        ),
+        reply(204, ""),
+    ];
+    let run = ran(&to_attach(), &[("answer-key", &key), ("ceph-key", "K==")], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[3], "DELETE /attachments/a0");
+    let asked: Value = serde_json::from_str(run.calls[5].strip_prefix("POST /attachments ").unwrap()).unwrap();
+    let connector = &asked["attachment"]["connector"];
+    assert_eq!(connector["host"], "a");
+    assert_eq!(connector["ip"], "10.0.0.7");
+    assert_eq!(connector["initiator"], "iqn.x:a-1");
+    assert_eq!(connector["mountpoint"], "mooring:iqn.x:a-1");
+    assert_eq!(asked["attachment"]["mode"], "rw");
+    assert_eq!(run.calls[6], r#"POST /attachments/a1/action {"os-complete":null}"#);
+    assert_eq!(run.message["source"], "rbd://10.0.0.1:6789/volumes/volume-v1");
+    assert!(run.message["sealed"].is_string());
+}
+
+fn held(device: &str) -> Value {
+    with(
+        volume("in-use"),
+        "attachments",
+        json!([{"attachment_id": "a1", "device": device}]),
+    )
+}
+
+#[test]
+fn a_node_keeps_its_attachment_and_another_s_is_not_ended() {
+    let key = mooring_seal::new_key().unwrap();
+    let properties = [("answer-key", key.as_str()), ("ceph-key", "K==")];
+    let own = held("mooring:iqn.x:a-1");
+    let shown = json!({"attachment": {"id": "a1", "connection_info": info()}});
+    let run = ran(
+        &to_attach(),
+        &properties,
+        vec![one(&own), reply(200, &shown.to_string())],
+    );
+    run.result.unwrap();
+
+    let other = held("mooring:iqn.x:b-1");
+    let list = reply(
+        200,
+        r#"{"attachments": [{"id": "a1", "status": "attached", "instance": null}]}"#,
+    );
+    let run = ran(&to_attach(), &properties, vec![one(&other), one(&other), list]);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 75);
+    assert!(error.to_string().contains("iqn.x:b-1"), "{error}");
+}
+
+#[test]
+fn a_node_that_is_gone_is_fenced_by_an_administrator_first() {
+    let gone = json!({"addresses": ["10.0.0.7"], "initiator": "iqn.x:a-1", "gone": true});
+    let mut changes = to_attach();
+    changes["operation"] = json!("detach");
+    changes["attachment"] = gone;
+    let run = ran(&changes, &[], vec![]);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 78);
+    assert!(error.to_string().contains("blocklist add\" 10.0.0.7"), "{error}");
+
+    let own = held("mooring:iqn.x:a-1");
+    let list = reply(
+        200,
+        r#"{"attachments": [{"id": "a1", "status": "attached", "instance": null}]}"#,
+    );
+    let replies = vec![one(&own), one(&own), list, done(), one(&volume("available"))];
+    let run = ran(&changes, &[("fenced-nodes", "b, a")], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[3], "DELETE /attachments/a1");
+}
+
+#[test]
+fn each_volume_type_of_the_project_is_a_class_and_cinder_s_default_is_the_default() {
+    let types = r#"{"volume_types": [{"id": "1", "name": "__DEFAULT__"}, {"id": "2", "name": "ssd"}]}"#;
+    let default = r#"{"volume_type": {"id": "2", "name": "ssd"}}"#;
+    let replies = || vec![reply(200, types), reply(200, default)];
+    let run = ran(&json!({"operation": "discover"}), &[], replies());
+    run.result.unwrap();
+    assert_eq!(
+        run.message,
+        json!({"parameter": "volume-type", "defaults": {"expansion": true},
+               "classes": ["__DEFAULT__", {"name": "ssd", "default": true}]})
+    );
+    let properties = [("volume-types", "hdd, __DEFAULT__"), ("snapshots", "true")];
+    let run = ran(&json!({"operation": "discover"}), &properties, replies());
+    run.result.unwrap();
+    assert_eq!(run.message["classes"], json!(["__DEFAULT__"]));
+    assert_eq!(run.message["defaults"]["snapshots"], true);
+}
+
+#[test]
+fn a_backup_that_failed_is_removed_and_says_why() {
+    let backup = json!({"backups": [{"id": "b1", "status": "error", "volume_id": "v1", "fail_reason": "no room."}]});
+    let named = json!({"name": "backup-1", "content-name": "c", "content-uid": "u", "backup": true});
+    let there = || reply(200, &backup.to_string());
+    let replies = vec![there(), there(), done(), reply(200, r#"{"backups": []}"#)];
+    let run = ran(&json!({"operation": "backup", "snapshot": named}), &[], replies);
+    let error = run.result.unwrap_err();
+    assert!(error.to_string().contains("no room: it is made again"), "{error}");
+    assert_eq!(run.calls[2], "DELETE /backups/b1");
+}
+
+#[test]
+fn a_volume_gets_another_type_or_says_why_not() {
+    let attributes = json!({"class": "fast", "parameters": {"volume-type": "nvme"}});
+    let changes = json!({"operation": "modify", "attributes": attributes});
+    let now = volume("available");
+    let start = || vec![listed(std::slice::from_ref(&now)), one(&now), done()];
+    let mut replies = start();
+    replies.push(one(&with(now.clone(), "volume_type", json!("nvme"))));
+    let run = ran(&changes, &[], replies);
+    run.result.unwrap();
+    assert_eq!(
+        run.calls[2],
+        r#"POST /volumes/v1/action {"os-retype":{"migration_policy":"never","new_type":"nvme"}}"#
+    );
+    let mut replies = start();
+    replies.extend([one(&now), reply(200, r#"{"messages": []}"#)]);
+    let error = ran(&changes, &[], replies).result.unwrap_err();
+    assert!(error.to_string().contains("keeps its type"), "{error}");
+}
+
+#[test]
+fn a_volume_of_a_backup_is_told_by_its_name_and_gets_its_own_metadata() {
+    let restored = with(volume("available"), "metadata", json!({"mooring-pv-name": "pvc-u9"}));
+    let replies = vec![listed(std::slice::from_ref(&restored)), one(&restored), done()];
+    let run = ran(&json!({}), &[CLIENT], replies);
+    run.result.unwrap();
+    assert_eq!(
+        run.calls[2],
+        r#"POST /volumes/v1/metadata {"metadata":{"mooring-claim":"shop/data","mooring-pv-name":"pvc-u1"}}"#
+    );
+    // And what has the name of another is not deleted for what its metadata says.
+    let other = with(volume("available"), "name", json!("pvc-u4"));
+    let source = json!({"source": "rbd://by-attach/cinder/volume-v1"});
+    let changes = json!({"operation": "delete", "volume": source});
+    let run = ran(&changes, &[], vec![listed(&[]), one(&other)]);
+    assert_eq!(run.result.unwrap_err().exit_code(), 78);
+}

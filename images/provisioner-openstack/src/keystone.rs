@@ -1,0 +1,223 @@
+//! A token of Keystone's, and the catalogue that comes with it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::clouds::Cloud;
+use crate::error::Error;
+use crate::fault;
+use crate::http::{Answer, Call, Http, Method};
+
+const KEYSTONE: &str = "Keystone";
+
+/// A login to a cloud, made when it is first needed and kept for the run.
+#[derive(Debug)]
+pub struct Session {
+    http: Http,
+    cloud: Cloud,
+    token: RefCell<Option<Rc<Token>>>,
+}
+
+/// What Keystone has given.
+#[derive(Debug)]
+pub struct Token {
+    /// What the services are shown.
+    pub id: String,
+    pub project: String,
+    catalogue: Vec<Service>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Service {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Endpoint {
+    #[serde(default)]
+    interface: String,
+    #[serde(default)]
+    region_id: Option<String>,
+    #[serde(default)]
+    region: Option<String>,
+    #[serde(default)]
+    url: String,
+}
+
+impl Session {
+    pub fn new(http: Http, cloud: Cloud) -> Self {
+        Self {
+            http,
+            cloud,
+            token: RefCell::new(None),
+        }
+    }
+
+    /// The token of this run.
+    pub fn token(&self) -> Result<Rc<Token>, Error> {
+        if let Some(token) = self.token.borrow().as_ref() {
+            return Ok(token.clone());
+        }
+        let token = Rc::new(self.log_in()?);
+        *self.token.borrow_mut() = Some(token.clone());
+        Ok(token)
+    }
+
+    /// Another token, as a service does not take this one any more.
+    pub fn renewed(&self) -> Result<Rc<Token>, Error> {
+        *self.token.borrow_mut() = None;
+        self.token()
+    }
+
+    /// A call to any server.
+    pub fn send(&self, call: &Call<'_>) -> Result<Answer, Error> {
+        self.http.send(call)
+    }
+
+    /// Where the catalogue has a service, by the first of its types that is there.
+    pub fn address(&self, server: &'static str, types: &[&str]) -> Result<String, Error> {
+        let token = self.token()?;
+        let fits = |endpoint: &&Endpoint| {
+            let regions = [&endpoint.region_id, &endpoint.region];
+            let here = |region: &String| regions.into_iter().flatten().any(|one| one == region);
+            endpoint.interface == self.cloud.interface && self.cloud.region.as_ref().is_none_or(here)
+        };
+        let named = |kind: &&str| {
+            let mut services = token.catalogue.iter().filter(|service| service.kind == *kind);
+            services.find_map(|service| service.endpoints.iter().find(fits))
+        };
+        let found = types.iter().find_map(named);
+        found
+            .map(|endpoint| endpoint.url.clone())
+            .ok_or_else(|| Error::NoService {
+                server,
+                region: self.cloud.region.clone().unwrap_or_else(|| "any".to_owned()),
+                interface: self.cloud.interface.clone(),
+            })
+    }
+
+    fn log_in(&self) -> Result<Token, Error> {
+        let url = format!("{}/auth/tokens", self.cloud.auth_url);
+        let what = "log in";
+        let answer = self.http.send(&Call {
+            what,
+            server: KEYSTONE,
+            method: Method::POST,
+            url: &url,
+            headers: Vec::new(),
+            body: Some(self.cloud.login.to_string()),
+        })?;
+        match answer.status {
+            401 | 403 => return Err(Error::Login(fault::words(&answer.text))),
+            _ if !answer.is_success() => return Err(refused(what, KEYSTONE, &answer)),
+            _ => {}
+        }
+        let strange = |source| Error::Answer {
+            what: what.to_owned(),
+            server: KEYSTONE,
+            url: url.clone(),
+            source,
+        };
+        let id = answer.token.ok_or_else(|| strange(None))?;
+        let read: Value = serde_json::from_str(&answer.text).map_err(|error| strange(Some(error)))?;
+        let catalogue = &read["token"]["catalog"];
+        let catalogue = if catalogue.is_null() {
+            Vec::new()
+        } else {
+            Vec::deserialize(catalogue).map_err(|error| strange(Some(error)))?
+        };
+        Ok(Token {
+            id,
+            project: read["token"]["project"]["id"].as_str().unwrap_or_default().to_owned(),
+            catalogue,
+        })
+    }
+}
+
+/// A service's refusal, in its words.
+pub fn refused(what: &str, server: &'static str, answer: &Answer) -> Error {
+    let words = fault::words(&answer.text);
+    if answer.status == 413 {
+        return Error::Quota { server, words };
+    }
+    Error::Fault {
+        what: what.to_owned(),
+        server,
+        status: answer.status,
+        words,
+        request: answer.request.as_ref().map_or_else(String::new, |id| format!(", {id}")),
+        for_good: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Session;
+    use crate::clouds::Cloud;
+    use crate::http::Http;
+    use crate::test_server::{PACE, login, reply, serve};
+    use serde_json::json;
+
+    fn session(url: &str, region: Option<&str>) -> Session {
+        let cloud = Cloud {
+            auth_url: format!("{url}/v3"),
+            login: json!({}),
+            region: region.map(str::to_owned),
+            interface: "public".into(),
+            cacert: None,
+        };
+        Session::new(Http::new(None, PACE).unwrap(), cloud)
+    }
+
+    #[test]
+    fn one_login_serves_a_run_and_its_catalogue_is_read_by_region_and_interface() {
+        let (url, seen) = serve(vec![login("t1", "http://cinder/v3/p")]);
+        let session = session(&url, Some("one"));
+        assert_eq!(session.token().unwrap().id, "t1");
+        assert_eq!(session.token().unwrap().project, "p");
+        let types = ["block-storage", "volumev3"];
+        assert_eq!(session.address("Cinder", &types).unwrap(), "http://cinder/v3/p");
+        let error = session.address("Manila", &["share"]).unwrap_err();
+        assert_eq!(error.exit_code(), 75);
+        assert!(
+            error.to_string().contains("no Manila (region one, interface public)"),
+            "{error}"
+        );
+        assert_eq!(seen.join().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn another_region_has_no_service() {
+        let (url, seen) = serve(vec![login("t1", "http://cinder/v3/p")]);
+        assert!(session(&url, Some("two")).address("Cinder", &["volumev3"]).is_err());
+        seen.join().unwrap();
+    }
+
+    #[test]
+    fn a_refused_login_is_told_in_keystone_s_words() {
+        let (url, seen) = serve(vec![reply(
+            401,
+            r#"{"error": {"message": "The password is expired."}}"#,
+        )]);
+        let error = session(&url, None).token().unwrap_err();
+        assert!(error.to_string().contains("The password is expired"), "{error}");
+        assert_eq!(error.exit_code(), 75);
+        seen.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_not_keystone_is_not_believed() {
+        for answer in [reply(201, "{}"), reply(200, "<html>").with("x-subject-token", "t")] {
+            let (url, seen) = serve(vec![answer]);
+            let error = session(&url, None).token().unwrap_err();
+            assert!(error.to_string().contains("makes no sense"), "{error}");
+            seen.join().unwrap();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Shares of Manila, CephFS and NFS: what they have beyond [`crate::storage`].
+
+use mooring_contract::operation::Operation;
+use serde_json::json;
+
+use crate::answer::Answer;
+use crate::error::Error;
+use crate::given::Given;
+use crate::keystone::Session;
+use crate::kube_secret::Secrets;
+use crate::service::{Kind, Version};
+use crate::storage::{SNAPSHOT, Storage, Words};
+use crate::wait::Pace;
+
+mod access;
+mod discover;
+mod export;
+mod protocol;
+mod provision;
+
+static WORDS: Words = Words {
+    service: Kind {
+        name: "Manila",
+        types: &["shared-file-system", "sharev2"],
+        api: "v2",
+        header: ("x-openstack-manila-api-version", ""),
+        newest: Version(2, 78),
+        // Access rules with a resource of their own.
+        oldest: Version(2, 45),
+    },
+    one: "share",
+    all: "shares",
+    passing: &[
+        "awaiting_transfer",
+        "backup_creating",
+        "backup_restoring",
+        "creating",
+        "creating_from_snapshot",
+        "deferred_deleting",
+        "deleting",
+        "ensuring",
+        "extending",
+        "migrating",
+        "migrating_to",
+        "replication_change",
+        "restoring",
+        "reverting",
+        "server_migrating",
+        "server_migrating_to",
+        "shrinking",
+    ],
+    deletable: &["error"],
+    extend: "extend",
+    force_delete: "force_delete",
+    of: "share_id",
+    messages: ("resource_id=", "&sort_key=created_at&sort_dir=desc"),
+};
+
+const KNOWN: &str = "provision, delete, expand, snapshot, delete-snapshot, restore and discover with service: manila";
+
+/// Manila, and what this run is to do there.
+#[derive(Debug)]
+pub struct Manila<'a> {
+    storage: Storage<'a>,
+}
+
+impl<'a> Manila<'a> {
+    /// Finds Manila in the cloud.
+    pub fn open(session: &'a Session, given: &'a Given, answer: Answer<'a>, pace: Pace) -> Result<Self, Error> {
+        Ok(Self {
+            storage: Storage::open(session, &WORDS, given, answer, pace)?,
+        })
+    }
+
+    /// Carries out the run's operation; returns what to print.
+    pub fn run(&self) -> Result<String, Error> {
+        let storage = &self.storage;
+        match storage.given.request.operation {
+            Operation::Provision => self.provision(),
+            Operation::Restore => self.restore(),
+            Operation::Delete => self.delete(),
+            Operation::Expand => storage.expand(&self.this_share()?),
+            Operation::Snapshot => storage.save(&SNAPSHOT, || self.this_share(), &json!({})),
+            Operation::DeleteSnapshot => storage.delete_saved(&SNAPSHOT),
+            Operation::Discover => self.discover(),
+            other @ (Operation::Clone
+            | Operation::Modify
+            | Operation::Backup
+            | Operation::DeleteBackup
+            | Operation::Attach
+            | Operation::Detach
+            | Operation::SnapshotGroup
+            | Operation::DeleteGroup) => Err(Error::Operation(other.to_string(), KNOWN)),
+        }
+    }
+
+    /// The id of the share that this run is about.
+    fn this_share(&self) -> Result<String, Error> {
+        let name = &self.storage.given.request.pv_name;
+        let found = self.storage.standing(name, None)?;
+        Ok(found.ok_or_else(|| self.storage.gone(name))?.id)
+    }
+
+    /// Deletes the share, then the Secret with its key: the share's client in Ceph goes with the share.
+    fn delete(&self) -> Result<String, Error> {
+        let given = self.storage.given;
+        let done = self.storage.delete(None)?;
+        if let Some(namespace) = given.property(access::NAMESPACE)? {
+            let name = access::secret_name(&given.request.pv_name);
+            Secrets::of(given, namespace, self.storage.pace)?.delete(&name)?;
+        }
+        Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+//! What real services do only now and then, by a server that answers from a list.
+
+use serde_json::{Value, json};
+
+use crate::test_run::{self, Ran, done, gone};
+use crate::test_server::{Reply, reply};
+
+const NFS: [(&str, &str); 3] = [
+    ("share-protocol", "nfs"),
+    ("share-type", "fast"),
+    ("allowed-addresses", "10.0.0.0/24"),
+];
+
+fn share(status: &str) -> Value {
+    json!({"id": "s1", "name": "pvc-u1", "status": status, "size": 1, "share_proto": "NFS",
+           "metadata": {"mooring-pv-name": "pvc-u1"}, "created_at": "2026-01-01"})
+}
+
+fn listed(shares: &[Value]) -> Reply {
+    reply(200, &json!({"shares": shares}).to_string())
+}
+
+fn one(share: &Value) -> Reply {
+    reply(200, &json!({"share": share}).to_string())
+}
+
+fn rules(rules: &Value) -> Reply {
+    reply(200, &json!({"access_list": rules}).to_string())
+}
+
+fn rule(state: &str) -> Value {
+    json!({"id": "r1", "access_type": "ip", "access_to": "10.0.0.0/24", "access_level": "rw", "state": state})
+}
+
+fn none_of(key: &str) -> Reply {
+    reply(200, &json!({key: []}).to_string())
+}
+
+fn ran(changes: &Value, properties: &[(&str, &str)], replies: Vec<Reply>) -> Ran {
+    test_run::ran("manila", changes, properties, replies)
+}
+
+#[test]
+fn a_share_of_nfs_lets_the_named_addresses_in() {
+    let locations = json!({"export_locations": [
+        {"path": "10.0.0.9:/admin", "is_admin_only": true, "preferred": true},
+        {"path": "10.0.0.8:/second"}, {"path": "10.0.0.9:/share", "preferred": true}]});
+    let replies = vec![
+        listed(&[]),
+        done(),
+        listed(&[share("creating")]),
+        one(&share("creating")),
+        one(&share("available")),
+        rules(&json!([])),
+        done(),
+        rules(&json!([rule("applying")])),
+        rules(&json!([rule("active")])),
+        reply(200, &locations.to_string()),
+    ];
+    let run = ran(&json!({"access-modes": ["ReadWriteMany"]}), &NFS, replies);
+    run.result.unwrap();
+    let asked: Value = serde_json::from_str(run.calls[1].strip_prefix("POST /shares ").unwrap()).unwrap();
+    assert_eq!(asked["share"]["share_proto"], "NFS");
+    assert_eq!(asked["share"]["share_type"], "fast");
+    assert_eq!(
+        run.calls[6],
+        r#"POST /shares/s1/action {"allow_access":{"access_level":"rw","access_to":"10.0.0.0/24","access_type":"ip"}}"#
+    );
+    assert_eq!(run.message, json!({"client": "nfs", "source": "10.0.0.9:/share"}));
+}
+
+const CEPH: [(&str, &str); 5] = [
+    ("share-protocol", "CEPHFS"),
+    ("keys-namespace", "mooring"),
+    ("service-token", "t"),
+    // Nobody is asked for it here.
+    (
+        "kube-ca",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ),
+    ("driver", "fuse"),
+];
+
+#[test]
+fn a_share_of_cephfs_has_a_client_of_its_own_whose_key_goes_into_a_secret() {
+    let mut made = share("available");
+    made["metadata"]["__mount_options"] = json!("fs=cephfs");
+    let rule = json!({"id": "r1", "access_type": "cephx", "access_to": "pvc-u1", "access_level": "rw",
+                      "state": "active", "access_key": "K=="});
+    let no_key = json!({"id": "r1", "access_type": "cephx", "access_to": "pvc-u1", "state": "active"});
+    let replies = vec![
+        listed(std::slice::from_ref(&made)),
+        one(&made),
+        rules(&json!([])),
+        done(),
+        rules(&json!([no_key])),
+        rules(&json!([rule])),
+        reply(201, "{}"),
+        reply(200, r#"{"export_locations": [{"path": "10.0.0.1:6789:/volumes/x"}]}"#),
+    ];
+    let run = ran(&json!({}), &CEPH, replies);
+    run.result.unwrap();
+    let path = "PATCH /api/v1/namespaces/mooring/secrets/share-pvc-u1?fieldManager=provisioner-openstack&force=true ";
+    let secret: Value = serde_json::from_str(run.calls[6].strip_prefix(path).unwrap()).unwrap();
+    assert_eq!(secret["stringData"], json!({"user": "pvc-u1", "key": "K=="}));
+    assert_eq!(secret["type"], "mooring.dev/vcs");
+    assert_eq!(
+        run.message,
+        json!({"client": "cephfs", "source": "10.0.0.1:6789:/volumes/x", "fs-name": "cephfs", "driver": "fuse",
+               "secret-name": "share-pvc-u1", "secret-namespace": "mooring"})
+    );
+}
+
+#[test]
+fn the_secret_of_a_share_goes_with_it() {
+    let delete = json!({"operation": "delete"});
+    let forbidden = r#"{"kind": "Status", "message": "secrets is forbidden"}"#;
+    let run = ran(&delete, &CEPH, vec![listed(&[]), reply(403, forbidden)]);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 75);
+    assert!(
+        error.to_string().contains("Kubernetes says: secrets is forbidden"),
+        "{error}"
+    );
+    let run = ran(&delete, &CEPH, vec![listed(&[]), reply(404, "{}")]);
+    run.result.unwrap();
+    assert_eq!(run.calls[1], "DELETE /api/v1/namespaces/mooring/secrets/share-pvc-u1");
+}
+
+#[test]
+fn what_is_not_said_is_asked_for_before_anything_is_made() {
+    for (properties, says) in [
+        (&NFS[..2], "allowed-addresses"),
+        (&[("share-protocol", "CEPHFS")][..], "keys-namespace"),
+        (&[("protocols", "CEPHFS")], "keys-namespace"),
+        (&[("protocols", "CEPHFS, NFS")], "share-protocol"),
+        (&[("share-protocol", "SMB")][..], "CEPHFS or NFS"),
+        (&[][..], "share-protocol"),
+    ] {
+        let error = ran(&json!({}), properties, vec![]).result.unwrap_err();
+        assert_eq!(error.exit_code(), 78);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let block = json!({"volume-mode": "Block"});
+    assert_eq!(ran(&block, &NFS, vec![]).result.unwrap_err().exit_code(), 78);
+}
+
+#[test]
+fn a_rule_in_error_is_removed_and_made_again() {
+    let replies = vec![
+        listed(&[share("available")]),
+        one(&share("available")),
+        rules(&json!([rule("error")])),
+        rules(&json!([rule("error")])),
+        none_of("messages"),
+        done(),
+    ];
+    let run = ran(&json!({}), &NFS, replies);
+    assert_eq!(run.result.unwrap_err().exit_code(), 75);
+    assert_eq!(
+        run.calls[5],
+        r#"POST /shares/s1/action {"deny_access":{"access_id":"r1"}}"#
+    );
+}
+
+#[test]
+fn a_share_in_error_is_deleted_all_the_same() {
+    let delete = json!({"operation": "delete"});
+    let replies = vec![
+        listed(&[share("error")]),
+        none_of("snapshots"),
+        one(&share("error")),
+        done(),
+        one(&share("deleting")),
+        gone(),
+    ];
+    let run = ran(&delete, &[], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[3], "DELETE /shares/s1");
+    ran(&delete, &[], vec![listed(&[])]).result.unwrap();
+
+    let stuck = || {
+        vec![
+            listed(&[share("error_deleting")]),
+            none_of("snapshots"),
+            one(&share("error_deleting")),
+        ]
+    };
+    let mut replies = stuck();
+    replies.extend([done(), gone()]);
+    let run = ran(&delete, &[], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[3], r#"POST /shares/s1/action {"force_delete":null}"#);
+    let mut replies = stuck();
+    replies.extend([reply(403, "{}"), none_of("messages")]);
+    let error = ran(&delete, &[], replies).result.unwrap_err();
+    assert!(
+        error.to_string().contains("error_deleting: have an administrator"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_share_with_snapshots_goes_with_the_last_of_them() {
+    let snapshots = || reply(200, r#"{"snapshots": [{"id": "n1"}]}"#);
+    let replies = vec![listed(&[share("available")]), snapshots(), done(), snapshots()];
+    let run = ran(&json!({"operation": "delete"}), &[], replies);
+    assert!(run.result.unwrap().contains("goes with the last"));
+
+    let named = json!({"name": "snapshot-1", "content-name": "c", "content-uid": "u"});
+    let there = json!({"snapshots": [{"id": "n1", "status": "available", "share_id": "s1"}]});
+    let mut left = share("available");
+    left["metadata"]["mooring-deleted"] = json!("true");
+    let replies = vec![
+        reply(200, &there.to_string()),
+        done(),
+        none_of("snapshots"),
+        listed(std::slice::from_ref(&left)),
+        none_of("snapshots"),
+        one(&left),
+        done(),
+        gone(),
+    ];
+    let run = ran(
+        &json!({"operation": "delete-snapshot", "snapshot": named}),
+        &[],
+        replies,
+    );
+    run.result.unwrap();
+    assert_eq!(run.calls[6], "DELETE /shares/s1");
+}
+
+#[test]
+fn a_type_without_snapshots_says_so() {
+    let named = json!({"name": "snapshot-1", "content-name": "c", "content-uid": "u"});
+    let no = r#"{"unprocessableEntity": {"message": "Snapshots cannot be created for share s1.", "code": 422}}"#;
+    let replies = vec![none_of("snapshots"), listed(&[share("available")]), reply(422, no)];
+    let run = ran(&json!({"operation": "snapshot", "snapshot": named}), &[], replies);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 78);
+    assert!(error.to_string().contains("Snapshots cannot be created"), "{error}");
+}
+
+#[test]
+fn a_share_grows_and_never_shrinks() {
+    let expand = |gib: u64| json!({"operation": "expand", "size": gib << 30});
+    let mut big = share("available");
+    big["size"] = json!(3);
+    let replies = vec![
+        listed(&[share("available")]),
+        one(&share("available")),
+        done(),
+        one(&share("extending")),
+        one(&big),
+    ];
+    let run = ran(&expand(3), &[], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[2], r#"POST /shares/s1/action {"extend":{"new_size":3}}"#);
+    let run = ran(&expand(2), &[], vec![listed(std::slice::from_ref(&big)), one(&big)]);
+    assert!(run.result.unwrap().contains("3 GiB already"));
+}
+
+#[test]
+fn each_type_and_protocol_is_a_class() {
+    let types = json!({"share_types": [
+        {"name": "ceph", "is_default": true, "extra_specs": {"driver_handles_share_servers": "False",
+            "snapshot_support": "True", "create_share_from_snapshot_support": "True"}},
+        {"name": "both", "extra_specs": {"storage_protocol": "NFS_CIFS"}},
+        {"name": "served", "required_extra_specs": {"driver_handles_share_servers": "True"}},
+    ]});
+    let discover = || json!({"operation": "discover"});
+    let run = ran(
+        &discover(),
+        &[("protocols", "CEPHFS")],
+        vec![reply(200, &types.to_string())],
+    );
+    run.result.unwrap();
+    assert_eq!(
+        run.message["classes"],
+        json!([
+            {"name": "ceph-cephfs", "parameters": {"share-type": "ceph", "share-protocol": "CEPHFS"},
+             "default": true, "snapshots": true},
+            {"name": "both-nfs", "parameters": {"share-type": "both", "share-protocol": "NFS"}},
+        ])
+    );
+    let properties = [("protocols", "NFS"), ("share-network", "n"), ("share-types", "served")];
+    let run = ran(&discover(), &properties, vec![reply(200, &types.to_string())]);
+    run.result.unwrap();
+    assert_eq!(run.message["classes"][0]["name"], "served-nfs");
+    assert_eq!(
+        ran(&discover(), &[], vec![reply(200, &types.to_string())])
+            .result
+            .unwrap_err()
+            .exit_code(),
+        78
+    );
+}

@@ -1,0 +1,63 @@
+//! One for a claim: found again, or asked for, and waited for.
+
+use serde_json::{Value, json};
+
+use super::{Item, PV_NAME, Storage};
+use crate::error::Error;
+
+impl Storage<'_> {
+    /// That of this claim, ready to be used. `about` adds to what is asked for, if it has to be asked for.
+    pub fn ready(&self, about: impl FnOnce(&mut Value) -> Result<(), Error>) -> Result<Item, Error> {
+        let name = &self.given.request.pv_name;
+        let (server, one) = (self.server(), self.words.one);
+        let mut there = self.items_of(name)?;
+        if there.is_empty() {
+            self.ask(about)?;
+            there = self.items_of(name)?;
+        }
+        let Some(first) = there.first() else {
+            return Err(Error::NotNow(format!(
+                "{server} does not list {one} {name} yet: it is looked for again"
+            )));
+        };
+        for second in &there[1..] {
+            self.remove(second)?;
+        }
+        let Some(item) = self.settled(&first.id, &format!("the making of {one} {name}"))? else {
+            return Err(Error::NotNow(format!(
+                "somebody deleted {one} {name} of {server}: it is made again"
+            )));
+        };
+        if item.is_failed() {
+            let failed = self.failed(&format!("make {one} {name}"), &item.id, "it is made again");
+            self.remove(&item)?;
+            return Err(failed);
+        }
+        if item.says(PV_NAME) != Some(name) {
+            // It is that of the volume that the backup is of.
+            let path = format!("/{}/{}/metadata", self.words.all, item.id);
+            let metadata = json!({"metadata": self.metadata()});
+            self.service.post(&format!("name {one} {name}"), &path, &metadata)?;
+        }
+        Ok(item)
+    }
+
+    fn metadata(&self) -> Value {
+        json!({PV_NAME: self.given.request.pv_name, "mooring-claim": self.given.claim()})
+    }
+
+    fn ask(&self, about: impl FnOnce(&mut Value) -> Result<(), Error>) -> Result<(), Error> {
+        let request = &self.given.request;
+        let mut item = json!({
+            "name": request.pv_name,
+            "description": format!("claim {}", self.given.claim()),
+            "size": self.given.gib(),
+            "metadata": self.metadata(),
+        });
+        about(&mut item)?;
+        let what = format!("make {} {}", self.words.one, request.pv_name);
+        let path = format!("/{}", self.words.all);
+        let made = self.service.post(&what, &path, &json!({self.words.one: item}));
+        made.map(drop).map_err(Error::of_the_request)
+    }
+}

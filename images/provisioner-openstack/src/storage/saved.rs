@@ -1,0 +1,189 @@
+//! Operations `snapshot`, `backup` and what deletes one.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Storage;
+use crate::error::Error;
+use crate::http::encoded;
+use crate::wait::{Look, until};
+
+/// Begins the description of what Mooring made.
+const MADE: &str = "Mooring, for claim";
+
+/// A way to save what a volume holds.
+#[derive(Debug)]
+pub struct Way {
+    /// One, as JSON and messages call it.
+    one: &'static str,
+    /// Several, as paths and JSON call them.
+    all: &'static str,
+    /// Whether what it is of can't be deleted before it.
+    ties: bool,
+}
+
+/// Beside the volume.
+pub static SNAPSHOT: Way = Way {
+    one: "snapshot",
+    all: "snapshots",
+    ties: true,
+};
+
+/// Elsewhere.
+pub static BACKUP: Way = Way {
+    one: "backup",
+    all: "backups",
+    ties: false,
+};
+
+/// A snapshot or a backup.
+#[derive(Debug, Deserialize)]
+struct Saved {
+    id: String,
+    status: String,
+    #[serde(alias = "share_id")]
+    volume_id: String,
+    /// Of what it is of, in GiB.
+    #[serde(default)]
+    size: Option<u64>,
+    #[serde(default)]
+    description: Option<String>,
+    /// Of a backup: why it failed.
+    #[serde(default)]
+    fail_reason: Option<String>,
+}
+
+impl Saved {
+    fn is_passing(&self) -> bool {
+        !self.status.contains("error") && self.status.ends_with("ing")
+    }
+
+    /// Whether Mooring made it. One that an administrator has named in Kubernetes is not Mooring's.
+    fn is_own(&self) -> bool {
+        self.description.as_ref().is_some_and(|text| text.starts_with(MADE))
+    }
+}
+
+impl Storage<'_> {
+    /// Saves the one with this id, unless that is done. `about` adds to what is asked for.
+    pub fn save(&self, way: &Way, id: impl FnOnce() -> Result<String, Error>, about: &Value) -> Result<String, Error> {
+        let name = self.given.snapshot_name()?;
+        let (server, one) = (self.server(), way.one);
+        let what = format!("make {one} {name}");
+        if self.saved(way, name)?.is_none() {
+            let mut asked = json!({
+                "name": name,
+                "description": format!("{MADE} {}", self.given.claim()),
+                self.words.of: id()?,
+            });
+            for (key, value) in about.as_object().into_iter().flatten() {
+                asked[key] = value.clone();
+            }
+            let made = self.service.post(&what, &format!("/{}", way.all), &json!({one: asked}));
+            // Where a type has no snapshots, that is an error of the request; a state that may pass is not.
+            made.map_err(|error| match error.status() {
+                Some(400) => error,
+                _ => error.of_the_request(),
+            })?;
+        }
+        let Some(saved) = self.saved_settled(way, name, &format!("the making of {one} {name}"))? else {
+            return Err(Error::NotNow(format!(
+                "{server} does not list {one} {name} yet: it is looked for again"
+            )));
+        };
+        if saved.status != "available" {
+            let failed = self.not_saved(&what, &saved, "it is made again");
+            self.remove_saved(way, name, &saved)?;
+            return Err(failed);
+        }
+        Ok(format!("{one} {name} of {server} is {}", saved.id))
+    }
+
+    /// Deletes it, and what it was of if that was left for it.
+    pub fn delete_saved(&self, way: &Way) -> Result<String, Error> {
+        let name = self.given.snapshot_name()?;
+        let (server, one) = (self.server(), way.one);
+        let saved = self.saved_settled(way, name, &format!("{server}'s work on {one} {name}"))?;
+        if let Some(saved) = &saved {
+            self.remove_saved(way, name, saved)?;
+        }
+        if way.ties {
+            // A run that was cut off may have come no further than to the snapshot.
+            self.remove_left(saved.as_ref().map(|saved| saved.volume_id.as_str()))?;
+        }
+        Ok(match saved {
+            Some(_) => format!("{one} {name} of {server} is deleted"),
+            None => format!("{server} has no {one} {name}"),
+        })
+    }
+
+    /// The id of the snapshot or backup of this name, to be restored.
+    pub fn to_restore(&self, way: &Way, name: &str) -> Result<String, Error> {
+        let (server, one) = (self.server(), way.one);
+        let Some(saved) = self.saved(way, name)? else {
+            return Err(Error::Refused(format!(
+                "{server} has no {one} {name}: there is nothing to restore"
+            )));
+        };
+        if let Some(size) = saved.size.filter(|size| *size > self.given.gib()) {
+            return Err(Error::Refused(format!(
+                "{one} {name} of {server} is of {size} GiB: ask for that much"
+            )));
+        }
+        if saved.status != "available" {
+            return Err(Error::NotNow(format!(
+                "{one} {name} of {server} is {}: it can be restored when it is available",
+                saved.status
+            )));
+        }
+        Ok(saved.id)
+    }
+
+    fn remove_saved(&self, way: &Way, name: &str, saved: &Saved) -> Result<(), Error> {
+        let what = format!("delete {} {name}", way.one);
+        self.service.delete(&what, &format!("/{}/{}", way.all, saved.id))?;
+        let waiting = format!("{}'s deletion of {} {name}", self.server(), way.one);
+        match self.saved_settled(way, name, &waiting)? {
+            None => Ok(()),
+            // A snapshot that volumes still need is available again.
+            Some(left) => Err(self.not_saved(&what, &left, &format!("it is {} and is deleted again", left.status))),
+        }
+    }
+
+    fn not_saved(&self, what: &str, saved: &Saved, then: &str) -> Error {
+        match saved.fail_reason.as_deref().filter(|reason| !reason.is_empty()) {
+            Some(reason) => self.failed_with(what, reason, then),
+            None => self.failed(what, &saved.id, then),
+        }
+    }
+
+    fn saved_settled(&self, way: &Way, name: &str, what: &str) -> Result<Option<Saved>, Error> {
+        until(self.pace, what, || {
+            Ok(match self.saved(way, name)? {
+                Some(saved) if saved.is_passing() => Look::NotYet(saved.status),
+                found => Look::Ready(found),
+            })
+        })
+    }
+
+    /// That of this name: Mooring's, or else the only one.
+    fn saved(&self, way: &Way, name: &str) -> Result<Option<Saved>, Error> {
+        let what = format!("look for {} {name}", way.one);
+        let path = format!("/{}/detail?name={}", way.all, encoded(name));
+        let found = self.service.list(&what, &path, way.all)?;
+        let read = found.into_iter().map(|one| self.service.read::<Saved>(&what, one));
+        let mut all = read.collect::<Result<Vec<_>, _>>()?;
+        if let Some(at) = all.iter().position(Saved::is_own) {
+            return Ok(Some(all.swap_remove(at)));
+        }
+        if all.len() > 1 {
+            return Err(Error::Refused(format!(
+                "{} has {} {} {name}, none of them made by Mooring: rename all but the one that is meant",
+                self.server(),
+                all.len(),
+                way.all
+            )));
+        }
+        Ok(all.pop())
+    }
+}

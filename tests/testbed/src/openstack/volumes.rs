@@ -1,0 +1,366 @@
+//! `cargo testbed openstack --volumes`: Pods use volumes of Cinder and shares of Manila, as a user would. Afterwards
+//! nothing of them is left, neither in Kubernetes nor in OpenStack.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use mooring_contract::names::NAMESPACE as MOORING;
+use serde_json::{Value, json};
+
+use super::{NAMESPACE, use_services};
+use crate::command::output;
+use crate::install::apply;
+use crate::manifests::example;
+use crate::progress::{note, step};
+use crate::target::Target;
+use crate::wait::{Look, wait_for};
+
+/// Where the claims and Pods are.
+const TRIAL: &str = "openstack-trial";
+
+/// A volume type of Cinder's, made for this.
+const TYPE: &str = "trial";
+
+/// How long runs go on, in milliseconds, before they get a second to end in: they are killed at the login, at the calls
+/// that make something, and while the service is at work.
+const KILLED_AFTER: [u64; 3] = [0, 400, 1200];
+
+/// Longest wait for one thing.
+const LIMIT: Duration = Duration::from_mins(4);
+
+/// A claim for each of the services.
+const CLAIMS: [Claim; 2] = [
+    Claim {
+        config: "cinder",
+        example: "openstack-cinder.yaml",
+        class: "cinder-trial",
+        mode: "ReadWriteOnce",
+        copies: true,
+    },
+    Claim {
+        config: "manila",
+        example: "openstack-manila.yaml",
+        class: "manila-cephfs-cephfs",
+        mode: "ReadWriteMany",
+        copies: false,
+    },
+];
+
+struct Claim {
+    /// Name of the ConfigMap, the claim, and the Pods' first part.
+    config: &'static str,
+    example: &'static str,
+    /// The class of a type that the image has discovered.
+    class: &'static str,
+    mode: &'static str,
+    /// Whether claims can be made as copies.
+    copies: bool,
+}
+
+/// Runs all of it.
+pub(super) fn run(target: &Target) -> Result<()> {
+    let trial = Trial { target };
+    let before = trial.left()?;
+    trial.types(TYPE)?;
+    let ran = CLAIMS.iter().try_for_each(|claim| trial.try_out(claim));
+    let ran = ran.inspect_err(|_| trial.explain());
+    step("remove claims, Pods and classes", |_| trial.remove())?;
+    trial.types(&format!("-{TYPE}"))?;
+    ran?;
+    step("nothing is left on either side", |_| {
+        wait_for("what was made to be gone", LIMIT, &[], || match trial.left() {
+            Ok(left) if left == before => Look::Ready(()),
+            Ok(left) => Look::NotYet(format!("{:?}", left.symmetric_difference(&before).collect::<Vec<_>>())),
+            Err(error) => Look::NotYet(format!("{error:#}")),
+        })?;
+        Ok(())
+    })
+}
+
+struct Trial<'a> {
+    target: &'a Target,
+}
+
+impl Trial<'_> {
+    fn kubectl(&self, args: &[&str]) -> Result<String> {
+        Ok(output(&mut self.target.kubectl(args))?)
+    }
+
+    fn types(&self, name: &str) -> Result<()> {
+        use_services(self.target, "types", &[&json!([name])]).map(drop)
+    }
+
+    fn try_out(&self, claim: &Claim) -> Result<()> {
+        let Claim { config, class, .. } = *claim;
+        step(&format!("apply configmaps/examples/{}", claim.example), |_| {
+            self.register(claim)
+        })?;
+        step(&format!("class {class} is discovered"), |_| {
+            wait_until(&format!("class {class}"), || {
+                self.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
+            })
+        })?;
+        step(
+            &format!("a claim of it, and a Pod on node-1 that writes to {config}"),
+            |_| {
+                self.put(&claim.to_claim(1))?;
+                self.put(&pod(config, "node-1", "echo written >/data/letter; sync; sleep 100000"))?;
+                self.ready(&format!("{config}-node-1"))
+            },
+        )?;
+        step(&format!("{config} grows to 2 GiB while it is used"), |_| {
+            self.put(&claim.to_claim(2))?;
+            let volume = self.field("persistentvolumeclaim", config, "{.spec.volumeName}")?;
+            wait_until("2Gi of storage", || {
+                let has = self.field("persistentvolume", &volume, "{.spec.capacity.storage}")?;
+                ensure!(has == "2Gi", "the volume has {has}");
+                Ok(())
+            })
+        })?;
+        if claim.mode == "ReadWriteOnce" {
+            self.delete_pod(&format!("{config}-node-1"))?;
+        }
+        step(&format!("a Pod on node-2 reads from {config}"), |_| {
+            self.put(&pod(config, "node-2", "grep written /data/letter && sleep 100000"))?;
+            self.ready(&format!("{config}-node-2"))?;
+            let size = self.kubectl(&[
+                "-n",
+                TRIAL,
+                "exec",
+                &format!("{config}-node-2"),
+                "--",
+                "df",
+                "-m",
+                "/data",
+            ])?;
+            let mib = size.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+            ensure!(
+                mib.is_some_and(|mib| mib > 1500),
+                "it does not have 2 GiB there: {size}"
+            );
+            wait_until("2Gi in the claim's status", || {
+                let has = self.field("persistentvolumeclaim", config, "{.status.capacity.storage}")?;
+                ensure!(has == "2Gi", "the claim has {has}");
+                Ok(())
+            })
+        })?;
+        step(
+            &format!("a claim whose first runs are killed has one {config} in the end"),
+            |_| self.survive(claim),
+        )?;
+        if !claim.copies {
+            return Ok(());
+        }
+        // Here all nodes have one kernel: it has both.
+        let what = format!("a Pod on node-1 reads from a copy of {config}, which is used meanwhile");
+        step(&what, |_| {
+            let name = format!("{config}-copy");
+            self.put(&claim.to_copy(&name))?;
+            self.put(&pod(&name, "node-1", "grep written /data/letter && sleep 100000"))?;
+            self.ready(&format!("{name}-node-1"))
+        })
+    }
+
+    /// Kills the Pods that make a volume, one after the other, and counts what there is more when it is made.
+    fn survive(&self, claim: &Claim) -> Result<()> {
+        let before = self.everything()?.len();
+        let name = format!("{}-killed", claim.config);
+        self.put(&claim.named(&name, 1))?;
+        let uid = self.field("persistentvolumeclaim", &name, "{.metadata.uid}")?;
+        let pod = format!("provision-{uid}");
+        for after in KILLED_AFTER {
+            wait_until("a run of the image", || {
+                let get = ["-n", MOORING, "get", "pod", &pod, "-o", "jsonpath={.status.phase}"];
+                let bound = self.field("persistentvolumeclaim", &name, "{.status.phase}")? == "Bound";
+                ensure!(bound || self.kubectl(&get)? == "Running", "{pod} does not run");
+                Ok(())
+            })?;
+            std::thread::sleep(Duration::from_millis(after));
+            // A second later it is killed, and gone when this returns: no other run begins before.
+            self.kubectl(&["-n", MOORING, "delete", "pod", &pod, "--now", "--ignore-not-found"])?;
+        }
+        wait_until("the claim to be bound", || {
+            let phase = self.field("persistentvolumeclaim", &name, "{.status.phase}")?;
+            ensure!(phase == "Bound", "the claim is {phase}");
+            Ok(())
+        })?;
+        // A share has a rule as well.
+        let wanted = before + if claim.config == "manila" { 2 } else { 1 };
+        let there = self.everything()?.len();
+        ensure!(there == wanted, "OpenStack has {there} things, not {wanted}");
+        Ok(())
+    }
+
+    /// What there is in OpenStack.
+    fn everything(&self) -> Result<Vec<Value>> {
+        let there = use_services(self.target, "everything", &[])?;
+        there.as_array().cloned().context("use.py everything answered no list")
+    }
+
+    /// The example, completed as an administrator would.
+    fn register(&self, claim: &Claim) -> Result<()> {
+        let clouds = self.secret("openstack-admin", "clouds.yaml")?;
+        let key = self.secret("openstack", "ceph-cinder-key")?;
+        let mut documents = example(claim.example)?;
+        for secret in documents.iter_mut().filter(|one| one["kind"] == "Secret") {
+            secret["stringData"] = match claim.config {
+                "cinder" => json!({"clouds.yaml": clouds, "ceph-key": key}),
+                _ => json!({"clouds.yaml": clouds}),
+            };
+        }
+        for config in documents.iter_mut().filter(|one| one["kind"] == "ConfigMap") {
+            // ext4 grows only where the machine lets its containers have CAP_SYS_RESOURCE.
+            config["data"]["file-system"] = "xfs".into();
+        }
+        self.put(&json!({"apiVersion": "v1", "kind": "List", "items": documents}))
+    }
+
+    fn field(&self, kind: &str, name: &str, path: &str) -> Result<String> {
+        self.kubectl(&["-n", TRIAL, "get", kind, name, "-o", &format!("jsonpath={path}")])
+    }
+
+    fn secret(&self, name: &str, key: &str) -> Result<String> {
+        let template = format!("go-template={{{{index .data \"{key}\" | base64decode}}}}");
+        self.kubectl(&["-n", NAMESPACE, "get", "secret", name, "-o", &template])
+    }
+
+    fn put(&self, object: &Value) -> Result<()> {
+        apply(self.target, &self.target.with_image_names(&object.to_string()))
+    }
+
+    fn ready(&self, pod: &str) -> Result<()> {
+        let limit = format!("--timeout={}s", LIMIT.as_secs());
+        self.kubectl(&[
+            "-n",
+            TRIAL,
+            "wait",
+            "--for=condition=Ready",
+            &limit,
+            &format!("pod/{pod}"),
+        ])
+        .map(drop)
+    }
+
+    fn delete_pod(&self, pod: &str) -> Result<()> {
+        self.kubectl(&["-n", TRIAL, "delete", "pod", pod, "--timeout=120s"])
+            .map(drop)
+    }
+
+    /// The claims go first, while what deletes their volumes is there.
+    fn remove(&self) -> Result<()> {
+        let limit = format!("--timeout={}s", LIMIT.as_secs());
+        self.kubectl(&["delete", "namespace", TRIAL, "--ignore-not-found", &limit])?;
+        wait_until("the volumes to be gone", || {
+            let left = self.volumes()?;
+            ensure!(left.is_empty(), "{left:?}");
+            Ok(())
+        })?;
+        for claim in &CLAIMS {
+            let documents = example(claim.example)?;
+            for document in documents {
+                let kind = document["kind"].as_str().context("an example has a kind")?;
+                let name = document["metadata"]["name"].as_str().context("an example has a name")?;
+                self.kubectl(&["-n", MOORING, "delete", kind, name, "--ignore-not-found", &limit])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The volumes of these classes, as Kubernetes has them.
+    fn volumes(&self) -> Result<Vec<String>> {
+        let path = "jsonpath={range .items[*]}{.metadata.name} {.spec.storageClassName}{\"\\n\"}{end}";
+        let all = self.kubectl(&["get", "persistentvolumes", "-o", path])?;
+        let ours = |line: &&str| CLAIMS.iter().any(|claim| line.ends_with(claim.class));
+        Ok(all.lines().filter(ours).map(str::to_owned).collect())
+    }
+
+    /// Everything that could be left over: in OpenStack, and of Mooring.
+    fn left(&self) -> Result<BTreeSet<String>> {
+        let mut left: BTreeSet<_> = self.everything()?.iter().map(ToString::to_string).collect();
+        left.extend(self.volumes()?);
+        let secrets = self.kubectl(&["-n", MOORING, "get", "secrets,pods", "-o", "name"])?;
+        let of_volumes = |line: &&str| {
+            ["/attachment-pvc-", "/share-pvc-"]
+                .iter()
+                .any(|part| line.contains(part))
+        };
+        left.extend(secrets.lines().filter(of_volumes).map(str::to_owned));
+        Ok(left)
+    }
+
+    fn explain(&self) {
+        for args in [
+            &["-n", TRIAL, "get", "pvc,pods", "-o", "wide"][..],
+            &["-n", TRIAL, "get", "events", "--sort-by=.lastTimestamp"],
+            &["-n", MOORING, "get", "pods"],
+            &[
+                "-n",
+                MOORING,
+                "get",
+                "configmaps",
+                "-o",
+                "yaml",
+                "cinder",
+                "manila",
+                "--ignore-not-found",
+            ],
+        ] {
+            note(self.kubectl(args).unwrap_or_else(|error| format!("{error:#}")));
+        }
+    }
+}
+
+impl Claim {
+    fn to_claim(&self, gib: u32) -> Value {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TRIAL}});
+        let claim = self.named(self.config, gib);
+        json!({"apiVersion": "v1", "kind": "List", "items": [namespace, claim]})
+    }
+
+    fn to_copy(&self, name: &str) -> Value {
+        let mut copy = self.named(name, 2);
+        copy["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": self.config});
+        copy
+    }
+
+    fn named(&self, name: &str, gib: u32) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": TRIAL},
+            "spec": {
+                "storageClassName": self.class,
+                "accessModes": [self.mode],
+                "resources": {"requests": {"storage": format!("{gib}Gi")}},
+            },
+        })
+    }
+}
+
+fn wait_until(what: &str, look: impl Fn() -> Result<()>) -> Result<()> {
+    Ok(wait_for(what, LIMIT, &[], || match look() {
+        Ok(()) => Look::Ready(()),
+        Err(error) => Look::NotYet(format!("{error:#}")),
+    })?)
+}
+
+fn pod(claim: &str, node: &str, command: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": format!("{claim}-{node}"), "namespace": TRIAL},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "user",
+                "image": "busybox:1",
+                "command": ["sh", "-c", command],
+                "readinessProbe": {"exec": {"command": ["test", "-s", "/data/letter"]}, "periodSeconds": 1},
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    })
+}
