@@ -38,7 +38,7 @@ fn session(given: &Given, pace: Pace) -> Result<Session, Error> {
     let text = given.needed(CLOUDS, "a clouds.yaml of OpenStack's clients")?;
     let cloud = clouds::read(&text, given.property("cloud")?.as_deref())?;
     let (from, authorities) = match &cloud.cacert {
-        // A name with a character that no key can have is none of a key.
+        // No key can have this character, so it is not the name of a key.
         Some(name) => match given.property(name).ok().flatten() {
             Some(pem) => (name.as_str(), Some(pem)),
             None => (

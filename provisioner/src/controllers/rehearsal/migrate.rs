@@ -67,7 +67,7 @@ impl Binder {
     }
 }
 
-/// A claim with its volume with FlexVolume, and a Pod's uid that never matters.
+/// A claim with a FlexVolume volume, and a Pod's uid that never matters.
 async fn stage() -> (Theatre, Binder) {
     let mut theatre = Theatre::open(Script {
         image_makes_pv: false,

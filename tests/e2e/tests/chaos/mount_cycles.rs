@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(20);
 
 /// Time limit of [`CYCLES`] cycles.
-const WHOLE_LIMIT: Duration = Duration::from_mins(8);
+const WHOLE_LIMIT: Duration = Duration::from_mins(4);
 
 /// What the lanes and the killer share.
 struct Field {

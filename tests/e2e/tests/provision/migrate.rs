@@ -19,7 +19,9 @@ const LIMIT: Duration = Duration::from_mins(2);
 const LONG: u8 = 90;
 
 /// Prints what it finds written. When it has to end, it waits until the test says so, for as long as it may.
-const COMMAND: &str = "cat /data/letter || true; trap 'until [ -e /tmp/end ]; do sleep 0.2; done; exit 0' TERM; while true; do sleep 1; done";
+const COMMAND: &str = "cat /data/letter || true
+trap 'until [ -e /tmp/end ]; do sleep 0.2; done; exit 0' TERM
+while true; do sleep 1; done";
 
 /// One Pod after another, as a user's controller makes them.
 fn set(scope: &Scope, replicas: u8) -> Result<()> {

@@ -188,7 +188,7 @@ fn of_200_claims_those_that_fail_or_hang_delay_no_other_and_all_leave_nothing() 
         scope.event("fails-0", "never works").await?;
         // If they waited for the others, fewer Pods would have run at once.
         ensure!(
-            busy_crowd >= 0.5 * busy_alone,
+            busy_crowd >= 0.7 * busy_alone,
             "{busy_crowd:.1} Pods at work on the healthy ones, but {busy_alone:.1} without the others"
         );
         one_each(&scope, &healthy, &good).await?;

@@ -412,7 +412,8 @@ async fn logs_of(scope: &Scope, pods: &Api<Pod>, namespace: &str, pod: &Pod) -> 
                 let read = scope.kubectl(["-n", namespace, "logs", "-c", &container.name, run, &name]);
                 let Err(error) = read else { return read.map(Some) };
                 // The kubelet may have removed the log of a container before this one.
-                let removed = run == "--previous=true" && format!("{error:#}").contains("not found");
+                let removed =
+                    run == "--previous=true" && format!("{error:#}").contains("previous terminated container");
                 let is_gone = pods.get_opt(&name).await?.is_none_or(|now| now.uid() != pod.uid());
                 if removed || is_gone {
                     Ok(Some(String::new()))
