@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use mooring_contract::names::FLEX_DRIVER;
 use serde_json::json;
 
 use crate::error::Error;
@@ -12,9 +13,6 @@ use crate::keystone::refused;
 use crate::wait::Pace;
 
 const KUBERNETES: &str = "Kubernetes";
-
-/// The kubelet passes a Secret to Mooring only if it has this type.
-const TYPE: &str = "mooring.dev/vcs";
 
 /// The Secrets of one namespace, with the run's token. The account may create, patch and delete them, and reads none.
 #[derive(Debug)]
@@ -45,7 +43,8 @@ impl<'a> Secrets<'a> {
         let secret = json!({
             "apiVersion": "v1",
             "kind": "Secret",
-            "type": TYPE,
+            // The kubelet passes no other to Mooring.
+            "type": FLEX_DRIVER,
             "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "provisioner-openstack"}},
             "stringData": values,
         });

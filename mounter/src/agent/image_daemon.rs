@@ -21,6 +21,7 @@ use tokio::process::Command;
 use tracing::{info, warn};
 
 use super::program::WORKING_DIRECTORY;
+use crate::sys::unix_sockets::named;
 
 /// The folder of locks, below the kubelet's root, which all containers of the node share.
 const LOCKS: &str = "plugins/mooring.dev";
@@ -214,7 +215,7 @@ impl Keeper {
             return false;
         };
         let table = fs::read_to_string(&self.sockets).unwrap_or_default();
-        is_listened_on(&table, name)
+        !named(&table, name).is_empty()
     }
 
     /// Shows the image's programs whether the node has a daemon of its own.
@@ -256,13 +257,6 @@ impl Keeper {
             .process_group(0);
         daemon.spawn().map_err(failed)?.wait().await.map_err(failed)
     }
-}
-
-/// Whether a socket of this name is in a table of unix sockets; see `proc_net_unix(5)`.
-fn is_listened_on(table: &str, name: &str) -> bool {
-    // What is left of an abstract name's room is shown, too.
-    let mut names = table.lines().filter_map(|line| line.split_whitespace().nth(7));
-    names.any(|listed| listed == name || listed.trim_end_matches('@') == name)
 }
 
 #[cfg(test)]

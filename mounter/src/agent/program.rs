@@ -50,8 +50,9 @@
 //!   that `mount` did (log out of a target, unmap a device), and must succeed if there is nothing to undo. It has the
 //!   same environment but no secrets. Services have ended by then, and it can't ask for new ones.
 //! - If there is an executable `/usr/libexec/mooring-start`, the agent runs it when the container starts, before any
-//!   volume is mounted, and once more after a restart of the agent alone. It is for a daemon that all volumes of the
-//!   image need. What it starts keeps running.
+//!   volume is mounted, and once more after a restart of the agent alone. What it starts keeps running. A daemon that
+//!   all volumes of the image need is described in `/usr/libexec/mooring-daemon.json`, and the agent keeps it running
+//!   (`image_daemon`).
 //! - `MOORING_KUBELET_ROOT` tells each of them where the kubelet's root is. What must exist once per node, such as a
 //!   lock, can be kept in `plugins/mooring.dev` there; what must outlive the container but not the Pod, in
 //!   `/run/mooring/secrets`, in memory.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::node::kubelet::processes_named;
+use crate::sys::unix_sockets::named;
 
 /// The socket of every iscsid, one a network: by this name iscsiadm finds it.
 const ISCSID_SOCKET: &str = "@ISCSIADM_ABSTRACT_NAMESPACE";
@@ -28,7 +29,7 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
     };
     let free = Ok("the node runs no iscsid of its own".to_owned());
     let table = || std::fs::read_to_string(node.join("net/unix")).unwrap_or_default();
-    let open = sockets(&table());
+    let open = named(&table(), ISCSID_SOCKET);
     if open.is_empty() {
         return free;
     }
@@ -39,7 +40,7 @@ pub(super) fn iscsid(proc: &Path, node: Option<&PathBuf>) -> Result<String, Stri
     };
     let foreign: Vec<_> = open.into_iter().filter(|socket| !is_a_client_s(socket)).collect();
     // That of a client container may just have started or ended.
-    let there = sockets(&table());
+    let there = named(&table(), ISCSID_SOCKET);
     if foreign.iter().any(|socket| there.contains(socket)) {
         return Err(
             "the node runs an iscsid of its own, and two can't hold one node's iSCSI sessions: on the node, systemctl \
@@ -78,17 +79,6 @@ pub(super) fn nfs_locks(proc: &Path, node: Option<&PathBuf>) -> Result<String, S
     ))
 }
 
-/// The sockets of iscsid in a table of unix sockets, by their inodes; see `proc_net_unix(5)`.
-fn sockets(table: &str) -> Vec<u64> {
-    let socket = |line: &str| {
-        let mut fields = line.split_whitespace();
-        let inode = fields.nth(6)?.parse().ok()?;
-        // What is left of the name's room is shown, too.
-        (fields.next()?.trim_end_matches('@') == ISCSID_SOCKET).then_some(inode)
-    };
-    table.lines().filter_map(socket).collect()
-}
-
 /// Whether a process has a socket open.
 fn has_socket(process: &Path, inode: u64) -> bool {
     let name = format!("socket:[{inode}]");
@@ -119,13 +109,6 @@ Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01  4713 /run/ISCSIADM_ABSTRACT_NAMESPACE
 0000000000000000: 00000003 00000000 00000000 0001 03  4714
 ";
-
-    #[test]
-    fn the_socket_of_iscsid_is_known_by_its_whole_name() {
-        assert_eq!(sockets(TABLE), [4711]);
-        assert_eq!(sockets(&TABLE.replace("SPACE\n", "SPACE@@@@@@\n")), [4711]);
-        assert_eq!(sockets(""), [0u64; 0]);
-    }
 
     #[test]
     fn an_iscsid_is_in_the_way_unless_it_is_a_client_container_s() {
