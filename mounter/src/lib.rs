@@ -20,7 +20,7 @@
 //! | [`agent`] | mounts by the programs of a client image | a client container |
 //! | [`worker`] | mounts, unmounts and replaces mounts, with a deadline | a worker; `process` in the daemon |
 //! | [`sys`] | the system calls, behind one trait | workers, client containers |
-//! | [`node`] | the kubelet, the node's Pods and pool, what can be mounted | the daemon; workers find the kubelet |
+//! | [`node`] | the kubelet, the node's Pods and pool, what can be mounted | the daemon; workers and agents look at the node |
 //! | [`api`] | calls to the Kubernetes API, Events | the daemon |
 //! | [`volume`] | a mount, its target, its options, the mount table | each |
 #![deny(unsafe_code)]

@@ -12,3 +12,4 @@ pub mod kubelet_root;
 pub mod node_pods;
 pub mod pool_usage;
 pub mod readiness;
+pub mod unix_sockets;

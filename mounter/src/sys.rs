@@ -14,7 +14,6 @@ pub(crate) mod raw;
 mod rpcbind;
 mod system_calls;
 pub mod thread;
-pub mod unix_sockets;
 
 use std::ffi::OsString;
 use std::fs::File;

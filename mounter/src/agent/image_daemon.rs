@@ -21,7 +21,7 @@ use tokio::process::Command;
 use tracing::{info, warn};
 
 use super::program::WORKING_DIRECTORY;
-use crate::sys::unix_sockets::named;
+use crate::node::unix_sockets::named;
 
 /// The folder of locks, below the kubelet's root, which all containers of the node share.
 const LOCKS: &str = "plugins/mooring.dev";

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::node::kubelet::processes_named;
-use crate::sys::unix_sockets::named;
+use crate::node::unix_sockets::named;
 
 /// The socket of every iscsid, one a network: by this name iscsiadm finds it.
 const ISCSID_SOCKET: &str = "@ISCSIADM_ABSTRACT_NAMESPACE";
