@@ -49,7 +49,6 @@ use crate::recovery::revive::Reviver;
 use crate::volume::registry::Registry;
 use crate::worker::Workers;
 
-/// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error("failed to give up capabilities (the mounter runs as root in a privileged container): {0}")]
@@ -68,7 +67,6 @@ pub enum DaemonError {
     },
 }
 
-/// Runs the daemon until it is told to end.
 pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
     args.log.start("info");
     args.node.settle()?;
@@ -246,7 +244,6 @@ fn no_api(error: &dyn std::error::Error) {
     );
 }
 
-/// The attachments of this node.
 fn attachments(kube: Option<&KubeClient>, config: Option<kube::Config>, args: &ServeArgs) -> Option<Arc<Attachments>> {
     let (kube, node) = kube.cloned().zip(args.node_name.clone())?;
     let as_node = config.and_then(|config| node_pods::client_as(config, &node).ok());

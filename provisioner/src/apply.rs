@@ -56,13 +56,11 @@ use crate::volume::snapshot::VolumeSnapshotContent;
 pub struct Shared {
     /// The process's handles and settings.
     pub context: Context,
-    /// What is known of the cluster.
     pub cache: Cache,
     /// Places for runs.
     pub limiter: Arc<Limiter>,
     /// What this process has done and the watches have not shown yet.
     pub expectations: Arc<Expectations>,
-    /// Limits of waiting.
     pub limits: Limits,
 }
 
@@ -168,7 +166,6 @@ pub async fn config(shared: &Shared, config: &ProvisionerConfig, decision: RunDe
     Apply::of_config(shared, config).run(decision).await
 }
 
-/// Tells of a ConfigMap.
 pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
     Apply::of_config(shared, config).say(note);
 }

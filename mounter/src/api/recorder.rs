@@ -30,10 +30,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How long an Event is tried.
 const KEPT_FOR: Duration = Duration::from_hours(1);
 
-/// An Event to be made.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Normal or Warning.
     pub type_: EventType,
     /// The reason, from `mooring_contract::names::reasons`.
     pub reason: &'static str,

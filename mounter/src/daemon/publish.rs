@@ -52,7 +52,6 @@ enum PublishError {
     Api { node: String, source: Box<kube::Error> },
 }
 
-/// Publishes what a node can mount.
 pub struct NodePublisher {
     client: Client,
     events: Recorder,
@@ -60,13 +59,10 @@ pub struct NodePublisher {
     status: Status,
     registry: Registry,
     pods: Option<Arc<ClientPods>>,
-    /// What was published last, and when.
     published: Option<(Found, Instant)>,
-    /// What the node says.
     said: Option<Said>,
 }
 
-/// What to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     readiness: Readiness,
@@ -74,7 +70,6 @@ struct Found {
     old: Option<Vec<OldPod>>,
 }
 
-/// What a node says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Said {
     /// Whether it can mount, by client.
@@ -93,7 +88,6 @@ enum Change {
 }
 
 impl NodePublisher {
-    /// One for this node.
     pub fn new(
         client: Client,
         events: Recorder,

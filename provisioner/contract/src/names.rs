@@ -23,7 +23,6 @@ pub const FLEX_EXECUTABLE: &str = "vcs";
 /// The mounter's socket, in [`FLEX_DRIVER_DIR`] beside the shim. The kubelet's prober ignores names with a leading dot.
 pub const FLEX_SOCKET: &str = ".mounter.sock";
 
-/// Name of the CSI driver.
 pub const CSI_DRIVER: &str = "vcs.mooring.dev";
 
 /// Where a Pod has its CSI volumes, of whatever driver (`pkg/volume/csi` of the kubelet).

@@ -28,11 +28,8 @@ use crate::volume::snapshot::VolumeSnapshotContent;
 #[derive(Debug, Clone)]
 pub(super) enum Subject {
     Claim(Box<PersistentVolumeClaim>),
-    /// A PV.
     Volume(Box<PersistentVolume>),
-    /// A `VolumeSnapshotContent`.
     Snapshot(Box<VolumeSnapshotContent>),
-    /// A `VolumeGroupSnapshotContent`.
     Group(Box<VolumeGroupSnapshotContent>),
     /// The metadata of a provisioner ConfigMap. Its runs are their own record, and nothing is written on it.
     Config(Box<ObjectMeta>),

@@ -80,7 +80,6 @@ impl Reconciled for VolumeGroupSnapshotContent {
     }
 }
 
-/// The result of a look at a content.
 enum Next {
     /// Nothing can be decided yet.
     Wait(Action),
@@ -174,7 +173,6 @@ fn config_of(content: &ContentView<'_>, record: Option<&Record>) -> Option<Confi
     there.or_else(|| record?.config.parse().ok())
 }
 
-/// The ConfigMap in force.
 fn config(
     shared: &Shared,
     reference: Option<ConfigRef>,

@@ -25,10 +25,8 @@ use crate::process::health::{self, Health, ListenError, Phase};
 use crate::process::held;
 use crate::process::metrics::Metrics;
 
-/// Why the controller ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// The API client can't be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The address of the probes is not available.

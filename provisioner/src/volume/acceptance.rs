@@ -41,18 +41,10 @@ pub enum Refusal {
     },
     /// It is tied to no claim, or to another one.
     #[error("its claimRef is {found}, not {wanted}: set namespace, name and uid of the claim")]
-    ClaimRef {
-        found: String,
-        /// The claim.
-        wanted: String,
-    },
+    ClaimRef { found: String, wanted: String },
     /// It is of another class than the claim.
     #[error("its storageClassName is {found:?}, not {wanted:?}")]
-    Class {
-        found: String,
-        /// The claim's.
-        wanted: String,
-    },
+    Class { found: String, wanted: String },
     /// It does not say how large it is.
     #[error("it has no capacity: set spec.capacity.storage")]
     NoCapacity,
@@ -71,11 +63,7 @@ pub enum Refusal {
     AccessMode(String),
     /// It has another volume mode than the claim.
     #[error("its volumeMode is {found}, not {wanted}")]
-    VolumeMode {
-        found: String,
-        /// The claim's.
-        wanted: String,
-    },
+    VolumeMode { found: String, wanted: String },
     /// It is a raw block volume, and its client or `FlexVolume` has no device to give.
     #[error(
         "it is a raw block volume, and {0} has no device to give: use client {clients} by csi, or ask for volumeMode \

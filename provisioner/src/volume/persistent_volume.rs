@@ -65,7 +65,6 @@ pub enum PrintedError {
 /// What an image printed: the volume's options, and the Secret that its mount needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Printed {
-    /// The volume's options.
     pub options: BTreeMap<String, String>,
     /// The Secret's name and, if it said, namespace.
     pub secret: Option<(String, Option<String>)>,

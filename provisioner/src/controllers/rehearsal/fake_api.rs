@@ -10,7 +10,6 @@ use kube::client::Body;
 use mooring_contract::names::{PROVISIONER, annotations};
 use serde_json::{Value, json};
 
-/// How a call goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It never reached the API server.
@@ -37,11 +36,9 @@ pub(super) struct FakeState {
     objects: BTreeMap<&'static str, BTreeMap<String, Value>>,
     pub(super) version: u64,
     calls: usize,
-    /// How many of the calls were writes.
     writes: usize,
     fault: Option<(usize, Fault)>,
     pub(super) tripped: bool,
-    /// How many calls have gone wrong.
     pub(super) faults: usize,
     /// What somebody else deletes just before this call: its number, kind and key.
     pub(super) meanwhile: Option<(usize, &'static str, &'static str)>,

@@ -208,7 +208,6 @@ impl Mooring {
         Api::namespaced(self.scope.client.clone(), &self.namespace)
     }
 
-    /// The roles with these rights.
     async fn grant(&self, rights: &Rights) -> Result<()> {
         const RBAC: &str = "rbac.authorization.k8s.io/v1";
         let role =
