@@ -150,22 +150,9 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         () = stop.cancelled() => {}
     }
     status.stopping();
-    let plugins = flexvolume.await.unwrap_or_else(|error| {
-        error!(error = %chain(&error), "the endpoint's task broke");
-        Vec::new()
-    });
-    if let Err(error) = csi.await {
-        error!(error = %chain(&error), "the task of the CSI sockets broke");
-    }
+    let plugins = drivers_ended(flexvolume, csi).await;
     if let Some(kube) = kube {
-        let unwanted =
-            uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;
-        if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
-            // What it has begun to say comes before it is taken back.
-            let _ = publisher.await;
-            publish::take_back(&kube, node).await;
-            ClusterAttachments::new(kube, None, node.clone()).withdraw().await;
-        }
+        withdraw_if_unwanted(kube, &args, plugins, publisher).await;
     }
     info!("ended");
     Ok(())
@@ -212,6 +199,34 @@ fn open_drivers(
     };
     let csi = tokio::spawn(csi::endpoint::keep(settings, Arc::clone(core), stop.clone()));
     (flexvolume, csi)
+}
+
+/// Waits for the end of what [`open_drivers`] has started. Returns the directories that have the shim.
+async fn drivers_ended(flexvolume: JoinHandle<Vec<PluginDirectory>>, csi: JoinHandle<()>) -> Vec<PluginDirectory> {
+    let plugins = flexvolume.await.unwrap_or_else(|error| {
+        error!(error = %chain(&error), "the endpoint's task broke");
+        Vec::new()
+    });
+    if let Err(error) = csi.await {
+        error!(error = %chain(&error), "the task of the CSI sockets broke");
+    }
+    plugins
+}
+
+/// Takes from the node what this mounter has put there, if none is to follow it.
+async fn withdraw_if_unwanted(
+    kube: KubeClient,
+    args: &ServeArgs,
+    plugins: Vec<PluginDirectory>,
+    publisher: Option<JoinHandle<()>>,
+) {
+    let unwanted = uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;
+    if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
+        // What it has begun to say comes before it is taken back.
+        let _ = publisher.await;
+        publish::take_back(&kube, node).await;
+        ClusterAttachments::new(kube, None, node.clone()).withdraw().await;
+    }
 }
 
 fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
