@@ -26,7 +26,7 @@ use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// The object that carries the record.
 #[derive(Debug, Clone)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     Claim(Box<PersistentVolumeClaim>),
     Volume(Box<PersistentVolume>),
     Snapshot(Box<VolumeSnapshotContent>),
@@ -35,6 +35,18 @@ pub(super) enum Subject {
     Config(Box<ObjectMeta>),
     /// A run that has none of them; it is its own record, and nothing is written on it.
     Orphan(Run),
+}
+
+impl From<&VolumeSnapshotContent> for Subject {
+    fn from(content: &VolumeSnapshotContent) -> Self {
+        Self::Snapshot(Box::new(content.clone()))
+    }
+}
+
+impl From<&VolumeGroupSnapshotContent> for Subject {
+    fn from(content: &VolumeGroupSnapshotContent) -> Self {
+        Self::Group(Box::new(content.clone()))
+    }
 }
 
 impl Subject {

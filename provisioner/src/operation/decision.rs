@@ -60,7 +60,8 @@ pub type VolumeDecision = Decision<ForVolume>;
 pub type SnapshotDecision = Decision<Settled>;
 
 /// What to do about the run of what has no record: the discovery that a ConfigMap promises, or a run that has neither
-/// claim nor PV. Such a run is its own record.
+/// claim nor PV. Such a run is its own record. Its first four steps are those of [`Decision`], whose others can't come
+/// here.
 #[derive(Debug, Clone)]
 pub enum RunDecision {
     /// Nothing, until something changes.

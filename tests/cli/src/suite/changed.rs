@@ -23,6 +23,7 @@ const REACH: &[(&str, &[&str])] = &[
         "images/lib/run.sh",
         &["provision_local", "provision_smb", "provision_attach", "mount_"],
     ),
+    ("images/lib/ssh.sh", &["mount_", "provision_attach"]),
     ("images/lib/", &["mount_", "vm_ceph", "vm_daemons"]),
     ("images/provisioner-smb/", &["provision_smb"]),
     ("images/provisioner-ceph/", &["mount_ceph"]),
