@@ -33,7 +33,7 @@ const KEPT_FOR: Duration = Duration::from_hours(1);
 #[derive(Debug, Clone)]
 pub struct Event {
     pub type_: EventType,
-    /// The reason, from `mooring_contract::names::reasons`.
+    /// The reason, from `mooring_program::reasons`.
     pub reason: &'static str,
     /// What was being done.
     pub action: &'static str,

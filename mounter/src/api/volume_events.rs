@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
-use mooring_contract::names::reasons;
+use mooring_program::reasons;
 use tracing::{info, warn};
 
 use super::recorder::{Event, Recorder, about_pod};

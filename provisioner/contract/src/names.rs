@@ -1,7 +1,5 @@
-//! Every name that Mooring puts into the Kubernetes API: one constant each, here only. The reasons of Events of both
-//! programs are in [`reasons`].
-
-pub mod reasons;
+//! Every name that Mooring puts into the Kubernetes API: one constant each, here only. But the reasons of Events are in
+//! `mooring_program::reasons`: both programs show them, and no image has to know them.
 
 /// `provisioner` of a StorageClass that Mooring serves.
 pub const PROVISIONER: &str = "mooring.dev/flex-provisioner";
