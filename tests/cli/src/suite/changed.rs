@@ -115,7 +115,10 @@ const REACH: &[(&str, &[&str])] = &[
         &["provision_config", "security_config"],
     ),
     ("provisioner/", &["provision_", "security_config", "chaos_provision"]),
-    ("program/src/reasons.rs", &["provision_", "mount_", "chaos_", "vm_silent"]),
+    (
+        "program/src/reasons.rs",
+        &["provision_", "mount_", "chaos_", "vm_silent"],
+    ),
     ("program/", &["smoke_", "mount_local", "provision_local", "chaos_rbac"]),
     ("tests/images/acme/", &["mount_vendor"]),
     ("tests/images/ceph/", &["mount_ceph", "vm_ceph"]),
