@@ -54,19 +54,15 @@ pub struct AgentArgs {
     pub kubelet_root: PathBuf,
 }
 
-/// Why the agent ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentProcessError {
-    /// Tokio's runtime could not be started.
     #[error("failed to start the agent's runtime")]
     Runtime(#[source] io::Error),
     /// As process 1.
     #[error(transparent)]
     Supervise(#[from] supervise::SuperviseError),
-    /// Its own files.
     #[error(transparent)]
     Store(#[from] store::StoreError),
-    /// Its socket.
     #[error(transparent)]
     Serve(#[from] serve::ServeError),
 }

@@ -34,7 +34,7 @@ pub fn client(config: kube::Config) -> Result<Client, kube::Error> {
     client_within(config, LIMIT)
 }
 
-/// The same with another limit.
+/// As [`client`], with another limit.
 pub(crate) fn client_within(mut config: kube::Config, limit: Duration) -> Result<Client, kube::Error> {
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(SILENCE);

@@ -67,7 +67,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Longest that an agent may take to introduce itself.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// Who this mounter is.
 #[derive(Debug, Clone)]
 pub struct MounterIdentity {
     /// Name of the node that it runs on.
@@ -76,15 +75,11 @@ pub struct MounterIdentity {
     pub namespace: String,
     /// Name of its Pod.
     pub pod: String,
-    /// The kubelet's root directory.
     pub kubelet_root: PathBuf,
 }
 
-/// Access to the cluster.
 pub struct Cluster {
-    /// Client of the Kubernetes API.
     pub client: kube::Client,
-    /// Records Events.
     pub events: Recorder,
     /// The Pods of this node, if the mounter may list them.
     pub node_pods: Option<Arc<NodePods>>,
@@ -94,23 +89,17 @@ pub struct Cluster {
 #[derive(Debug, Clone, Copy)]
 pub struct PodNeed<'a> {
     pub client: &'a ClientName,
-    /// The client image.
     pub image: &'a str,
     /// Whether the volume names the image.
     pub by_volume: bool,
-    /// The volume's directory.
     pub target: &'a Target,
-    /// The volume's source.
     pub source: &'a str,
 }
 
-/// Why there is no client Pod to ask.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
-    /// Not an image that may run.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// A call to the API failed.
     #[error("failed to {attempted}: {source}")]
     Api {
         attempted: String,
@@ -119,7 +108,6 @@ pub enum PodError {
     /// The mounter's own Pod lacks what the installation gives it.
     #[error("the mounter's own Pod {0} has no {1}: install Mooring by its manifests, or set --mounter-image")]
     OwnPod(String, &'static str),
-    /// The list of Pods did not arrive.
     #[error(
         "the Kubernetes API did not say in time which client Pods run on this node: see whether this node reaches it"
     )]
@@ -131,7 +119,6 @@ pub enum PodError {
     Stuck {
         /// `metadata.name`, in Mooring's namespace.
         name: String,
-        /// What keeps it from starting.
         #[source]
         problem: Problem,
     },
@@ -156,7 +143,7 @@ pub enum Awaited {
     Listed,
     #[error("its image is being pulled, or its container started")]
     Started,
-    /// It may start yet.
+    /// Something keeps it from starting that may pass by itself.
     #[error(transparent)]
     Mended(Problem),
     /// It has started, and its agent does not answer.
@@ -169,9 +156,7 @@ pub enum Awaited {
 /// A Pod whose agent answered. It is not deleted as idle while this lives.
 #[derive(Debug)]
 pub struct Lease {
-    /// The client Pod's name.
     pub name: String,
-    /// The client Pod's uid.
     pub uid: String,
     users: Arc<Users>,
 }
@@ -215,7 +200,6 @@ struct Known {
     mounter_image: String,
 }
 
-/// The client Pods of this node.
 pub struct ClientPods {
     client: kube::Client,
     events: Recorder,
@@ -466,7 +450,6 @@ impl ClientPods {
         self.kept.put(record);
     }
 
-    /// Forgets a volume that was unmounted.
     pub fn forget(&self, target: &Target) {
         let target = target.to_string();
         self.lost.forget(&target);
@@ -479,7 +462,6 @@ impl ClientPods {
         lost::revive(self, target)
     }
 
-    /// Asks a Pod's agent.
     pub async fn ask(&self, uid: &str, call: Call, limit: Duration) -> Result<AgentAnswer, LinkError> {
         ask(&self.identity.kubelet_root, uid, call, limit).await
     }
@@ -489,7 +471,6 @@ impl ClientPods {
         self.changes.subscribe()
     }
 
-    /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub fn kubelet_root(&self) -> &Path {
         &self.identity.kubelet_root
     }

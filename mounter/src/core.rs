@@ -55,7 +55,6 @@ const OWN_DISK: &str = "the disk under the node's pool";
 pub struct Places {
     /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub kubelet_root: PathBuf,
-    /// The node's pool.
     pub pool: PathBuf,
     /// The host's mount namespace, if it is not the kubelet's.
     pub host_namespace: Option<PathBuf>,
@@ -74,7 +73,6 @@ impl Obstacle {
         news
     }
 
-    /// The obstacle, if there is one.
     pub fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -167,7 +165,6 @@ impl Core {
         &self.places.kubelet_root
     }
 
-    /// Who serves which type.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -182,7 +179,6 @@ impl Core {
         &self.workers
     }
 
-    /// What is counted.
     pub fn metrics(&self) -> &MounterMetrics {
         &self.metrics
     }
@@ -206,7 +202,6 @@ impl Core {
         self.container.as_ref()?.trouble(target)
     }
 
-    /// Mounts a volume.
     pub async fn mount(&self, mut job: MountJob) -> Result<(), MountError> {
         let server = job.server();
         let span = Span::current();

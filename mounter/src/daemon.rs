@@ -49,7 +49,6 @@ use crate::recovery::revive::Reviver;
 use crate::volume::registry::Registry;
 use crate::worker::Workers;
 
-/// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error("failed to give up capabilities (the mounter runs as root in a privileged container): {0}")]
@@ -68,7 +67,6 @@ pub enum DaemonError {
     },
 }
 
-/// Runs the daemon until it is told to end.
 pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
     args.log.start("info");
     args.node.settle()?;
@@ -152,22 +150,9 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         () = stop.cancelled() => {}
     }
     status.stopping();
-    let plugins = flexvolume.await.unwrap_or_else(|error| {
-        error!(error = %chain(&error), "the endpoint's task broke");
-        Vec::new()
-    });
-    if let Err(error) = csi.await {
-        error!(error = %chain(&error), "the task of the CSI sockets broke");
-    }
+    let plugins = drivers_ended(flexvolume, csi).await;
     if let Some(kube) = kube {
-        let unwanted =
-            uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;
-        if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
-            // What it has begun to say comes before it is taken back.
-            let _ = publisher.await;
-            publish::take_back(&kube, node).await;
-            ClusterAttachments::new(kube, None, node.clone()).withdraw().await;
-        }
+        withdraw_if_unwanted(kube, &args, plugins, publisher).await;
     }
     info!("ended");
     Ok(())
@@ -216,6 +201,34 @@ fn open_drivers(
     (flexvolume, csi)
 }
 
+/// Waits for the end of what [`open_drivers`] has started. Returns the directories that have the shim.
+async fn drivers_ended(flexvolume: JoinHandle<Vec<PluginDirectory>>, csi: JoinHandle<()>) -> Vec<PluginDirectory> {
+    let plugins = flexvolume.await.unwrap_or_else(|error| {
+        error!(error = %chain(&error), "the endpoint's task broke");
+        Vec::new()
+    });
+    if let Err(error) = csi.await {
+        error!(error = %chain(&error), "the task of the CSI sockets broke");
+    }
+    plugins
+}
+
+/// Takes from the node what this mounter has put there, if none is to follow it.
+async fn withdraw_if_unwanted(
+    kube: KubeClient,
+    args: &ServeArgs,
+    plugins: Vec<PluginDirectory>,
+    publisher: Option<JoinHandle<()>>,
+) {
+    let unwanted = uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;
+    if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
+        // What it has begun to say comes before it is taken back.
+        let _ = publisher.await;
+        publish::take_back(&kube, node).await;
+        ClusterAttachments::new(kube, None, node.clone()).withdraw().await;
+    }
+}
+
 fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let mut signals = signal(kind).map_err(DaemonError::Signal)?;
@@ -246,7 +259,6 @@ fn no_api(error: &dyn std::error::Error) {
     );
 }
 
-/// The attachments of this node.
 fn attachments(kube: Option<&KubeClient>, config: Option<kube::Config>, args: &ServeArgs) -> Option<Arc<Attachments>> {
     let (kube, node) = kube.cloned().zip(args.node_name.clone())?;
     let as_node = config.and_then(|config| node_pods::client_as(config, &node).ok());

@@ -43,7 +43,6 @@ use std::process::ExitCode;
 
 use args::{MounterArgs, MounterCommand};
 
-/// Does what the command line says.
 pub fn run(args: MounterArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
         MounterCommand::Serve(args) => daemon::run(*args)?,

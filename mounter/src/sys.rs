@@ -41,13 +41,11 @@ pub struct SysError {
     pub attempted: String,
     /// The error number, where it was a system call.
     pub errno: Option<Errno>,
-    /// What the kernel or the program said.
     #[source]
     pub cause: Cause,
 }
 
 impl SysError {
-    /// A system call's failure.
     pub fn call(attempted: impl Into<String>, errno: Errno) -> Self {
         Self {
             attempted: attempted.into(),
@@ -66,13 +64,11 @@ impl SysError {
     }
 }
 
-/// What the system calls give.
 pub type Result<T, E = SysError> = std::result::Result<T, E>;
 
 /// A loop device with a file behind it. The kernel removes it when the last mount and the last handle are gone.
 #[derive(Debug)]
 pub struct LoopDevice {
-    /// Where it is.
     pub path: PathBuf,
     /// Its numbers, as the mount table shows them.
     pub number: DeviceNumber,
@@ -80,12 +76,10 @@ pub struct LoopDevice {
     pub handle: OwnedFd,
 }
 
-/// A file system to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMount {
     /// Its type, as in `/proc/filesystems`.
     pub fs_type: String,
-    /// What is mounted.
     pub source: String,
     /// Options of the file system itself, with their values.
     pub options: Vec<(String, Option<String>)>,
@@ -100,7 +94,6 @@ pub struct NewMount {
 pub struct Program {
     /// The executable, by its path or by its name in the usual directories.
     pub name: String,
-    /// Its arguments.
     pub args: Vec<OsString>,
 }
 
@@ -119,7 +112,7 @@ pub struct ImageFile {
     pub size: u64,
 }
 
-/// The system calls.
+/// What is behind it is the kernel ([`Kernel`]), and in unit tests a fake that fails on purpose.
 pub trait Sys {
     /// What is mounted, as this process sees it.
     fn mount_table(&self) -> Result<Table>;
@@ -207,7 +200,6 @@ pub trait Sys {
     /// `rpcbind`.
     fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool>;
 
-    /// Where the target's stage is.
     fn stage(&self, target: &Target) -> PathBuf;
 
     /// Makes a directory for a program to mount on. It is root's alone, with nothing mounted on it.
@@ -229,7 +221,6 @@ pub trait Sys {
     fn run(&self, program: &Program) -> Result<()>;
 }
 
-/// How to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
     /// Only if nothing uses it.
@@ -240,17 +231,14 @@ pub enum Unmount {
     Force,
 }
 
-/// Why an unmount failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnmountError {
-    /// The directory can't be reached.
     #[error(transparent)]
     Target(#[from] TargetError),
     #[error("nothing is mounted")]
     NotMounted,
     #[error("it is in use")]
     Busy,
-    /// Anything else.
     #[error(transparent)]
     Other(#[from] SysError),
 }

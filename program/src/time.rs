@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// A text that is no length of time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a length of time: write it like 90s, 5m or 1h30m")]
 pub struct BadDuration(String);

@@ -25,7 +25,8 @@ use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 
 pub use self::error::ApplyError;
-use self::subject::{Subject, patched};
+pub(crate) use self::subject::Subject;
+use self::subject::patched;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
@@ -48,21 +49,17 @@ use crate::run::end::{Ended, end, find};
 use crate::run::outcome::{Category, Finish};
 use crate::run::{Run, RunRef};
 use crate::time::elapsed;
-use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
-use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// What both controllers work with.
 #[derive(Clone)]
 pub struct Shared {
     /// The process's handles and settings.
     pub context: Context,
-    /// What is known of the cluster.
     pub cache: Cache,
     /// Places for runs.
     pub limiter: Arc<Limiter>,
     /// What this process has done and the watches have not shown yet.
     pub expectations: Arc<Expectations>,
-    /// Limits of waiting.
     pub limits: Limits,
 }
 
@@ -127,34 +124,19 @@ pub async fn volume(
     }
 }
 
-/// Carries out what was decided for a `VolumeSnapshotContent`, as it was seen, with this record.
-pub async fn snapshot(
+/// Carries out what was decided for the content of a snapshot or of a group, as it was seen, with this record.
+pub(crate) async fn content<K>(
     shared: &Shared,
-    content: &VolumeSnapshotContent,
+    content: &K,
     record: Option<Record>,
     decision: SnapshotDecision,
-) -> Result<Action, ApplyError> {
+) -> Result<Action, ApplyError>
+where
+    Subject: for<'a> From<&'a K>,
+{
     let mut apply = Apply {
         shared,
-        subject: Subject::Snapshot(Box::new(content.clone())),
-        record,
-    };
-    match apply.common(decision).await? {
-        ControlFlow::Break(action) => Ok(action),
-        ControlFlow::Continue(settled) => apply.settled(settled).await,
-    }
-}
-
-/// Carries out what was decided for a `VolumeGroupSnapshotContent`, as it was seen, with this record.
-pub async fn group(
-    shared: &Shared,
-    content: &VolumeGroupSnapshotContent,
-    record: Option<Record>,
-    decision: SnapshotDecision,
-) -> Result<Action, ApplyError> {
-    let mut apply = Apply {
-        shared,
-        subject: Subject::Group(Box::new(content.clone())),
+        subject: content.into(),
         record,
     };
     match apply.common(decision).await? {
@@ -168,7 +150,6 @@ pub async fn config(shared: &Shared, config: &ProvisionerConfig, decision: RunDe
     Apply::of_config(shared, config).run(decision).await
 }
 
-/// Tells of a ConfigMap.
 pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
     Apply::of_config(shared, config).say(note);
 }

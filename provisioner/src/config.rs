@@ -32,12 +32,10 @@ pub mod values;
 
 pub use problem::{ConfigProblem, ProblemKind, Severity};
 
-/// Which ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConfigRef {
     /// `metadata.namespace`: the runs for the ConfigMap are in this namespace too.
     pub namespace: String,
-    /// `metadata.name`.
     pub name: String,
 }
 
@@ -114,9 +112,7 @@ impl BindingMode {
 /// What happens to a volume whose claim is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReclaimPolicy {
-    /// It is deleted.
     Delete,
-    /// It is kept.
     Retain,
 }
 
@@ -146,9 +142,7 @@ pub struct ClassSettings {
 /// A ConfigMap that has been read and checked.
 #[derive(Debug, Clone)]
 pub struct ProvisionerConfig {
-    /// Which ConfigMap it is.
     pub reference: ConfigRef,
-    /// The ConfigMap's uid.
     pub uid: String,
     /// Resource version of the ConfigMap that this was read from. Mooring's own annotations change it too: to see
     /// whether the meaning has changed, compare [`ProvisionerConfig::fingerprint`].

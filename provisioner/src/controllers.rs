@@ -28,7 +28,6 @@ use crate::config::trust::Trust;
 use crate::process::context::Context;
 use crate::process::runtime::Controller;
 
-/// All controllers, by name.
 pub fn all(context: Context, trust: Trust, stop: &CancellationToken) -> Vec<(&'static str, Controller)> {
     vec![
         ("config", Box::pin(config::run(context.clone(), trust, stop.clone()))),

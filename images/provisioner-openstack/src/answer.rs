@@ -13,7 +13,6 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::given::Given;
 
-/// Options of a volume.
 pub type Options = BTreeMap<String, String>;
 
 /// Options as they are written in code.
@@ -22,7 +21,6 @@ pub fn options<const N: usize>(pairs: [(&str, String); N]) -> Options {
     filled.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Where the answer goes.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
     pub to: &'a Path,

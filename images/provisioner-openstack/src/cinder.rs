@@ -63,7 +63,6 @@ pub struct Cinder<'a> {
 }
 
 impl<'a> Cinder<'a> {
-    /// Finds Cinder in the cloud.
     pub fn open(session: &'a Session, given: &'a Given, answer: Answer<'a>, pace: Pace) -> Result<Self, Error> {
         Ok(Self {
             storage: Storage::open(session, &WORDS, given, answer, pace)?,
@@ -104,7 +103,6 @@ impl<'a> Cinder<'a> {
         place::id(self.storage.given.option(keys::SOURCE))
     }
 
-    /// The volume that this run is about.
     fn this_volume(&self) -> Result<Item, Error> {
         let name = &self.storage.given.request.pv_name;
         let found = self.storage.standing(name, self.id())?;

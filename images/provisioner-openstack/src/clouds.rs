@@ -31,7 +31,6 @@ fn place(error: &mooring_yaml::YamlError) -> String {
     error.line.map_or_else(String::new, |line| format!("see line {line}"))
 }
 
-/// One cloud.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cloud {
     /// Address of Keystone's API 3, without a slash at its end.

@@ -27,7 +27,6 @@ pub enum Error {
     Clouds(#[from] CloudsError),
     #[error("the certificates in property {0:?} are not in PEM form: put those of your cloud's authority there")]
     Certificates(String, #[source] Box<ureq::Error>),
-    /// No answer at all.
     #[error("failed to {what}: {server} does not answer at {url}: see whether it is up and whether Pods reach it")]
     Unreachable {
         what: String,
@@ -49,7 +48,6 @@ pub enum Error {
     Login(String),
     #[error("{server} refuses a token that Keystone has just given: {words}: have the cloud's administrator see why")]
     Token { server: &'static str, words: String },
-    /// The catalogue does not have the service.
     #[error(
         "the cloud's catalogue has no {server} (region {region}, interface {interface}): it is used as soon as it is \
          there; see \"openstack catalog list\", and \"region_name\" and \"interface\" in clouds.yaml"
@@ -78,7 +76,6 @@ pub enum Error {
         /// There is no use in asking again.
         for_good: bool,
     },
-    /// The quota is used up.
     #[error("{server} says: {words}: delete what is not needed, or have the project's quota raised")]
     Quota { server: &'static str, words: String },
     /// It ended in another state than the wanted one.

@@ -9,7 +9,6 @@ use pv::given::RunInput;
 
 use crate::error::Error;
 
-/// The input of this run.
 #[derive(Debug)]
 pub struct Given {
     input: RunInput,
@@ -17,7 +16,6 @@ pub struct Given {
 }
 
 impl Given {
-    /// Reads it from the run's folder.
     pub fn read(run_dir: &Path) -> Result<Self, Error> {
         let input = RunInput::at(run_dir, None);
         let request = input.request()?;

@@ -25,7 +25,6 @@ pub struct Http {
     pauses: Duration,
 }
 
-/// One call.
 #[derive(Debug)]
 pub struct Call<'a> {
     /// What it does, as in "failed to …".

@@ -21,7 +21,6 @@ pub struct Session {
     token: RefCell<Option<Rc<Token>>>,
 }
 
-/// What Keystone has given.
 #[derive(Debug)]
 pub struct Token {
     /// What the services are shown.
@@ -59,7 +58,6 @@ impl Session {
         }
     }
 
-    /// The token of this run.
     pub fn token(&self) -> Result<Rc<Token>, Error> {
         if let Some(token) = self.token.borrow().as_ref() {
             return Ok(token.clone());
@@ -75,7 +73,6 @@ impl Session {
         self.token()
     }
 
-    /// A call to any server.
     pub fn send(&self, call: &Call<'_>) -> Result<Answer, Error> {
         self.http.send(call)
     }

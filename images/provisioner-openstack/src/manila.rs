@@ -65,7 +65,6 @@ pub struct Manila<'a> {
 }
 
 impl<'a> Manila<'a> {
-    /// Finds Manila in the cloud.
     pub fn open(session: &'a Session, given: &'a Given, answer: Answer<'a>, pace: Pace) -> Result<Self, Error> {
         Ok(Self {
             storage: Storage::open(session, &WORDS, given, answer, pace)?,

@@ -11,7 +11,6 @@ use crate::fault;
 use crate::http::{Answer, Call, Method};
 use crate::keystone::{Session, Token, refused};
 
-/// A version of a service's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32);
 
@@ -30,7 +29,6 @@ impl FromStr for Version {
     }
 }
 
-/// A kind of service.
 #[derive(Debug)]
 pub struct Kind {
     /// As messages call it.
@@ -101,7 +99,7 @@ impl<'a> Service<'a> {
         self.version >= version
     }
 
-    /// Fails if it does not.
+    /// Fails with [`Error::TooOld`], which says what would need the newer version: `what`.
     pub fn needs(&self, version: Version, what: &'static str) -> Result<(), Error> {
         if self.has(version) {
             return Ok(());

@@ -62,7 +62,6 @@ pub struct Storage<'a> {
 }
 
 impl<'a> Storage<'a> {
-    /// Finds the service in the cloud.
     pub fn open(
         session: &'a Session,
         words: &'static Words,
@@ -98,7 +97,6 @@ impl<'a> Storage<'a> {
         Ok(items)
     }
 
-    /// One by its id.
     pub fn item(&self, id: &str) -> Result<Option<Item>, Error> {
         let Words { one, all, .. } = self.words;
         let what = format!("look at {one} {id}");
@@ -166,7 +164,7 @@ impl<'a> Storage<'a> {
         self.failed_with(what, words, then)
     }
 
-    /// The same, where the reason is known.
+    /// As `failed`, where the service says why.
     fn failed_with(&self, what: &str, reason: &str, then: &str) -> Error {
         Error::Failed {
             what: what.to_owned(),

@@ -17,7 +17,6 @@ pub(crate) struct Cut {
     pub(crate) done: bool,
 }
 
-/// What it remembers.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) volumes: Vec<Value>,

@@ -115,7 +115,6 @@ fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// A login at such a server.
 pub(crate) fn session(url: &str) -> Session {
     let cloud = Cloud {
         auth_url: format!("{url}/v3"),

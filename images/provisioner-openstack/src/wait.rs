@@ -17,7 +17,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// That of a run.
+    /// For runs; tests have one without pauses.
     pub fn usual() -> Self {
         Self {
             period: Duration::from_secs(1),
@@ -27,7 +27,6 @@ impl Pace {
     }
 }
 
-/// The result of one look.
 #[derive(Debug)]
 pub enum Look<T> {
     Ready(T),

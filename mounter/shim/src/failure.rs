@@ -8,12 +8,11 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Longest failure.
+    /// Bytes of the whole object; a longer message is cut.
     const MAX: usize = 1024;
     /// What every failure ends with.
     const END: &'static [u8] = b"\"}\n";
 
-    /// Starts the message.
     pub fn new(message: &str) -> Self {
         let mut failure = Self {
             buffer: [0; Self::MAX],
@@ -37,7 +36,6 @@ impl Failure {
         self
     }
 
-    /// Goes on with a number.
     #[must_use]
     pub fn number(self, number: u64) -> Self {
         let mut digits = [0; 20];

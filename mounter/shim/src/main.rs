@@ -21,13 +21,9 @@ const STDOUT: usize = 1;
 
 /// What goes wrong between the kubelet and the mounter.
 enum Trouble {
-    /// No mounter listens.
     NoMounter(Errno),
-    /// A system call failed.
     System(&'static str, Errno),
-    /// The arguments are no request.
     Request(request::MalformedRequest),
-    /// The time is over.
     TooLate,
     /// The mounter closed without a whole answer.
     Broken,

@@ -5,7 +5,6 @@ use crate::{MAX_ARGS, MAX_REQUEST};
 /// Bytes of a number.
 const NUMBER: usize = 4;
 
-/// Why arguments are no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MalformedRequest {
     /// More than [`MAX_ARGS`].
@@ -98,7 +97,6 @@ fn number(rest: &mut &[u8]) -> Result<usize, MalformedRequest> {
     usize::try_from(u32::from_le_bytes(*number)).map_err(|_| MalformedRequest::TooLong)
 }
 
-/// The arguments of a whole request.
 #[derive(Debug, Clone)]
 pub struct RequestArgs<'a> {
     rest: &'a [u8],

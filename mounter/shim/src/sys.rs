@@ -65,7 +65,6 @@ unsafe extern "C" fn start(stack: *const usize) -> ! {
     exit(crate::run(args))
 }
 
-/// The arguments of the process.
 #[derive(Clone)]
 pub(crate) struct Arguments {
     next: *const *const u8,
@@ -147,7 +146,6 @@ fn outcome(result: isize) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| Errno(i32::try_from(-result).unwrap_or(i32::MAX)))
 }
 
-/// Ends the process.
 pub(crate) fn exit(code: usize) -> ! {
     loop {
         // SAFETY: takes no pointer and does not return.
@@ -181,7 +179,6 @@ pub(crate) fn send(fd: usize, bytes: &[u8]) -> Result<usize, Errno> {
 
 const AT_FDCWD: usize = (-100_isize).cast_unsigned();
 
-/// What the link `path` says.
 pub(crate) fn read_link<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> Result<&'a mut [u8], Errno> {
     let arguments = [
         AT_FDCWD,
@@ -254,7 +251,6 @@ pub(crate) fn connect(fd: usize, address: &SocketAddress) -> Result<(), Errno> {
     }
 }
 
-/// What to wait for.
 #[derive(Clone, Copy)]
 pub(crate) enum Interest {
     Read = 1,

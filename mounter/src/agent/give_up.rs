@@ -79,12 +79,10 @@ impl Mounts {
         Some(asked.elapsed()).filter(|silence| *silence >= LOOK_LIMIT)
     }
 
-    /// Whether a volume was given up.
     pub(super) fn is_given_up(&self, path: &str) -> bool {
         self.given_up().contains(path)
     }
 
-    /// Forgets that a volume was given up.
     pub(super) fn take_up(&self, path: &str) {
         self.given_up().remove(path);
     }

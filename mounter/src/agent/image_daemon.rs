@@ -38,7 +38,6 @@ const RESTART_DELAY: Duration = Duration::from_secs(1);
 /// How often to look whether another container's daemon, or the node's own, has ended.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why there is no daemon.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageDaemonError {
     #[error("failed to read {path}: make it a plain file of the client image")]
@@ -99,7 +98,6 @@ impl TryFrom<Vec<String>> for Program {
     }
 }
 
-/// A name of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 struct LockName(String);

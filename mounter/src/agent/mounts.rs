@@ -50,7 +50,6 @@ const ALIVE_FOR: Duration = Duration::from_mins(1);
 /// Why the agent could not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The directory is not a volume's directory.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The options cannot be passed on.
@@ -94,26 +93,17 @@ pub enum AgentError {
         "the volume is on a device, and the client image has no {program} to grow a mounted file system: use an image \
          that has it, or delete the Pod if the client grows the file system when it mounts it"
     )]
-    NoExpansion {
-        /// The missing program.
-        program: String,
-    },
-    /// Something else is mounted on the target.
+    NoExpansion { program: String },
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied { target: String },
-    /// The program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The target could not be checked.
     #[error(transparent)]
     Look(#[from] LookError),
-    /// A system call on the target failed.
     #[error(transparent)]
     Kernel(#[from] TargetMountError),
-    /// The agent's own files failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The services of its mount could not be ended.
     #[error(transparent)]
     Service(#[from] ServiceError),
     /// The container has no thread left for system calls.
@@ -163,7 +153,6 @@ impl From<&AgentError> for AgentFailure {
     }
 }
 
-/// The mounts of one agent.
 #[derive(Debug)]
 pub struct Mounts {
     kubelet_root: PathBuf,
@@ -595,7 +584,6 @@ async fn to_its_end(
     }
 }
 
-/// In milliseconds.
 fn in_ms(silence: Duration) -> u64 {
     u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)
 }
@@ -631,7 +619,6 @@ impl Drop for Looking {
     }
 }
 
-/// The flags of a volume's mount.
 pub(super) fn flags(call: &MountCall) -> Result<MountFlags, InvalidVolume> {
     Ok(mount_options::sort(&call.mount_options, false)?.flags)
 }

@@ -76,7 +76,6 @@ use mooring_contract::volume::{ClientName, NodeAccess, VolumeError, check_kind};
 use super::protocol::MountCall;
 use crate::volume::mount_options::{self, ForbiddenOption};
 
-/// The working directory of programs.
 pub const WORKING_DIRECTORY: &str = "/";
 
 /// A program to run: its arguments and additions to its environment.
@@ -84,7 +83,6 @@ pub const WORKING_DIRECTORY: &str = "/";
 pub struct Invocation {
     /// The executable; a bare name is looked up in `PATH`.
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<OsString>,
     /// Added to the environment.
     pub env: BTreeMap<String, OsString>,

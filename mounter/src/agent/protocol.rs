@@ -20,7 +20,7 @@ use crate::volume::mount_table::DeviceNumber;
 /// Name of the agent's socket in the Pod's emptyDir.
 pub const SOCKET: &str = "agent.sock";
 
-/// Version of these messages.
+/// Raised only when an agent or a mounter of another release could not read the messages; see the file's head.
 pub const VERSION: u32 = 1;
 
 /// Longest message in bytes: a Secret's megabyte in base64 and the options beside it.
@@ -34,26 +34,33 @@ pub struct AgentRequest {
     pub call: Call,
 }
 
-/// The calls to an agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
     /// Asks for the agent's identity and its mounts.
     Hello,
-    /// Mounts a volume.
     Mount(Box<MountCall>),
     /// Unmounts a volume and undoes what its mount did.
-    Unmount { target: String },
+    Unmount {
+        target: String,
+    },
     /// Says that all users of these dead mounts use the new one, so the agent can forget them. Only for an agent that
     /// has reported them.
-    Revived { target: String, devices: Vec<DeviceNumber> },
+    Revived {
+        target: String,
+        devices: Vec<DeviceNumber>,
+    },
     /// Asks how this volume was mounted, so that another agent can mount it again if this one's Pod goes.
-    Recall { target: String },
+    Recall {
+        target: String,
+    },
     /// Hands over a volume whose Pod is gone and whose mount is dead: mount it again, as one of your own.
     Adopt(Box<MountCall>),
     /// Gives up a volume: its Pod is gone except for the kubelet's cleanup, which waits for a mount that does not
     /// answer. End what waits there, and don't mount it again. Only for an agent that has reported it as silent.
-    GiveUp { target: String },
+    GiveUp {
+        target: String,
+    },
     /// Grows a mounted volume to the size of its storage. An agent that is too old does not know this call.
     Expand {
         target: String,
@@ -90,7 +97,6 @@ impl Call {
     }
 }
 
-/// A volume to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountCall {
     /// The directory to mount on, with its path as the kubelet sees it; it exists. Of a raw block volume it is the file
@@ -98,7 +104,6 @@ pub struct MountCall {
     pub target: String,
     /// The client's name: it decides which program of the image runs, and is the file system type if there is no other.
     pub client: String,
-    /// The source for `mount`.
     pub source: String,
     /// The file system type; empty for the client's name.
     #[serde(default)]
@@ -163,7 +168,6 @@ pub struct Hello {
     pub mounts: Vec<MountState>,
 }
 
-/// One mount of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountState {
     pub target: String,
@@ -243,9 +247,7 @@ pub enum FailureCategory {
     Refused,
     /// The mount program exceeded its time limit.
     TimedOut,
-    /// The file system is in use.
     InUse,
-    /// A system call failed.
     System,
     /// A kind that this release does not know.
     #[serde(other)]
@@ -253,7 +255,6 @@ pub enum FailureCategory {
 }
 
 impl FailureCategory {
-    /// The category as a word for metrics and Events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Protocol => "protocol",
@@ -320,7 +321,6 @@ pub async fn send<T: Serialize>(stream: &mut (impl AsyncWrite + Unpin), message:
     stream.flush().await.map_err(write)
 }
 
-/// Receives one message.
 pub async fn receive<T: for<'de> Deserialize<'de>>(stream: &mut (impl AsyncRead + Unpin)) -> Result<T, WireError> {
     let read = |e| WireError::Io("read", e);
     let length = stream.read_u32_le().await.map_err(read)?;

@@ -27,15 +27,12 @@ pub enum ImageRecordError {
     /// It is there and can't be read.
     #[error("failed to read the client image's record {path}: make it a plain file of the image")]
     Read {
-        /// The record.
         path: PathBuf,
-        /// The error from reading the file.
         #[source]
         source: io::Error,
     },
     #[error("the client image's record {path} has an error: correct it in the image")]
     Malformed {
-        /// The record.
         path: PathBuf,
         /// What is wrong, and in which line.
         #[source]
@@ -78,7 +75,6 @@ pub enum Lack {
 }
 
 impl ImageRecordError {
-    /// What kind of failure it is.
     pub fn category(&self) -> FailureCategory {
         match self {
             Self::Volume(_) | Self::NoDevice(_) => FailureCategory::Invalid,

@@ -30,7 +30,6 @@ const OUTPUT_GRACE: Duration = Duration::from_millis(100);
 /// How long to wait for a killed program.
 const REAP: Duration = Duration::from_secs(1);
 
-/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     #[error("failed to start {program} in the client container: does the client image have it?")]
@@ -55,22 +54,16 @@ pub enum ProgramError {
         #[source]
         source: io::Error,
     },
-    /// It exited with another status than 0.
     #[error("{program} failed ({status}): {last_lines}")]
     Failed {
         program: String,
-        /// Its exit status.
         status: String,
-        /// Its last lines.
         last_lines: OutputLines,
     },
-    /// It was killed after its time limit.
     #[error("{program} took longer than {limit:?} and was ended: {last_lines}")]
     TimedOut {
         program: String,
-        /// Its time limit.
         limit: Duration,
-        /// Its last lines.
         last_lines: OutputLines,
     },
 }

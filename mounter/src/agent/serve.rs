@@ -29,15 +29,12 @@ const DRAIN_PERIOD: Duration = Duration::from_millis(500);
 /// Why the agent can't serve its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The socket could not be opened.
     #[error("failed to listen on {path:?}")]
     Listen {
-        /// The socket.
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Signal handlers could not be installed.
     #[error("failed to listen for signals")]
     Signals(#[source] io::Error),
 }
@@ -135,7 +132,6 @@ async fn connection(mut stream: UnixStream, mounts: Arc<Mounts>) {
     }
 }
 
-/// The span of a request, with what it is about.
 fn span(call: &Call) -> Span {
     match call {
         Call::Hello => debug_span!("hello"),

@@ -65,7 +65,6 @@ const OUTPUT_GRACE: Duration = Duration::from_millis(100);
 pub struct Services {
     /// The agent's own directory.
     agent: PathBuf,
-    /// The directory with the services' files.
     dir: PathBuf,
     volumes: Mutex<BTreeMap<String, VolumeServices>>,
     /// Signals that a daemon has ended by itself.
@@ -420,7 +419,6 @@ impl Services {
         }))
     }
 
-    /// Attaches a file to a loop device.
     async fn attach(
         &self,
         volume: &str,

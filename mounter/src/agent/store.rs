@@ -34,7 +34,6 @@ pub struct StoreError {
     source: io::Error,
 }
 
-/// The records of all mounts.
 #[derive(Debug, Default)]
 pub struct Records {
     /// The calls that were recorded, without their secrets.
@@ -153,7 +152,6 @@ impl Store {
         absent_is_fine(fs::remove_dir(&staging)).map_err(at("remove", &staging))
     }
 
-    /// Removes a target's secrets.
     pub fn remove_secrets(&self, target: &str) -> Result<(), StoreError> {
         let secrets = self.secrets(target);
         absent_is_fine(fs::remove_dir_all(&secrets)).map_err(at("remove", &secrets))
@@ -170,12 +168,10 @@ impl Store {
         self.private().join("staging").join(id(target))
     }
 
-    /// The agent's own directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The directory with the files of services.
     pub fn services(&self) -> PathBuf {
         self.private().join("services")
     }
@@ -231,7 +227,6 @@ impl Store {
         }
     }
 
-    /// A target's record, if there is one.
     pub fn recorded(&self, target: &str) -> Option<MountCall> {
         read_record(&self.record_path(target)).filter(|call| call.target == target)
     }

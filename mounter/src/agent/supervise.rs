@@ -30,10 +30,8 @@ pub const DEATH: Signal = Signal::URG;
 /// Why process 1 can't do its job.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
-    /// The agent could not be started.
     #[error("failed to start the agent")]
     Start(#[source] io::Error),
-    /// Signal handlers could not be installed.
     #[error("failed to listen for signals")]
     Signals(#[source] io::Error),
 }

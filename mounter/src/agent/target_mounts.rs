@@ -19,27 +19,21 @@ use crate::worker::graft::{self, Replaced};
 /// Why a system call on a target failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetMountError {
-    /// The target can't be opened.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The program mounted nothing on the staging directory.
     #[error(
         "the mount program exited with 0, but nothing is mounted: check that it mounts on the directory that it is \
          given"
     )]
     NothingMounted,
-    /// The file system is in use.
     #[error("{0} is in use: a process still has files or its working directory there")]
     InUse(PathBuf),
-    /// A mount could not be moved to its place.
     #[error(transparent)]
     Mount(#[from] SysError),
-    /// It can't be unmounted.
     #[error(transparent)]
     Unmount(#[from] UnmountError),
     #[error("failed to {attempted} {path}")]
     Call {
-        /// The call.
         attempted: &'static str,
         path: PathBuf,
         #[source]

@@ -30,12 +30,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How long an Event is tried.
 const KEPT_FOR: Duration = Duration::from_hours(1);
 
-/// An Event to be made.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Normal or Warning.
     pub type_: EventType,
-    /// The reason, from `mooring_contract::names::reasons`.
+    /// The reason, from `mooring_program::reasons`.
     pub reason: &'static str,
     /// What was being done.
     pub action: &'static str,

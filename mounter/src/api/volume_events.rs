@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
-use mooring_contract::names::reasons;
+use mooring_program::reasons;
 use tracing::{info, warn};
 
 use super::recorder::{Event, Recorder, about_pod};
 use crate::volume::job::PodRef;
 use crate::volume::target::Target;
 
-/// What happened to a volume.
 #[derive(Debug, Clone, PartialEq)]
 pub enum VolumeEvent {
     /// It can be used again, after so many seconds.
@@ -82,7 +81,6 @@ pub struct VolumeRecorder {
 }
 
 impl VolumeRecorder {
-    /// One that has recorded nothing yet.
     pub fn new(recorder: Recorder) -> Self {
         Self {
             recorder,

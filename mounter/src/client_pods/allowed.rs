@@ -16,10 +16,8 @@ use tracing::{info, info_span, warn};
 /// The ConfigMap's key: patterns separated by commas.
 const KEY: &str = "images";
 
-/// Why an image may not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// Not an image's name.
     #[error(transparent)]
     Bad(#[from] BadImage),
     #[error(
@@ -29,12 +27,10 @@ pub enum ImageError {
     NotAllowed {
         /// The image, its name in full.
         image: String,
-        /// The patterns.
         allowed: String,
     },
 }
 
-/// The patterns in force.
 #[derive(Debug, Clone)]
 pub struct Allowed {
     flag: Arc<[ImagePattern]>,

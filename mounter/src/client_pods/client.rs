@@ -44,14 +44,12 @@ const CLEAR_UP_AGAIN: Duration = Duration::from_millis(200);
 /// How long the kubelet's call waits for that.
 const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
 
-/// Mounts through client Pods.
 pub struct ContainerClient {
     pods: Arc<ClientPods>,
     waits: Waits,
 }
 
 impl ContainerClient {
-    /// Mounts through these Pods.
     pub fn new(pods: Arc<ClientPods>, waits: Waits) -> Self {
         Self { pods, waits }
     }
@@ -457,7 +455,6 @@ fn container_error(job: &MountJob, cause: Cause) -> MountError {
     }
 }
 
-/// The agent of a client Pod did not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("Pod {pod}")]
 struct NoAnswer {

@@ -24,7 +24,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 enum Use {
     /// It has mounts, an operation uses it, or its agent does not say.
     Used,
-    /// Nothing uses it.
     Unused,
 }
 

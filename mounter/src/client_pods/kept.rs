@@ -67,7 +67,6 @@ impl KeptVolumes {
         }
     }
 
-    /// Remembers a volume.
     pub fn put(&self, record: KeptRecord) {
         let mut records = self.lock();
         if records.get(&record.call.target) == Some(&record) {
@@ -87,7 +86,6 @@ impl KeptVolumes {
         records.insert(record.call.target.clone(), record);
     }
 
-    /// What is remembered of a volume.
     pub fn get(&self, target: &str) -> Option<KeptRecord> {
         self.lock().get(target).cloned()
     }
@@ -97,7 +95,6 @@ impl KeptVolumes {
         self.lock().get(target).map(|record| record.by.clone())
     }
 
-    /// Forgets a volume.
     pub fn remove(&self, target: &str) {
         self.lock().remove(target);
         if let Some(path) = self.path(target) {

@@ -13,7 +13,6 @@ use tracing::{Instrument as _, Span, debug_span};
 use super::pod::AGENT_VOLUME;
 use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, SOCKET, VERSION, WireError};
 
-/// Why an agent did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The agent has not started yet, or not restarted yet.
@@ -22,13 +21,8 @@ pub enum LinkError {
     /// It is not a socket, or not root's.
     #[error("{0:?} is not an agent's socket")]
     NotASocket(PathBuf),
-    /// The socket could not be reached.
     #[error("failed to reach the agent's socket {path:?}: {source}")]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Connect { path: PathBuf, source: io::Error },
     #[error("failed to talk to the agent: {0}")]
     Wire(#[source] WireError),
     #[error("its agent did not answer for {0:?}")]
@@ -49,7 +43,6 @@ pub async fn ask(kubelet_root: &Path, uid: &str, call: Call, limit: Duration) ->
         .map_err(|_| LinkError::Timeout(limit))?
 }
 
-/// The span of a call to an agent.
 fn span(uid: &str, call: &Call) -> Span {
     debug_span!("agent", pod.uid = uid, agent.call = call.name())
 }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use futures::FutureExt as _;
 use futures::future::join_all;
 use kube::runtime::events::EventType;
-use mooring_contract::names::reasons;
 use mooring_contract::volume::ClientName;
 use mooring_program::error::chain;
+use mooring_program::reasons;
 use tracing::{info, warn};
 
 use super::kept::KeptRecord;

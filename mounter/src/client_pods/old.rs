@@ -38,7 +38,6 @@ impl Origin {
         })
     }
 
-    /// Its image, the name in full.
     pub(super) fn image(&self) -> &str {
         &self.image
     }
@@ -71,7 +70,6 @@ fn full_name(image: &str) -> String {
 /// An old client Pod, as the status shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldPod {
-    /// The client Pod's name.
     pub name: String,
     pub image: String,
     /// The image that its agent was copied from.

@@ -17,7 +17,6 @@ pub struct VolumeId {
 /// asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Wanted {
-    /// The client's name.
     pub client: String,
     pub node: String,
     /// The client image, its name in full.
@@ -44,21 +43,17 @@ impl Wanted {
     }
 }
 
-/// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodDecision {
     /// Ask this Pod's agent. It may not have started yet.
     Use {
-        /// The client Pod's name.
         name: String,
-        /// The client Pod's uid.
         uid: String,
         /// What keeps it from running.
         problem: Option<Problem>,
     },
     /// Make a Pod of this name, and remove those that have ended.
     Create {
-        /// The client Pod's name.
         name: String,
         /// Uids and names of Pods that have ended.
         ended: Vec<(String, String)>,

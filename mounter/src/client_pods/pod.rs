@@ -32,7 +32,6 @@ const SECRETS_DIR: &str = "/run/mooring/secrets";
 /// Most that the secrets may take: a Secret has at most a megabyte.
 const SECRETS_SIZE: &str = "64Mi";
 
-/// Name of the container with the client.
 pub const CLIENT_CONTAINER: &str = "client";
 
 const KUBELET_VOLUME: &str = "kubelet";
@@ -42,7 +41,6 @@ const KUBELET_VOLUME: &str = "kubelet";
 pub struct Template {
     /// The namespace, the mounter's own.
     pub namespace: String,
-    /// The kubelet's root directory.
     pub kubelet_root: String,
     /// The owner: Kubernetes deletes the Pods with it.
     pub owner: OwnerReference,
@@ -81,7 +79,6 @@ pub fn node_label(node: &str) -> String {
     }
 }
 
-/// A client Pod.
 pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
     let Template {
         namespace,

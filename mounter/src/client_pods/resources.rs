@@ -98,12 +98,10 @@ pub struct Amount {
     value: String,
 }
 
-/// Why a text is not an amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadAmount {
     #[error("{0:?} is not a quantity: write it as Kubernetes does, such as 250m or 64Mi, for one client as s3=64Mi")]
     Quantity(String),
-    /// Not the name of a client.
     #[error(transparent)]
     Client(#[from] VolumeError),
 }

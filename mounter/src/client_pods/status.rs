@@ -34,9 +34,7 @@ pub struct Problem {
 /// A client Pod as it is seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenPod {
-    /// The client Pod's name.
     pub name: String,
-    /// The client Pod's uid.
     pub uid: String,
     pub phase: PodPhase,
     /// Its client container ran well and has ended: whatever it had mounted it mounts again once it is back.

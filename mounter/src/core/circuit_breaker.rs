@@ -36,12 +36,10 @@ struct Server {
 #[derive(Debug, Clone, Default)]
 pub struct CircuitBreakers(Arc<Mutex<HashMap<String, Server>>>);
 
-/// How an operation of a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEnd {
     /// The server answered, with success or an error.
     Answered,
-    /// It did not in time.
     Late,
 }
 

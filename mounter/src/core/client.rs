@@ -17,15 +17,9 @@ pub enum Trouble {
     #[error(
         "{source_name} has not answered for {seconds} s: see whether its server is up and can be reached from this node"
     )]
-    Silent {
-        /// The volume's source.
-        source_name: String,
-        /// For how long.
-        seconds: u64,
-    },
+    Silent { source_name: String, seconds: u64 },
     #[error("the program that served {source_name} has ended: {next}")]
     Ended {
-        /// The volume's source.
         source_name: String,
         /// What happens next.
         next: String,

@@ -19,7 +19,6 @@ const CALLS: &[&str] = &["init", "getvolumename", "mount", "unmount", "expandfs"
 /// Bounds of durations in seconds: from a system call to the shim's patience.
 const SECONDS: [f64; 9] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 15.0, 60.0, 120.0];
 
-/// Bounds of outages in seconds.
 const OUTAGE_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0];
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -89,7 +88,6 @@ pub struct MetricsSnapshot {
     pub tripped: Vec<String>,
     /// Workers that hang in the kernel.
     pub left_behind: usize,
-    /// Whether the node is ready.
     pub ready: bool,
     /// The node's pool, if it can be looked at.
     pub pool: Option<PoolUsage>,
@@ -201,12 +199,10 @@ impl MounterMetrics {
         self.0.given_up.get_or_create(&ByClient { client }).inc();
     }
 
-    /// Whether the ConfigMap is bad.
     pub fn bad_config(&self, bad: bool) {
         self.0.bad_config.set(bad.into());
     }
 
-    /// All metrics as text.
     pub fn encode(&self, now: &MetricsSnapshot) -> Result<String, std::fmt::Error> {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         if let Some(now) = &now.pool {

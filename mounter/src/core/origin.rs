@@ -25,7 +25,6 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Where `PersistentVolumes` are asked for.
 #[async_trait]
 pub trait Volumes: Send + Sync {
-    /// The one of a name, if there is one.
     async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error>;
 }
 
@@ -61,7 +60,6 @@ pub enum NotProven {
     )]
     NotTheirs {
         source_of: String,
-        /// The volume's name.
         volume: String,
         /// What it is instead.
         why: &'static str,
@@ -127,7 +125,7 @@ fn is_provisioned(name: &str) -> bool {
         .is_some_and(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'))
 }
 
-/// As the kubelet's call is read.
+/// Reads the PV's options as those of the kubelet's call are read, so that the two can be compared.
 fn volume_of(
     options: Option<BTreeMap<String, String>>,
     prefix: &str,

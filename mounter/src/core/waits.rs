@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use kube::runtime::events::EventType;
-use mooring_contract::names::reasons;
+use mooring_program::reasons;
 use tracing::warn;
 
 use crate::api::recorder::{Event, Recorder};

@@ -98,7 +98,6 @@ const MAX_CALL_TIMEOUT: u64 = 110;
 // The mounter says by itself what took so long, before the shim gives up on it.
 const _: () = assert!(MAX_CALL_TIMEOUT + 5 < mooring_shim::DEADLINE_SECONDS);
 
-/// Why a text is not a call timeout.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a time from 5s to {MAX_CALL_TIMEOUT}s")]
 pub struct BadCallTimeout(String);

@@ -9,8 +9,9 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::watch_object;
 use kube::{Client, Resource};
-use mooring_contract::names::{MOUNTER_CONFIG, reasons};
+use mooring_contract::names::MOUNTER_CONFIG;
 use mooring_program::error::chain;
+use mooring_program::reasons;
 use tracing::{debug, info, info_span, warn};
 
 use crate::api::recorder::{Event, Recorder};

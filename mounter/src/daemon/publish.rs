@@ -14,8 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::EventType;
-use mooring_contract::names::{MOUNTER, labels, reasons};
+use mooring_contract::names::{MOUNTER, labels};
 use mooring_program::error::chain;
+use mooring_program::reasons;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span, warn};
@@ -52,7 +53,6 @@ enum PublishError {
     Api { node: String, source: Box<kube::Error> },
 }
 
-/// Publishes what a node can mount.
 pub struct NodePublisher {
     client: Client,
     events: Recorder,
@@ -60,13 +60,10 @@ pub struct NodePublisher {
     status: Status,
     registry: Registry,
     pods: Option<Arc<ClientPods>>,
-    /// What was published last, and when.
     published: Option<(Found, Instant)>,
-    /// What the node says.
     said: Option<Said>,
 }
 
-/// What to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     readiness: Readiness,
@@ -74,7 +71,6 @@ struct Found {
     old: Option<Vec<OldPod>>,
 }
 
-/// What a node says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Said {
     /// Whether it can mount, by client.
@@ -93,7 +89,6 @@ enum Change {
 }
 
 impl NodePublisher {
-    /// One for this node.
     pub fn new(
         client: Client,
         events: Recorder,

@@ -33,13 +33,10 @@ pub struct Status {
     state: Arc<Mutex<State>>,
 }
 
-/// Everything at one time.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
-    /// Whether volumes can be mounted.
     pub ready: bool,
-    /// What was looked at on the node.
     pub checks: Vec<Check>,
     /// Who serves which type.
     pub clients: BTreeMap<String, String>,
@@ -58,7 +55,6 @@ pub struct StatusReport {
 }
 
 impl Status {
-    /// Of a daemon with these flags.
     pub fn new(args: Arc<ServeArgs>) -> Self {
         Self {
             args,
@@ -86,7 +82,6 @@ impl Status {
         self.lock().stopping = true;
     }
 
-    /// The checks of the node.
     pub fn checks(&self) -> Vec<Check> {
         let installed = self.lock().installed.clone();
         let not_yet = || Err("the shim is not installed yet".to_owned());

@@ -35,15 +35,10 @@ pub struct StatusArgs {
     pub status_socket: PathBuf,
 }
 
-/// Why there is no status.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     #[error("failed to ask the mounter on {path:?}: check that it runs in this container")]
-    Ask {
-        /// The socket.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Ask { path: PathBuf, source: io::Error },
     #[error("failed to print the mounter's status")]
     Print(#[source] io::Error),
 }

@@ -21,15 +21,12 @@ pub(super) const EXPAND: &str = "expandfs";
 
 /// The answer to a call-out, as logs and metrics show it.
 pub(super) enum CallOutcome<'a> {
-    /// It did what was asked.
     Success,
     /// The driver leaves it to the kubelet.
     NotSupported,
-    /// It failed.
     Failure {
         /// One of a fixed few, for metrics.
         category: &'static str,
-        /// The answer's text.
         message: &'a (dyn Display + Sync),
     },
 }

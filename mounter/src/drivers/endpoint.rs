@@ -20,7 +20,6 @@ use crate::node::args::NodeArgs;
 /// How often the kubelet's directory is looked at, and one that could not be used is tried again.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Why the kubelet has no endpoint to call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndpointError {
     #[error(transparent)]
@@ -31,14 +30,12 @@ pub(crate) enum EndpointError {
     Socket(#[from] SocketError),
 }
 
-/// An endpoint that is open.
 struct Endpoint {
     directory: PluginDirectory,
     stop: CancellationToken,
     serving: JoinHandle<()>,
 }
 
-/// The endpoints that are open.
 #[derive(Default)]
 struct Endpoints {
     /// Where the kubelet looks, by what is known now.
@@ -48,13 +45,9 @@ struct Endpoints {
     before: Vec<Endpoint>,
 }
 
-/// What the endpoint is made from.
 pub(crate) struct EndpointSettings {
-    /// Where things are on the node.
     pub(crate) node: NodeArgs,
-    /// The shim to install.
     pub(crate) shim: PathBuf,
-    /// Longest that a call-out may take.
     pub(crate) call_timeout: Duration,
 }
 

@@ -14,7 +14,6 @@ use crate::core::Core;
 use answer::FlexVolumeAnswer;
 use call::{CallOutError, FlexVolumeCall};
 
-/// Answers one call-out.
 pub async fn handle(core: &Core, args: &[String], deadline: Instant) -> (FlexVolumeAnswer, &'static str) {
     let call = match FlexVolumeCall::parse(args, core.kubelet_root()) {
         Ok(call) => call,

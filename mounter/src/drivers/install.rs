@@ -10,7 +10,6 @@ use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
 use crate::drivers::flexvolume::socket;
 use crate::drivers::plugin_directories::PluginDirectory;
 
-/// Why the shim is not installed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ShimInstallError {
     /// The plugin directory is on a file system that can't be written.
@@ -24,13 +23,11 @@ pub enum ShimInstallError {
     #[error("failed to {attempted} {path:?}: {source}")]
     Io {
         attempted: &'static str,
-        /// On what.
         path: PathBuf,
         source: io::Error,
     },
 }
 
-/// What an installation did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Installed {
     /// There was none.
@@ -46,7 +43,6 @@ pub fn driver_directory(plugin_directory: &Path) -> PathBuf {
     plugin_directory.join(FLEX_DRIVER_DIR)
 }
 
-/// Makes the driver's directory; gives a path to it.
 pub fn make(plugins: &PluginDirectory) -> Result<PathBuf, ShimInstallError> {
     let directory = driver_directory(&plugins.path());
     match fs::create_dir(&directory) {

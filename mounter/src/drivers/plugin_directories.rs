@@ -16,7 +16,6 @@ use crate::volume::mount_table::Table;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Why there is no plugin directory.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginsError {
     /// It is not known where it is.
@@ -37,7 +36,6 @@ pub enum PluginsError {
         through = seen(.process.as_deref())
     )]
     Io {
-        /// The directory.
         path: PathBuf,
         process: Option<PathBuf>,
         source: io::Error,
@@ -57,7 +55,6 @@ struct Place {
     path: PathBuf,
 }
 
-/// A plugin directory that was opened.
 #[derive(Debug)]
 pub struct PluginDirectory {
     handle: File,

@@ -17,7 +17,6 @@ const ROOT: u32 = 0;
 /// A pause after an accept that failed, as it does when there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {attempted} the socket in {directory:?}: {source}")]
 pub struct SocketError {
@@ -37,7 +36,6 @@ impl SocketError {
     }
 }
 
-/// A socket that listens.
 #[derive(Debug)]
 pub(super) struct PrivateSocket {
     listener: UnixListener,

@@ -26,18 +26,10 @@ pub struct UninstallArgs {
 /// Longest that the API may take to tell whether the DaemonSet is still wanted: the Pod's grace is running.
 const API_LIMIT: Duration = Duration::from_secs(5);
 
-/// Why the shim was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
-    /// Volumes are mounted, and only the mounter can unmount them.
     #[error("{count} volumes are mounted on this node, such as {example:?}: delete the Pods that use them first")]
-    Mounted {
-        /// How many.
-        count: usize,
-        /// One of them.
-        example: PathBuf,
-    },
-    /// The mount table can't be read.
+    Mounted { count: usize, example: PathBuf },
     #[error("failed to read the mount table: {0}")]
     Table(std::io::Error),
     /// In the kubelet's mount namespace.
@@ -46,16 +38,10 @@ pub enum UninstallError {
     /// It is not known where they are.
     #[error(transparent)]
     Plugins(#[from] PluginsError),
-    /// The files can't be removed.
     #[error(transparent)]
     Install(#[from] ShimInstallError),
     #[error("failed to remove the sockets of the CSI driver beneath {root:?}")]
-    Csi {
-        /// The kubelet's root.
-        root: PathBuf,
-        /// The file system's answer.
-        source: std::io::Error,
-    },
+    Csi { root: PathBuf, source: std::io::Error },
 }
 
 /// `mounter uninstall`.

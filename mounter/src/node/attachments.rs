@@ -37,7 +37,6 @@ const RETRY: Duration = Duration::from_secs(5);
 /// What the connection of a volume is read from, and where its use is noted.
 #[async_trait]
 pub trait AttachmentApi: Send + Sync {
-    /// The PV of a name.
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error>;
     /// The data of a Secret that only nodes that use the volume may read; `None` where this node can't ask in its own
     /// name.
@@ -71,7 +70,6 @@ enum ConnectError {
     Options(#[from] VolumeError),
 }
 
-/// The attachments of this node.
 pub struct Attachments {
     api: Box<dyn AttachmentApi>,
     node: String,
@@ -84,7 +82,6 @@ pub struct Attachments {
 }
 
 impl Attachments {
-    /// Those of `node`.
     pub fn new(api: Box<dyn AttachmentApi>, node: String, kubelet_root: PathBuf) -> Self {
         Self {
             api,
@@ -210,7 +207,6 @@ impl Attachments {
         Ok(())
     }
 
-    /// Where a volume is mounted.
     fn mounted(&self, volume: &str) -> BTreeSet<String> {
         let table = Table::read().unwrap_or_default();
         let entries = table.volumes(&self.kubelet_root);

@@ -35,7 +35,6 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Whether a Pod has its directory there.
     fn has_pod(&self, uid: &str) -> bool {
         let relative = self.root.strip_prefix("/").unwrap_or(&self.root);
         self.process.join("root").join(relative).join("pods").join(uid).is_dir()

@@ -21,13 +21,8 @@ const NODE_USER: &str = "system:node:";
 /// Why the Pods are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum NodePodsError {
-    /// No client for the API could be made.
     #[error("failed to make a client of the Kubernetes API in the name of node {node}: {source}")]
-    Client {
-        node: String,
-        /// What the API client reported.
-        source: Box<kube::Error>,
-    },
+    Client { node: String, source: Box<kube::Error> },
     #[error(
         "failed to list the Pods of node {node} in its own name (it takes Kubernetes 1.36, feature \
          ConstrainedImpersonation, and the ClusterRole mooring-mounter): {source}"

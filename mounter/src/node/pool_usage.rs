@@ -18,7 +18,6 @@ pub struct PoolUsage {
     /// The size of the pool's disk.
     pub disk: u64,
     pub free: u64,
-    /// How many volumes there are.
     pub volumes: u64,
     /// The sum of their sizes.
     pub promised: u64,

@@ -74,7 +74,6 @@ pub struct GiveUp {
 }
 
 impl GiveUp {
-    /// One for the volumes of this node.
     pub fn new(
         pods: Arc<ClientPods>,
         workers: Workers,

@@ -106,7 +106,6 @@ struct Revived {
 }
 
 impl Reviver {
-    /// One for the volumes of these client Pods.
     pub fn new(pods: Arc<ClientPods>, workers: Workers, metrics: MounterMetrics, recorder: VolumeRecorder) -> Self {
         Self {
             pods,

@@ -20,7 +20,6 @@ use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::{Target, TargetError};
 
-/// The target of tests.
 pub(crate) fn target() -> Target {
     Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/v").unwrap()
 }

@@ -31,7 +31,7 @@ pub struct Likeness {
 /// Whether later mounts on a mount propagate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// They don't.
+    /// Mounts and unmounts stay where they were made.
     Private,
     /// It receives those of the original, and sends none.
     Slave,

@@ -66,7 +66,6 @@ fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
     })
 }
 
-/// Where the target's stage is.
 pub(super) fn stage(target: &Target) -> PathBuf {
     Path::new(STAGES).join(format!("{}~{}", target.pod_uid(), target.name()))
 }
@@ -94,7 +93,6 @@ pub(super) fn open_stage(stage: &Path) -> Result<Option<OwnedFd>> {
         .map_err(|e| SysError::call(format!("open {}", stage.display()), e))
 }
 
-/// Removes a stage.
 pub(super) fn remove_stage(stage: &Path) -> Result<()> {
     while is_mounted(stage)? {
         // Its users use it at the target.

@@ -24,15 +24,12 @@ pub enum LookedAt {
     Dead,
 }
 
-/// Why a target can't be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// The target can't be opened.
     #[error(transparent)]
     Target(#[from] TargetError),
     #[error("failed to look at {path}")]
     Call {
-        /// The target.
         path: PathBuf,
         #[source]
         source: Errno,

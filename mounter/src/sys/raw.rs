@@ -18,7 +18,6 @@ use tokio::io::unix::AsyncFd;
 pub(super) struct Backing {
     /// Device of the file, as `st_dev` has it.
     pub(super) device: u64,
-    /// Inode of the file.
     pub(super) inode: u64,
 }
 

@@ -27,7 +27,6 @@ const TRANSACTION: u32 = 1;
 /// The bit by which a record's length says that it is the last part.
 const LAST: u32 = 1 << 31;
 
-/// Whether a program is registered.
 pub(super) fn has(program: u32, version: u32) -> Result<bool> {
     ask(SocketAddr::from(ADDRESS), program, version).or_else(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => Ok(false),

@@ -43,7 +43,6 @@ const LOOP_TRIES: usize = 64;
 /// How much of a program's output is kept, from its end.
 const PROGRAM_WORDS: u64 = 2048;
 
-/// The kernel of this node.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Kernel;
 

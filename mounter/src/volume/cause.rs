@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
-    /// Makes a cause of an error.
     pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
         Self(Arc::new(error))
     }

@@ -25,9 +25,7 @@ impl std::fmt::Debug for Secrets {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodRef {
     pub name: String,
-    /// The Pod's namespace.
     pub namespace: String,
-    /// The Pod's uid.
     pub uid: String,
 }
 
@@ -46,9 +44,7 @@ pub struct MountJob {
     /// The volume, as its options describe it.
     pub volume: Volume,
     pub secrets: Secrets,
-    /// Where it goes.
     pub target: Target,
-    /// How the Pod has it.
     pub access: Access,
     /// Whether no other Pod may have it (`ReadWriteOncePod`). The kubelet and the scheduler see to that as well.
     pub sole: bool,
@@ -90,10 +86,8 @@ impl MountJob {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MountError {
-    /// The options make no sense to this client.
     #[error(transparent)]
     BadOptions(Cause),
-    /// The directory is not a volume's directory.
     #[error(transparent)]
     Target(Cause),
     /// No client is set up for the volume's type.
@@ -101,10 +95,7 @@ pub enum MountError {
         "no client serves volumes of type {client}: add the key {client} to the ConfigMap mounter-config in Mooring's \
          namespace, with a client image, host or self as its value"
     )]
-    NotServed {
-        /// The type.
-        client: String,
-    },
+    NotServed { client: String },
     /// Its client has no device to give.
     #[error(
         "client {client} can't give a Pod a raw block volume on this node: use client {clients} for that, or leave out \
@@ -115,14 +106,8 @@ pub enum MountError {
     /// The administrator has not allowed this.
     #[error(transparent)]
     Forbidden(Cause),
-    /// Another operation on the same volume is running.
     #[error("{operation} of this volume has been in progress for {seconds} s: the kubelet tries again")]
-    InProgress {
-        /// What runs.
-        operation: String,
-        /// For how long.
-        seconds: u64,
-    },
+    InProgress { operation: String, seconds: u64 },
     /// The server did not answer a while ago, so this was not tried.
     #[error(
         "server {server} did not answer {seconds_ago} s ago and is not tried again for {seconds_left} s: see whether \
@@ -130,42 +115,31 @@ pub enum MountError {
     )]
     Tripped {
         server: String,
-        /// When it was tripped.
         seconds_ago: u64,
         /// How long its circuit breaker stays open.
         seconds_left: u64,
     },
-    /// It did not end in time.
     #[error(
         "{attempted} took longer than {seconds} s: {server} did not answer; see whether it is up and can be reached \
          from this node"
     )]
     Timeout {
         attempted: String,
-        /// The time limit.
         seconds: u64,
         /// The server, or what else was waited for.
         server: String,
     },
-    /// Something else is mounted on the target.
     #[error("{found} is mounted on {target} already, not {wanted}: delete the Pod, so that the kubelet unmounts it")]
     Occupied {
         target: String,
-        /// What is there.
         found: String,
-        /// What should be.
         wanted: String,
     },
-    /// An unmount found it in use.
     #[error(
         "failed to unmount {found} from {target}: it is in use: a process on the node still has a file or its working \
          directory there; end it, and the unmount follows"
     )]
-    InUse {
-        /// What is mounted.
-        found: String,
-        target: String,
-    },
+    InUse { found: String, target: String },
     /// A volume for one Pod is with another.
     #[error(
         "{volume} is for one Pod at a time (ReadWriteOncePod), and another one uses it ({other}): delete that Pod, and \
@@ -194,7 +168,6 @@ pub enum MountError {
          wait for the server"
     )]
     Shared {
-        /// What is mounted.
         found: String,
         /// Where else it is.
         other: String,
@@ -202,9 +175,7 @@ pub enum MountError {
     /// A volume that is mounted keeps its size.
     #[error("the volume on {target} ({found}) was not expanded: {why}")]
     NotExpanded {
-        /// Where it is.
         target: String,
-        /// What is there.
         found: String,
         /// Why, and what to do.
         why: String,
@@ -214,7 +185,6 @@ pub enum MountError {
     /// The client container is not there, or broke.
     #[error("client container for {client}: {cause}")]
     Container {
-        /// The volume's type.
         client: String,
         /// What is wrong, and what to do.
         #[source]
@@ -224,7 +194,6 @@ pub enum MountError {
     Failed {
         /// What was tried, on what: `mount 10.0.0.4:/exports as nfs4`.
         attempted: String,
-        /// What the kernel or the program said.
         #[source]
         cause: Cause,
     },

@@ -21,7 +21,6 @@ impl MountFlags {
         self.0.contains(MountAttrFlags::MOUNT_ATTR_RDONLY)
     }
 
-    /// Read-only or not.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         if read_only {

@@ -13,9 +13,7 @@ use crate::volume::volume_data;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceNumber {
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
 }
 
@@ -36,7 +34,6 @@ pub struct MountEntry {
     pub device: DeviceNumber,
     /// The directory of the file system that is its root.
     pub root: PathBuf,
-    /// Where it is.
     pub mount_point: PathBuf,
     /// Flags of the mount, such as `ro` and `nosuid`.
     pub flags: Vec<String>,
@@ -44,9 +41,7 @@ pub struct MountEntry {
     pub shared: Option<u32>,
     /// The peer group that it gets mounts from without giving any.
     pub master: Option<u32>,
-    /// Type of the file system.
     pub fs_type: String,
-    /// What it was mounted from.
     pub source: String,
     /// Options of the file system, such as `rw` and `addr=10.0.0.4`.
     pub options: Vec<String>,

@@ -59,20 +59,17 @@ impl FromStr for Serving {
     }
 }
 
-/// What is wrong with one rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadRule {
     #[error("{0:?} is not of the form TYPE=IMAGE, TYPE=host or TYPE=self")]
     NoEquals(String),
     #[error("nothing says who serves the type: give a client image, host or self")]
     NoServer,
-    /// Not the name of a type.
     #[error(transparent)]
     BadType(#[from] VolumeError),
     /// A type that the mounter serves itself.
     #[error("{0} volumes are always served by the mounter itself: remove this rule")]
     OwnType(String),
-    /// Not the name of an image.
     #[error("{0:?} is neither host nor self nor an image's name")]
     NotAnImage(String),
 }
@@ -80,9 +77,7 @@ pub enum BadRule {
 /// One type and who serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// The type.
     pub client: ClientName,
-    /// Who serves it.
     pub serving: Serving,
 }
 
@@ -114,7 +109,6 @@ impl FromStr for Rule {
 pub struct BadConfig {
     /// The first bad key.
     pub key: String,
-    /// What is wrong with it.
     pub error: BadRule,
 }
 

@@ -25,7 +25,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::volume::mount_table::DeviceNumber;
 
-/// Why a directory can't be a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     #[error(
@@ -33,16 +32,14 @@ pub enum TargetError {
          --root-dir says"
     )]
     OutsideRoot {
-        /// What was asked.
         path: PathBuf,
         /// The root that the mounter knows.
         root: PathBuf,
     },
     #[error("{path:?} is not a directory of one of Mooring's volumes ({wanted}): nothing was done")]
     NotAVolume {
-        /// What was asked.
         path: PathBuf,
-        /// What would be one.
+        /// The form of such a path.
         wanted: &'static str,
     },
     #[error("volume directory {0:?} does not exist: the kubelet creates it again")]
@@ -52,37 +49,19 @@ pub enum TargetError {
         "{path:?} can't be reached from the kubelet's root without following a link: nothing was done; see who put it \
          there"
     )]
-    Link {
-        /// The directory.
-        path: PathBuf,
-    },
+    Link { path: PathBuf },
     #[error("failed to open volume directory {path:?}: {source}")]
-    Open {
-        /// The directory.
-        path: PathBuf,
-        source: Errno,
-    },
+    Open { path: PathBuf, source: Errno },
     #[error("failed to make volume directory {path:?}: {source}")]
-    Make {
-        /// The directory.
-        path: PathBuf,
-        /// What the kernel answered.
-        source: Errno,
-    },
+    Make { path: PathBuf, source: Errno },
     #[error("failed to remove volume directory {path:?}: {source}")]
-    Remove {
-        /// The directory.
-        path: PathBuf,
-        /// What the kernel answered.
-        source: Errno,
-    },
+    Remove { path: PathBuf, source: Errno },
 }
 
 /// By which driver the kubelet has a volume mounted: that gives its directory the form that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Driver {
-    /// `FlexVolume`.
     FlexVolume,
     Csi,
     /// CSI, for a raw block volume: the target is a file, on which its device is put.

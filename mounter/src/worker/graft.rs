@@ -144,7 +144,6 @@ fn replace_in<S: Grafts>(sys: &S, dead: &MountEntry, mount: &S::Mount) -> Result
     }
 }
 
-/// How a replacement went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaced {
     /// The new mount is there, the dead one gone.

@@ -23,7 +23,6 @@ const REAP: Duration = Duration::from_secs(1);
 /// Longest report in bytes.
 const MAX_REPORT: u64 = 64 << 10;
 
-/// Why a worker gave no report.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The system did not let the daemon start it or talk to it.
@@ -34,20 +33,15 @@ pub enum WorkerError {
     },
     #[error("the worker ended without a report ({status}): {last_lines}")]
     Silent {
-        /// How it ended.
         status: ExitStatus,
         /// What it said on standard error.
         last_lines: String,
     },
     #[error("the worker was ended after {limit:?}")]
-    Late {
-        /// The time that it had.
-        limit: Duration,
-    },
+    Late { limit: Duration },
     /// It reported on another task than its own.
     #[error("the worker's report does not fit its task")]
     OtherReport,
-    /// It did its work and failed.
     #[error(transparent)]
     Failed(#[from] MountError),
 }

@@ -18,11 +18,7 @@ use crate::worker::usage::Usage;
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
     /// Mount an image file of the pool.
-    Local {
-        pool: PathBuf,
-        /// What is mounted, where and how.
-        mount: MountTask,
-    },
+    Local { pool: PathBuf, mount: MountTask },
     /// Give a Pod an image file of the pool as a device.
     Show {
         pool: PathBuf,
@@ -34,38 +30,26 @@ pub enum Task {
         device: DeviceNumber,
         /// Whether no other Pod may have the volume.
         sole: bool,
-        /// Where it is shown.
         target: Target,
     },
     /// Take a device from a Pod.
-    Hide {
-        pool: PathBuf,
-        /// Where it is shown.
-        target: Target,
-    },
+    Hide { pool: PathBuf, target: Target },
     /// Mount the pool itself.
-    Pool {
-        pool: PathBuf,
-        /// What is mounted, where and how.
-        mount: MountTask,
-    },
+    Pool { pool: PathBuf, mount: MountTask },
     /// Mount by system call.
     Kernel {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// What is mounted, where and how.
         mount: MountTask,
     },
     /// Mount by the host's own program.
     Host {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// What is mounted, where and how.
         mount: MountTask,
     },
     /// Unmount whatever is on a target.
     Unmount {
-        /// Where the volume is mounted, or was to be.
         target: Target,
         /// Also if it is in use (`MNT_DETACH`).
         detach: bool,
@@ -74,32 +58,23 @@ pub enum Task {
     Force {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// Where the volume is mounted, or was to be.
         target: Target,
         /// Uids of the Pods that are not to use it any more.
         over: BTreeSet<String>,
     },
     /// See what is mounted on a target, and whether it answers. The report is [`WorkerReport::Found`].
-    Look {
-        /// Where the volume is mounted, or was to be.
-        target: Target,
-    },
+    Look { target: Target },
     /// Ask what is mounted on a target how full it is.
-    Usage {
-        /// Where the volume is mounted, or was to be.
-        target: Target,
-    },
+    Usage { target: Target },
     /// Remove what an unfinished mount by the host's program has left.
     ClearStage {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        /// Where the volume is mounted, or was to be.
         target: Target,
     },
     /// Expand a volume of an image file to the size of the file.
     Expand {
         pool: PathBuf,
-        /// Where it is mounted.
         target: Target,
         /// The size in bytes that it should have at least.
         size: u64,
@@ -134,11 +109,9 @@ impl Task {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountTask {
     pub volume: FlatVolume,
-    /// Where it goes.
     pub target: Target,
     /// Whether no other Pod may have it.
     pub sole: bool,
-    /// Whether it may only be read.
     pub read_only: bool,
     /// The volume's secrets. They come over the pipe only, like all of the task.
     pub secrets: Secrets,
@@ -179,17 +152,14 @@ impl FlatVolume {
 /// Ends a report: the daemon continues when it arrives, not when the worker has ended.
 pub const END: u8 = b'\n';
 
-/// The result of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkerReport {
     /// The task is done, and has no result.
     Done,
-    /// It was a look, and this is what is mounted.
+    /// After [`Task::Look`].
     Found(LookedAt),
-    /// This is how full it is.
     Usage(Usage),
-    /// It is not, and this is why.
     Failed(MountError),
 }
 

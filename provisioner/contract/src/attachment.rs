@@ -35,7 +35,6 @@ pub fn initiator(node: &str, uid: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachedTo {
-    /// Name of the node.
     pub node: String,
     /// What the storage knows the node's clients by.
     pub initiator: String,

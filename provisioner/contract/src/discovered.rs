@@ -83,13 +83,11 @@ pub enum DiscoveredError {
     BadClass {
         /// Its place in the list, from 1.
         at: usize,
-        /// What is wrong with it.
         source: serde_json::Error,
     },
     /// A bare name does not say what it is to be given to.
     #[error("class {0:?} has no parameters: give it some, or say with \"parameter\" which one its name is")]
     NoParameter(String),
-    /// A name that can't be one.
     #[error("class name {0:?} is empty, has more than {MAX_NAME} bytes or control characters")]
     BadName(String),
     #[error("two classes are called {0:?}")]
@@ -100,7 +98,6 @@ pub enum DiscoveredError {
     TooMany(usize),
 }
 
-/// The message as it is printed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Printed {

@@ -112,7 +112,6 @@ pub struct ImagePattern {
 }
 
 impl ImagePattern {
-    /// Whether the pattern allows this image.
     pub fn matches(&self, image: &ImageRef) -> bool {
         if !glob(self.name.as_bytes(), image.name.as_bytes()) {
             return false;

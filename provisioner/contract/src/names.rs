@@ -1,7 +1,5 @@
-//! Every name that Mooring puts into the Kubernetes API: one constant each, here only. The reasons of Events of both
-//! programs are in [`reasons`].
-
-pub mod reasons;
+//! Every name that Mooring puts into the Kubernetes API: one constant each, here only. But the reasons of Events are in
+//! `mooring_program::reasons`: both programs show them, and no image has to know them.
 
 /// `provisioner` of a StorageClass that Mooring serves.
 pub const PROVISIONER: &str = "mooring.dev/flex-provisioner";
@@ -23,7 +21,6 @@ pub const FLEX_EXECUTABLE: &str = "vcs";
 /// The mounter's socket, in [`FLEX_DRIVER_DIR`] beside the shim. The kubelet's prober ignores names with a leading dot.
 pub const FLEX_SOCKET: &str = ".mounter.sock";
 
-/// Name of the CSI driver.
 pub const CSI_DRIVER: &str = "vcs.mooring.dev";
 
 /// Where a Pod has its CSI volumes, of whatever driver (`pkg/volume/csi` of the kubelet).

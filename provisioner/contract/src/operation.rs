@@ -39,7 +39,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Every operation of the contract, in its order.
     pub const ALL: [Self; 15] = [
         Self::Provision,
         Self::Delete,
@@ -86,7 +85,6 @@ impl std::fmt::Display for Operation {
     }
 }
 
-/// The word names no operation of the contract.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown operation {0:?}")]
 pub struct UnknownOperation(String);

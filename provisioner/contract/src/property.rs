@@ -16,11 +16,8 @@ pub mod keys {
     pub const SIZE: &str = "size";
     /// Asked capacity in GiB, rounded up.
     pub const SIZE_GI: &str = "size-gi";
-    /// The claim's name.
     pub const PVC_NAME: &str = "pvc-name";
-    /// The claim's namespace.
     pub const PVC_NAMESPACE: &str = "pvc-namespace";
-    /// The claim's StorageClass.
     pub const STORAGE_CLASS: &str = "storage-class";
     /// The claim's access modes, comma-separated (`ReadWriteOnce,ReadOnlyMany`).
     pub const ACCESS_MODES: &str = "access-modes";

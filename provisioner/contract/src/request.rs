@@ -14,7 +14,6 @@ use crate::operation::Operation;
 pub struct Request {
     /// Contract version, [`crate::CONTRACT_VERSION`].
     pub contract: u32,
-    /// What to do.
     pub operation: Operation,
     /// Name of the PV, `pvc-<claim uid>`: the same at every retry, so it is the idempotency key.
     pub pv_name: String,
@@ -26,13 +25,9 @@ pub struct Request {
     pub size: u64,
     /// Asked capacity in GiB, rounded up.
     pub size_gi: u64,
-    /// The claim's name.
     pub pvc_name: String,
-    /// The claim's namespace.
     pub pvc_namespace: String,
-    /// The claim's uid.
     pub pvc_uid: String,
-    /// The claim's StorageClass.
     pub storage_class: String,
     /// The claim's access modes, as Kubernetes spells them.
     pub access_modes: Vec<String>,
@@ -89,7 +84,6 @@ pub struct Attachment {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Attributes {
-    /// Name of the class.
     pub class: String,
     pub parameters: BTreeMap<String, String>,
 }
@@ -116,7 +110,6 @@ pub struct Snapshot {
 pub struct Member {
     /// Name of the snapshot on the storage: the same at every retry.
     pub snapshot_name: String,
-    /// Name of the volume's PV.
     pub pv_name: String,
     /// What Kubernetes calls the volume.
     pub volume_handle: String,
@@ -124,7 +117,6 @@ pub struct Member {
     pub volume_mode: String,
     /// Name of the volume's claim.
     pub pvc_name: String,
-    /// That claim's uid.
     pub pvc_uid: String,
     /// The volume's capacity in bytes.
     pub size: u64,
@@ -140,12 +132,10 @@ pub struct Member {
 #[serde(rename_all = "kebab-case")]
 pub struct Source {
     pub pv_name: String,
-    /// Name of its claim.
     pub pvc_name: String,
     /// That claim's namespace; empty in requests of earlier versions, where it is that of the claim that is made.
     #[serde(default)]
     pub pvc_namespace: String,
-    /// That claim's uid.
     pub pvc_uid: String,
     /// Its capacity in bytes: the new volume's is not smaller.
     pub size: u64,

@@ -90,10 +90,7 @@ pub enum VolumeError {
     BadClient(String),
     /// A value has a character that no mount can take.
     #[error("option {key:?} has a control character (such as a newline or NUL) in its value: remove it")]
-    ControlCharacter {
-        /// The option.
-        key: String,
-    },
+    ControlCharacter { key: String },
     /// A part of `backend-volume` has no `=`.
     #[error("{0:?} is not an option: write key=value, options separated by commas")]
     NoEquals(String),
@@ -104,7 +101,6 @@ pub enum VolumeError {
 /// A volume as its options describe it. Secrets are never among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Which client serves it.
     pub client: ClientName,
     /// What `mount` would be given as its source; empty if not said.
     pub source: String,
@@ -119,7 +115,6 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Reads a volume's options.
     pub fn from_options(options: &BTreeMap<String, String>) -> Result<Self, VolumeError> {
         for (key, value) in options {
             if value.chars().any(char::is_control) || key.chars().any(char::is_control) {

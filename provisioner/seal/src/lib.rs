@@ -12,7 +12,6 @@ use base64::engine::general_purpose::STANDARD;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-/// Why secrets were not sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The system gave no random bytes.
@@ -33,7 +32,6 @@ pub enum SealError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purpose<'a> {
     pub pv_name: &'a str,
-    /// Name of the node.
     pub node: &'a str,
 }
 

@@ -63,7 +63,6 @@ pub(super) async fn make_secret(client: &Client, namespace: &str, name: &str) ->
     }
 }
 
-/// Removes the Secret.
 pub(super) async fn remove_secret(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     match api.delete(name, &DeleteParams::default()).await {

@@ -5,13 +5,10 @@ use mooring_program::error;
 use crate::process::call::CallError;
 use crate::run::error::RunError;
 
-/// What was attempted on what.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// A call to the API.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A run could not be begun or removed.
     #[error(transparent)]
     Run(#[from] RunError),
     /// An object changed while it was being dealt with.

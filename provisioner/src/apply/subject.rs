@@ -26,18 +26,27 @@ use crate::volume::snapshot::VolumeSnapshotContent;
 
 /// The object that carries the record.
 #[derive(Debug, Clone)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     Claim(Box<PersistentVolumeClaim>),
-    /// A PV.
     Volume(Box<PersistentVolume>),
-    /// A `VolumeSnapshotContent`.
     Snapshot(Box<VolumeSnapshotContent>),
-    /// A `VolumeGroupSnapshotContent`.
     Group(Box<VolumeGroupSnapshotContent>),
     /// The metadata of a provisioner ConfigMap. Its runs are their own record, and nothing is written on it.
     Config(Box<ObjectMeta>),
     /// A run that has none of them; it is its own record, and nothing is written on it.
     Orphan(Run),
+}
+
+impl From<&VolumeSnapshotContent> for Subject {
+    fn from(content: &VolumeSnapshotContent) -> Self {
+        Self::Snapshot(Box::new(content.clone()))
+    }
+}
+
+impl From<&VolumeGroupSnapshotContent> for Subject {
+    fn from(content: &VolumeGroupSnapshotContent) -> Self {
+        Self::Group(Box::new(content.clone()))
+    }
 }
 
 impl Subject {

@@ -14,7 +14,6 @@ pub struct Consumers(Arc<RwLock<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// All have been listed.
     listed: bool,
     /// Pods by claim, `namespace/name`.
     by_claim: BTreeMap<String, BTreeSet<Consumer>>,
@@ -27,7 +26,6 @@ struct State {
 pub(super) struct ConsumerListing(State);
 
 impl ConsumerListing {
-    /// Adds one.
     pub(super) fn add(&mut self, pod: &Pod) {
         self.0.put(pod);
     }
@@ -148,7 +146,6 @@ impl Consumers {
         });
     }
 
-    /// Forgets all.
     pub(super) fn clear(&self) {
         self.change(|state| *state = State::default());
     }

@@ -33,7 +33,6 @@ impl Expectations {
         *self.lock().away.entry(host.to_owned()).or_insert(now)
     }
 
-    /// A node is there.
     pub fn is_back(&self, host: &str) {
         self.lock().away.remove(host);
     }

@@ -59,7 +59,6 @@ impl Grants {
         self.0.send_replace(Known::All(version, grants));
     }
 
-    /// This one is there.
     pub(super) fn put(&self, grant: ReferenceGrant) {
         self.0.send_modify(|known| {
             if let Known::All(_, grants) = known {
@@ -72,7 +71,6 @@ impl Grants {
         });
     }
 
-    /// This one is gone.
     pub(super) fn remove(&self, grant: &ReferenceGrant) {
         self.0.send_modify(|known| {
             if let Known::All(_, grants) = known {

@@ -15,9 +15,7 @@ use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapsho
 /// The objects of the API of group snapshots that the watches have brought.
 #[derive(Clone)]
 pub struct Groups {
-    /// All `VolumeGroupSnapshotContent`s of the cluster.
     pub contents: Store<VolumeGroupSnapshotContent>,
-    /// All `VolumeGroupSnapshotClass`es of the cluster.
     pub classes: Store<VolumeGroupSnapshotClass>,
     pub(super) presence: Presence,
 }

@@ -13,12 +13,10 @@ use crate::cache::work_queue::WorkItem;
 /// How long a run that was begun may stay unseen before it is taken for lost and begun again.
 const UNSEEN: Duration = Duration::from_secs(10);
 
-/// Whether there is a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// It is taken now.
+    /// There was one, and the caller has it now.
     Free,
-    /// There is none.
     Full,
     /// The run has been begun, and its watch will show it. If it has not after this time, the run may be begun again.
     Begun(Duration),
@@ -141,7 +139,6 @@ impl Limiter {
         firsts.map(|(_, target)| target.clone()).collect()
     }
 
-    /// How many wait.
     pub fn waiting(&self) -> usize {
         self.lock().waiting.values().map(Vec::len).sum()
     }

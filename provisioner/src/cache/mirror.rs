@@ -66,7 +66,6 @@ impl<V> Mirror<V> {
         self.synced
     }
 
-    /// What is known.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.known.values()
     }

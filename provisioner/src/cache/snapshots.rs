@@ -17,11 +17,8 @@ use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapsho
 /// The objects of the snapshot API that the watches have brought.
 #[derive(Clone)]
 pub struct Snapshots {
-    /// All `VolumeSnapshotContent`s of the cluster.
     pub contents: Store<VolumeSnapshotContent>,
-    /// All `VolumeSnapshot`s of the cluster.
     pub snapshots: Store<VolumeSnapshot>,
-    /// All `VolumeSnapshotClass`es of the cluster.
     pub classes: Store<VolumeSnapshotClass>,
     pub(super) presence: Presence,
 }

@@ -48,13 +48,11 @@ type Names = BTreeSet<(String, String)>;
 pub struct Cache {
     /// All claims of the cluster, whether Mooring serves them or not.
     pub claims: Store<PersistentVolumeClaim>,
-    /// All PVs.
     pub volumes: Store<PersistentVolume>,
     /// What carries out the runs of each namespace that they may be in.
     carriers: BTreeMap<String, Store<Carrier>>,
     /// The namespaces whose runs have been listed.
     pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
-    /// All `StorageClass`es of the cluster.
     pub classes: Store<StorageClass>,
     /// What claims may ask of volumes that stand.
     attributes: Store<VolumeAttributesClass>,
@@ -158,7 +156,6 @@ impl Cache {
         self.nodes.get(&ObjectRef::new(name)).as_deref().map(as_node)
     }
 
-    /// The node with this host name.
     pub fn node_by_host(&self, host: &str) -> Option<Node> {
         let is = |node: &PartialObjectMeta<ApiNode>| {
             node.labels()
@@ -168,7 +165,6 @@ impl Cache {
         self.nodes.find(is).as_deref().map(as_node)
     }
 
-    /// The `VolumeAttributesClass` of this name.
     pub fn attributes(&self, name: &str) -> Option<Arc<VolumeAttributesClass>> {
         self.attributes.get(&ObjectRef::new(name))
     }
@@ -202,7 +198,6 @@ impl Cache {
             .collect()
     }
 
-    /// Whether a claim with this uid is there.
     pub fn has_claim(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let claim = self.claims.get(&ObjectRef::new(name).within(namespace));
         claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid))
@@ -231,7 +226,6 @@ impl Cache {
         }
     }
 
-    /// Whether a PV with this uid is there.
     pub fn has_volume(&self, name: &str, uid: &str) -> bool {
         let volume = self.volumes.get(&ObjectRef::new(name));
         volume.is_some_and(|volume| volume.metadata.uid.as_deref() == Some(uid))
@@ -250,7 +244,6 @@ impl Cache {
         self.changed.notified().await;
     }
 
-    /// The runs for a claim.
     pub fn runs_of(&self, uid: &str) -> Vec<Run> {
         self.runs().filter(|run| run.claim_uid() == Some(uid)).collect()
     }

@@ -35,13 +35,11 @@ pub struct Discoveries {
     version: watch::Sender<u64>,
 }
 
-/// By ConfigMap.
 pub type Listings = BTreeMap<ConfigRef, Listing>;
 
 /// What an image has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
-    /// The uid of its ConfigMap.
     pub config_uid: String,
     /// What the storage can serve.
     pub discovered: Arc<Discovered>,
@@ -57,7 +55,6 @@ impl Default for Discoveries {
 }
 
 impl Discoveries {
-    /// All of them.
     pub fn all(&self) -> Listings {
         self.answers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -99,7 +96,6 @@ pub struct Shown {
 /// What there is to do about all classes of what was discovered.
 #[derive(Debug, Default, PartialEq)]
 pub struct DiscoveredPlan {
-    /// What to do.
     pub actions: Vec<ClassAction>,
     /// By ConfigMap that promises to discover.
     pub shown: BTreeMap<ConfigRef, Shown>,

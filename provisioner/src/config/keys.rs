@@ -39,7 +39,6 @@ pub const ALLOW_VOLUME_EXPANSION: &str = "allow-volume-expansion";
 /// A setting of the generated StorageClass.
 pub const MOUNT_OPTIONS: &str = "mount-options";
 
-/// All of the above.
 pub const KNOWN: &[&str] = &[
     PLUGIN_NAME,
     IMAGE,

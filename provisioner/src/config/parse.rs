@@ -60,7 +60,6 @@ enum MountOptionsError {
     Node(#[from] NodeAccess),
 }
 
-/// Reads a ConfigMap; see [`ProvisionerConfig::parse`].
 pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig, Vec<ConfigProblem>> {
     let empty = BTreeMap::new();
     let data = config_map.data.as_ref().unwrap_or(&empty);

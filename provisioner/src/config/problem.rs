@@ -16,9 +16,7 @@ pub enum Severity {
 pub enum ProblemKind {
     /// The file is not what `kubectl apply` would take.
     Syntax,
-    /// A required key is missing.
     MissingKey,
-    /// A value that can't be read.
     BadValue,
     /// A key that all but spells a known one.
     NearMiss,

@@ -15,18 +15,14 @@ use mooring_contract::names::{self, annotations, labels, parameters};
 use crate::config::store::{Entry, claimant};
 use crate::config::{ConfigRef, ProvisionerConfig};
 
-/// What to do about one class.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClassAction {
-    /// Make it.
     Create(Box<StorageClass>),
     /// Change what a class lets be changed.
     Update(Box<StorageClass>),
     /// Delete the existing one and create it again: what differs can't be changed in place.
     Replace {
-        /// The class that exists.
         old: Box<StorageClass>,
-        /// The class to make.
         new: Box<StorageClass>,
     },
     /// Its ConfigMap is gone: delete it as soon as nothing uses it.
@@ -43,11 +39,7 @@ pub enum Claim {
     /// A class of that name is another provisioner's.
     Foreign { class: String, provisioner: String },
     /// The class could not be made or changed; it is tried again.
-    Failed {
-        class: String,
-        /// What failed, and why.
-        why: String,
-    },
+    Failed { class: String, why: String },
     /// An older ConfigMap claims it as well, and has it.
     Taken {
         class: String,
@@ -59,7 +51,6 @@ pub enum Claim {
 /// What there is to do about all classes, and what has become of each ConfigMap's claim.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
-    /// What to do.
     pub actions: Vec<ClassAction>,
     /// By ConfigMap.
     pub claims: BTreeMap<ConfigRef, Claim>,
@@ -126,7 +117,6 @@ pub fn is_discovered(class: &StorageClass) -> bool {
     annotation(class, annotations::DISCOVERED).is_some()
 }
 
-/// The value of one of a class's annotations.
 pub fn annotation<'a>(class: &'a StorageClass, key: &str) -> Option<&'a str> {
     class.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }

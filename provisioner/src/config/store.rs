@@ -24,9 +24,7 @@ pub struct Entry {
 /// A class, as a user finds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClassRef {
-    /// A `StorageClass`.
     Storage(String),
-    /// A `VolumeSnapshotClass`.
     Snapshot(String),
     /// A `VolumeGroupSnapshotClass`.
     Group(String),
@@ -88,7 +86,6 @@ pub enum NoConfig {
     Missing {
         /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
-        /// The ConfigMap.
         reference: ConfigRef,
     },
     /// The ConfigMap is of a namespace that this Mooring does not honour; another may.
@@ -99,7 +96,6 @@ pub enum NoConfig {
     Elsewhere {
         /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
-        /// The ConfigMap.
         reference: ConfigRef,
         /// There is one that does: it makes or has made volumes of the class.
         is_at_work: bool,
@@ -123,9 +119,7 @@ pub enum NoConfig {
     Refused {
         /// The class that the claim, the volume or the snapshot is of.
         class: ClassRef,
-        /// The ConfigMap.
         reference: ConfigRef,
-        /// What is wrong with it.
         problems: Vec<ConfigProblem>,
     },
 }

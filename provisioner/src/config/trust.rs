@@ -25,7 +25,6 @@ pub enum TrustError {
          the ConfigMap, or have the cluster's administrator add the namespace to --config-namespaces"
     )]
     Namespace {
-        /// The ConfigMap's namespace.
         namespace: String,
         /// What `--config-namespaces` says.
         allowed: String,
@@ -36,7 +35,6 @@ pub enum TrustError {
          account for the image, and name that"
     )]
     OwnServiceAccount { account: String },
-    /// The text is no image's name.
     #[error(transparent)]
     BadImage(#[from] BadImage),
     /// No pattern of `--allowed-images` allows the image.

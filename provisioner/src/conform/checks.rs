@@ -66,7 +66,6 @@ pub(super) struct Kit<'r, R> {
 }
 
 impl<'r, R: Runs> Kit<'r, R> {
-    /// Of the image that this carries out.
     pub(super) fn new(rig: &'r R) -> Self {
         Self {
             rig,

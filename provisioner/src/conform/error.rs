@@ -25,7 +25,6 @@ pub(super) enum RigError {
     /// No usable cluster.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A call to the API.
     #[error(transparent)]
     Call(#[from] CallError),
     /// A run that could not be begun.

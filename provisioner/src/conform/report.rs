@@ -9,7 +9,6 @@ use super::error::KitError;
 use crate::process::say::say;
 use mooring_program::error::chain;
 
-/// How one thing ended.
 #[derive(Debug)]
 enum Verdict {
     Passed,
@@ -93,7 +92,6 @@ impl ConformReport {
         self.failed() == 0
     }
 
-    /// Tells the sums.
     pub(super) fn end(&self) {
         let passed = self.count(|verdict| matches!(verdict, Verdict::Passed));
         say(&format!(

@@ -83,7 +83,6 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// On the cluster that the arguments name.
     pub(super) async fn new(
         args: &ConformArgs,
         config: ProvisionerConfig,

@@ -69,11 +69,9 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Carries runs out.
 pub(super) trait Runs {
     /// What the ConfigMap says that the image can do.
     fn promised(&self) -> Vec<Operation>;
-    /// The ConfigMap.
     fn config(&self) -> &ProvisionerConfig;
     /// The node that volumes are made on, if they live on one.
     fn node(&self) -> Option<&Node>;
@@ -81,7 +79,6 @@ pub(super) trait Runs {
     fn can_be_unreachable(&self) -> bool;
     /// The attributes to give volumes; none if nobody named any.
     fn attributes(&self) -> &BTreeMap<String, String>;
-    /// Makes a claim.
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
     /// How large volumes are asked for, in bytes.
     fn size(&self) -> u64;
@@ -93,7 +90,6 @@ pub(super) trait Runs {
     async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError>;
 }
 
-/// A volume that the image has made.
 #[derive(Debug, Clone)]
 pub(super) struct MadeVolume {
     pub(super) claim: PersistentVolumeClaim,

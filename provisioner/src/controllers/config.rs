@@ -61,7 +61,6 @@ enum Seen {
     Failed(String, watcher::Error),
 }
 
-/// Runs until `stop`.
 pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
     let mut seen = watches(&context, &trust).ready_chunks(BURST);
     let mut answers = context.discoveries.subscribe();
@@ -134,7 +133,6 @@ fn watches(context: &Context, trust: &Trust) -> BoxStream<'static, Seen> {
     stream::select_all(all).boxed()
 }
 
-/// What the loop knows.
 pub(super) struct ConfigLoop {
     context: Context,
     trust: Trust,

@@ -33,7 +33,6 @@ use crate::run::outcome::Category;
 use crate::time::elapsed;
 use crate::volume::snapshot_class::{self, SnapshotClassAction};
 
-/// Name of this loop in metrics.
 const CONTROLLER: &str = "discoveries";
 
 /// First and longest wait before what failed is tried again.

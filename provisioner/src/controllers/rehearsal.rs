@@ -70,7 +70,6 @@ struct Theatre {
     api: FakeApi,
     script: Script,
     shared: Shared,
-    /// The volumes on the storage.
     storage: BTreeSet<String>,
     attempts: usize,
     /// What of the API the watches have brought.
@@ -80,7 +79,6 @@ struct Theatre {
 const UID: &str = "u1";
 const PV: &str = "pvc-u1";
 
-/// The ConfigMap in force.
 fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
     let source: &[(&str, &str)] = if script.image_makes_pv {
         &[]

@@ -12,7 +12,7 @@ use mooring_contract::operation::Operation;
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{elsewhere, not_known, runs_in};
 use crate::apply::live::restored_by;
-use crate::apply::{self, ApplyError, Shared};
+use crate::apply::{self, ApplyError, Shared, Subject};
 use crate::cache::store::Cache;
 use crate::config::store::{ClassRef, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
@@ -36,19 +36,8 @@ impl Reconciled for VolumeSnapshotContent {
     async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
         let snapshots = &shared.cache.snapshots;
         let view = ContentView::from(self);
-        let there = snapshots.content(view.name());
-        if there.is_none_or(|there| there.uid() != self.uid()) {
-            return Ok(Action::await_change());
-        }
-        let record = match record_on(shared, self) {
-            Ok(record) => record,
-            Err(action) => return Ok(action),
-        };
         let class = snapshots.classes.get(&ObjectRef::new(view.class.unwrap_or_default()));
-        match decide(&view, record.as_ref(), class.as_deref(), shared).await? {
-            Next::Wait(action) => Ok(action),
-            Next::Do(decision) => apply::snapshot(shared, self, record, *decision).await,
-        }
+        act(self, &view, snapshots.content(view.name()), class.as_deref(), shared).await
     }
 }
 
@@ -63,24 +52,36 @@ impl Reconciled for VolumeGroupSnapshotContent {
     async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
         let groups = &shared.cache.groups;
         let view = ContentView::from(self);
-        let there = groups.content(view.name());
-        if there.is_none_or(|there| there.uid() != self.uid()) {
-            return Ok(Action::await_change());
-        }
-        let record = match record_on(shared, self) {
-            Ok(record) => record,
-            Err(action) => return Ok(action),
-        };
         let class = groups.classes.get(&ObjectRef::new(view.class.unwrap_or_default()));
         let class = class.as_deref().map(|VolumeGroupSnapshotClass(class)| class);
-        match decide(&view, record.as_ref(), class, shared).await? {
-            Next::Wait(action) => Ok(action),
-            Next::Do(decision) => apply::group(shared, self, record, *decision).await,
-        }
+        act(self, &view, groups.content(view.name()), class, shared).await
     }
 }
 
-/// The result of a look at a content.
+/// Acts on the content of a snapshot or of a group, unless what is `known` by its name is another one by now, or none.
+async fn act<K: Reconciled>(
+    content: &K,
+    view: &ContentView<'_>,
+    known: Option<Arc<K>>,
+    class: Option<&VolumeSnapshotClass>,
+    shared: &Shared,
+) -> Result<Action, ApplyError>
+where
+    Subject: for<'a> From<&'a K>,
+{
+    if known.is_none_or(|known| known.uid() != content.uid()) {
+        return Ok(Action::await_change());
+    }
+    let record = match record_on(shared, content) {
+        Ok(record) => record,
+        Err(action) => return Ok(action),
+    };
+    match decide(view, record.as_ref(), class, shared).await? {
+        Next::Wait(action) => Ok(action),
+        Next::Do(decision) => apply::content(shared, content, record, *decision).await,
+    }
+}
+
 enum Next {
     /// Nothing can be decided yet.
     Wait(Action),
@@ -174,7 +175,6 @@ fn config_of(content: &ContentView<'_>, record: Option<&Record>) -> Option<Confi
     there.or_else(|| record?.config.parse().ok())
 }
 
-/// The ConfigMap in force.
 fn config(
     shared: &Shared,
     reference: Option<ConfigRef>,

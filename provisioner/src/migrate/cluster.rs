@@ -23,16 +23,11 @@ const RECORD: &str = "ConfigMap";
 /// Why a volume's move does not go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveError {
-    /// A call to the API.
     #[error(transparent)]
     Call(#[from] CallError),
     /// A record that can't be used.
     #[error("ConfigMap {name} has no usable record: delete it if no move needs it")]
-    Record {
-        name: String,
-        /// What is wrong.
-        source: MoveRecordError,
-    },
+    Record { name: String, source: MoveRecordError },
     #[error("timed out waiting for {what}: check that kube-controller-manager runs, then run this again")]
     Late { what: &'static str },
 }
@@ -41,7 +36,6 @@ pub(crate) enum MoveError {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MoveTarget {
     pub(crate) claim: ClaimKey,
-    /// Name of the PersistentVolume.
     pub(crate) volume: String,
 }
 
@@ -73,7 +67,6 @@ impl MoveCluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Every PersistentVolume.
     pub(crate) async fn all_volumes(&self) -> Result<Vec<PersistentVolume>, CallError> {
         let all = self.volumes().list(&ListParams::default()).await;
         Ok(all

@@ -118,7 +118,6 @@ pub(crate) enum Moved {
     Held(BTreeSet<String>, Duration),
 }
 
-/// Does one step of a volume's move.
 pub(crate) async fn step(
     cluster: &MoveCluster,
     target: &MoveTarget,

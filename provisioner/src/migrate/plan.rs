@@ -19,7 +19,6 @@ use crate::operation::record::is_busy;
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) record: Option<MoveRecord>,
-    /// The PersistentVolume of the name.
     pub(crate) volume: Option<PersistentVolume>,
     /// The claim, if it is the one that the volume is for.
     pub(crate) claim: Option<PersistentVolumeClaim>,
@@ -29,7 +28,6 @@ pub(crate) struct Seen {
     pub(crate) secret: SecretSeen,
 }
 
-/// What is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Goal {
     /// Where volumes are to go; `None` takes moves back that have begun.
@@ -45,17 +43,14 @@ pub(crate) enum Standing {
     There,
     /// No move of it has begun, and none is to.
     Idle,
-    /// It stays, for this reason.
     Stays(Unmovable),
     Waits(String),
     /// Neither volume nor record is there any more.
     Gone,
 }
 
-/// The next step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum MoveStep {
-    /// None.
     Rest(Standing),
     /// Write the move's record, or write it again.
     Note(Box<MoveRecord>),
@@ -69,7 +64,6 @@ pub(crate) enum MoveStep {
     Make(Box<PersistentVolume>),
     /// Let the claim go. That makes Kubernetes look at it, too.
     Release,
-    /// Forget the move, which is over.
     Forget,
     /// Look again in a moment, for this.
     Await(&'static str),
@@ -77,7 +71,6 @@ pub(crate) enum MoveStep {
     AwaitEnd,
 }
 
-/// What to do next.
 pub(crate) fn plan(seen: &Seen, goal: Goal) -> MoveStep {
     match (&seen.record, &seen.volume) {
         (None, None) => MoveStep::Rest(Standing::Gone),

@@ -11,7 +11,6 @@ use mooring_contract::names::labels;
 use super::source;
 use crate::config::VolumeSourceKind;
 
-/// Keys of the ConfigMap.
 mod keys {
     pub(super) const CLAIM: &str = "claim";
     pub(super) const TO: &str = "to";
@@ -39,7 +38,6 @@ impl ClaimKey {
     }
 }
 
-/// Why a record can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveRecordError {
     /// A key is missing, or its value makes no sense.
@@ -49,11 +47,9 @@ pub(crate) enum MoveRecordError {
     Volume(#[from] serde_json::Error),
 }
 
-/// A move that has begun.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MoveRecord {
     pub(crate) claim: ClaimKey,
-    /// Where the volume goes.
     pub(crate) to: VolumeSourceKind,
     /// The uid of the PersistentVolume to replace.
     pub(crate) uid: String,
@@ -64,7 +60,6 @@ pub(crate) struct MoveRecord {
 }
 
 impl MoveRecord {
-    /// For a move that begins.
     pub(crate) fn new(volume: &PersistentVolume, claim: ClaimKey, to: VolumeSourceKind) -> Self {
         Self {
             claim,
@@ -80,7 +75,6 @@ impl MoveRecord {
         format!("migration-{claim_uid}")
     }
 
-    /// As a ConfigMap.
     pub(crate) fn to_config_map(&self, namespace: &str) -> ConfigMap {
         let data = [
             (keys::CLAIM, format!("{}/{}", self.claim.namespace, self.claim.name)),

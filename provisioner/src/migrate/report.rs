@@ -20,7 +20,6 @@ pub(crate) enum MoveResult {
     Stood(Standing),
     /// Its move is held up by Pods that end, and there is no PersistentVolume meanwhile.
     Held,
-    /// Something went wrong.
     Failed(String),
 }
 
@@ -120,7 +119,6 @@ impl MoveReport {
             .map(|(target, _)| target)
     }
 
-    /// Tells the sums.
     pub(super) fn end(&self) {
         let words = [
             "moved",

@@ -52,9 +52,7 @@ pub(super) async fn is_ready(cluster: &MoveCluster, to: Option<VolumeSourceKind>
     }
 }
 
-/// What is meant.
 pub(super) struct Selected {
-    /// The volumes.
     pub(super) targets: BTreeSet<MoveTarget>,
     /// Records that can't be read.
     pub(super) bad: Vec<MoveError>,

@@ -44,9 +44,7 @@ pub(crate) fn of(volume: &PersistentVolume) -> Option<VolumeSourceKind> {
 /// What is known of the Secret that a volume's mount needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SecretSeen {
-    /// It needs none.
     Unneeded,
-    /// It needs one that is not there.
     Missing(String),
     There {
         /// `namespace/name`.

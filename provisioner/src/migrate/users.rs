@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::Pod;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: String,
-    /// The Pod's uid.
     pub(crate) uid: String,
     /// It is being deleted, and has at most this long to end.
     pub(crate) ending: Option<Duration>,

@@ -49,7 +49,6 @@ pub fn secret_of(volume: &PersistentVolume) -> Option<(String, String)> {
     (secret.name.as_deref() == Some(&wanted)).then(|| (secret.namespace.clone().unwrap_or_default(), wanted))
 }
 
-/// The node that has the volume.
 pub fn attached_to(volume: &PersistentVolume) -> Option<AttachedTo> {
     let text = volume.metadata.annotations.as_ref()?.get(annotations::ATTACHED_TO)?;
     serde_json::from_str(text).ok()
@@ -466,7 +465,6 @@ fn held_by(node: &str, other: &str) -> Note {
     waiting(Operation::Attach, text)
 }
 
-/// Ends a run.
 fn stop(run: &Run, limits: &Limits) -> VolumeDecision {
     match run.leaving_since() {
         Some(_) => Decision::wait(limits.overdue),

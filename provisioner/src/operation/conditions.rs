@@ -14,7 +14,6 @@ fn conditions(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &Persistent
     status.into_iter().flat_map(|status| status.conditions.iter().flatten())
 }
 
-/// Whether a condition is true.
 pub(super) fn is_true(claim: &PersistentVolumeClaim, kind: &str) -> bool {
     conditions(claim).any(|one| one.type_ == kind && one.status == "True")
 }

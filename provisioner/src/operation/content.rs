@@ -19,9 +19,7 @@ const SNAPSHOT: &str = "VolumeSnapshot";
 /// The data source of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// Nothing.
     Empty,
-    /// The volume of this claim.
     Claim(SourceRef<'a>),
     Snapshot(SourceRef<'a>),
     /// Something that a populator makes the volume from, so nobody else must (KEP-1495).
@@ -63,7 +61,6 @@ pub enum Permission {
 }
 
 impl<'a> Content<'a> {
-    /// Reads it from a claim.
     pub fn of(claim: &'a PersistentVolumeClaim) -> Self {
         let Some(spec) = &claim.spec else { return Self::Empty };
         let by_ref = spec.data_source_ref.as_ref().map(|source| {
@@ -109,7 +106,6 @@ impl<'a> Content<'a> {
     }
 }
 
-/// The operation that makes a claim's volume.
 pub fn making(claim: &PersistentVolumeClaim) -> Operation {
     match Content::of(claim) {
         Content::Claim(_) => Operation::Clone,

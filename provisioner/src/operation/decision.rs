@@ -34,7 +34,6 @@ pub enum Decision<Own> {
     Start(Box<Start>),
     /// The run is there but has not started: it may still lack its properties.
     Supply {
-        /// What it is to run.
         start: Box<Start>,
         /// When to come back.
         after: Option<Duration>,
@@ -53,17 +52,16 @@ pub enum Decision<Own> {
     Own(Own),
 }
 
-/// What to do about a claim.
 pub type ClaimDecision = Decision<ForClaim>;
 
-/// What to do about a PV.
 pub type VolumeDecision = Decision<ForVolume>;
 
 /// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
 pub type SnapshotDecision = Decision<Settled>;
 
 /// What to do about the run of what has no record: the discovery that a ConfigMap promises, or a run that has neither
-/// claim nor PV. Such a run is its own record.
+/// claim nor PV. Such a run is its own record. Its first four steps are those of [`Decision`], whose others can't come
+/// here.
 #[derive(Debug, Clone)]
 pub enum RunDecision {
     /// Nothing, until something changes.
@@ -79,7 +77,6 @@ pub enum RunDecision {
     Start(Box<Start>),
     /// The run is there but has not started: it may still lack its properties.
     Supply {
-        /// What it is to run.
         start: Box<Start>,
         /// When to come back.
         after: Option<Duration>,
@@ -110,9 +107,7 @@ pub enum ForClaim {
 pub enum ForVolume {
     /// Its volume is gone, or is not Mooring's to delete: release it.
     LetGo(Box<LetGo>),
-    /// Its volume is attached to a node.
     Attached(Box<Attached>),
-    /// Its volume is detached.
     Detached(Box<Detached>),
 }
 
@@ -251,7 +246,6 @@ fn supplied(
 pub struct Start {
     /// Which run; the record's operation may be another one, which it is a part of.
     pub run: RunId,
-    /// What to run.
     pub request: Request,
     /// The ConfigMap that it uses.
     pub config: Arc<ProvisionerConfig>,
@@ -268,7 +262,6 @@ pub struct Start {
     pub state: String,
 }
 
-/// An attempt that failed.
 #[derive(Debug, Clone)]
 pub struct Failed {
     /// The record to write.
@@ -287,7 +280,6 @@ pub struct Failed {
 pub struct Accept {
     /// The operation that made it.
     pub operation: Operation,
-    /// `metadata.name` of the PV.
     pub pv_name: String,
     /// The change of the PV, if any.
     pub volume_patch: Option<Value>,
@@ -349,7 +341,6 @@ pub struct Altered {
     /// A run, with its place (`namespace/name`), that must not exist any more: `apply` looks for it in the API, not in
     /// the cache, and removes it first.
     pub without: Option<(String, RunId)>,
-    /// `metadata.name` of the PV.
     pub pv_name: String,
     /// The change of the PV, if any.
     pub volume_patch: Option<Value>,
@@ -404,7 +395,6 @@ pub struct LetGo {
     pub took: Option<Duration>,
 }
 
-/// A volume that was attached.
 #[derive(Debug, Clone)]
 pub struct Attached {
     pub to: AttachedTo,
@@ -413,16 +403,13 @@ pub struct Attached {
     /// The runs to remove.
     pub runs: Vec<RunRef>,
     pub say: Note,
-    /// How long it took.
     pub took: Duration,
 }
 
-/// A volume that was detached.
 #[derive(Debug, Clone)]
 pub struct Detached {
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    /// How long it took.
     pub took: Duration,
 }
 

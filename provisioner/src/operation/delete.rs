@@ -27,7 +27,6 @@ use crate::volume::persistent_volume::{self, is_ours};
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
-/// What to do about a PV.
 pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision {
     if !is_ours(seen.volume) {
         return Decision::Rest;
@@ -192,7 +191,6 @@ pub(super) struct Deletion<'a> {
     pub(super) config: &'a Arc<ProvisionerConfig>,
     /// The record, if it is one of a deletion already.
     pub(super) record: Option<&'a Record>,
-    /// The run, if it is there.
     pub(super) there: Option<&'a Run>,
     pub(super) node: Option<String>,
     pub(super) state: String,

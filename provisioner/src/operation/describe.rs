@@ -24,7 +24,6 @@ pub struct Description {
     pub given: Given,
     /// What the controller makes of the image's answer that it is done.
     pub answer: Answer,
-    /// What it changes.
     pub effect: Effect,
     /// The operation that undoes it, where nobody wants what it made any more.
     pub undone_by: Option<Operation>,
@@ -75,7 +74,6 @@ pub enum Intent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubjectKind {
     Claim,
-    /// A PV.
     Volume,
     /// A `VolumeSnapshotContent`.
     Snapshot,
@@ -131,21 +129,15 @@ pub enum Answer {
 /// What an operation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// A volume is made.
     MakesVolume,
-    /// A volume is deleted.
     RemovesVolume,
-    /// A volume is larger.
     ExpandsVolume,
-    /// A volume has other attributes.
     ModifiesVolume,
     /// A snapshot, a backup or a group of snapshots is made.
     TakesSnapshot,
     /// A snapshot, a backup or a group of snapshots is deleted.
     RemovesSnapshot,
-    /// A volume is attached to a node.
     AttachesVolume,
-    /// A volume is detached from its node.
     DetachesVolume,
     /// No volume and no snapshot is made, deleted or changed.
     KeepsAll,
@@ -188,7 +180,6 @@ pub enum BackupAccess {
     ReadOnly,
 }
 
-/// How Events name an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct EventText {
     /// An Event's `action`.
@@ -509,12 +500,10 @@ const DETACH: Description = Description {
     },
 };
 
-/// An Event's `action`.
 pub(crate) fn action(operation: Operation) -> &'static str {
     describe(operation).events.action
 }
 
-/// Says what an operation waits for.
 pub(crate) fn waiting(operation: Operation, text: impl Into<String>) -> Note {
     Note::warning(reasons::WAITING, action(operation), text)
 }

@@ -32,20 +32,18 @@ use crate::time::{elapsed, later};
 /// A run that failed is repeated after this part of the interval.
 const RETRY_PART: u32 = 10;
 
-/// But not sooner than this.
+/// Shortest wait after a failed discovery, however short the ConfigMap's period is.
 const RETRY_LEAST: Duration = Duration::from_secs(10);
 
 /// Part of a wait that is left to chance, so that ConfigMaps that were read together are not asked together for good.
 const JITTER_PERCENT: u32 = 20;
 
-/// What is known of a ConfigMap and its discovery.
 pub struct ObservedDiscovery<'a> {
     /// The ConfigMap in force.
     pub config: &'a Arc<ProvisionerConfig>,
     pub run: Option<&'a Run>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
-    /// Limits of waiting.
     pub limits: &'a Limits,
 }
 

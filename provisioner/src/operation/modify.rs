@@ -38,7 +38,6 @@ use crate::run::outcome::Finish;
 use crate::time::elapsed;
 use crate::volume::persistent_volume;
 
-/// What a claim asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked<'a> {
     /// Nothing else than it has.

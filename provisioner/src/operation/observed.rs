@@ -24,7 +24,6 @@ use crate::volume::topology::Node;
 /// What a request is made of, beside what the volume is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// The class, if it is there.
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force.
     pub config: &'a ProvisionerConfig,
@@ -43,7 +42,6 @@ pub struct ObservedClaim<'a> {
     pub unserved_since: Timestamp,
     /// The run that makes its volume: of operation [`Self::making`].
     pub provision_run: Option<&'a Run>,
-    /// The run of its deletion.
     pub delete_run: Option<&'a Run>,
     /// The run of its volume's expansion.
     pub expand_run: Option<&'a Run>,
@@ -61,13 +59,11 @@ pub struct ObservedClaim<'a> {
     pub by_host: &'a dyn Fn(&str) -> Option<Node>,
     /// The `VolumeAttributesClass` of this name.
     pub attributes: &'a dyn Fn(&str) -> Option<Arc<VolumeAttributesClass>>,
-    /// Its source.
     pub source: &'a ObservedSource,
     /// What is being made of its volume: a claim's copy or a snapshot. Known of one that is to change.
     pub copied_by: Option<&'a str>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
-    /// Limits of waiting.
     pub limits: &'a Limits,
 }
 
@@ -88,7 +84,6 @@ impl ObservedClaim<'_> {
         content::making(self.claim)
     }
 
-    /// Which run an operation on its volume is.
     pub(crate) fn run(&self, operation: Operation) -> RunId {
         RunId::new(operation, self.uid())
     }
@@ -115,18 +110,13 @@ impl ObservedClaim<'_> {
 
 /// What is known of a PV and all that belongs to it.
 pub struct ObservedVolume<'a> {
-    /// The PV.
     pub volume: &'a PersistentVolume,
     pub record: Option<&'a Record>,
-    /// Its class, if it is still there.
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// The run of its deletion.
     pub delete_run: Option<&'a Run>,
-    /// The run of its expansion.
     pub expand_run: Option<&'a Run>,
-    /// The run of its modification.
     pub modify_run: Option<&'a Run>,
     /// The claim that it is for is still there.
     pub claimed: bool,
@@ -138,7 +128,6 @@ pub struct ObservedVolume<'a> {
     pub away_since: Option<Timestamp>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
-    /// Limits of waiting.
     pub limits: &'a Limits,
 }
 
@@ -155,11 +144,8 @@ pub struct ObservedTarget {
 pub struct ObservedSnapshot<'a> {
     pub content: &'a ContentView<'a>,
     pub record: Option<&'a Record>,
-    /// What it stands for.
     pub form: Form,
-    /// Its class, if it is there.
     pub class: Option<&'a VolumeSnapshotClass>,
-    /// Its source.
     pub targets: &'a [ObservedTarget],
     /// For a snapshot of a group, the group's content.
     pub group: Option<&'a VolumeGroupSnapshotContent>,
@@ -167,7 +153,6 @@ pub struct ObservedSnapshot<'a> {
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
     /// The run that takes it.
     pub snapshot_run: Option<&'a Run>,
-    /// The run of its deletion.
     pub delete_run: Option<&'a Run>,
     /// The claim whose volume is being made of it, `namespace/name`.
     pub restored_by: Option<&'a str>,
@@ -177,17 +162,14 @@ pub struct ObservedSnapshot<'a> {
     pub away_since: Option<Timestamp>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
-    /// Limits of waiting.
     pub limits: &'a Limits,
 }
 
 impl ObservedSnapshot<'_> {
-    /// The content's uid.
     pub(crate) fn uid(&self) -> &str {
         self.content.uid()
     }
 
-    /// Which run an operation on it is.
     pub(crate) fn run(&self, operation: Operation) -> RunId {
         RunId::new(operation, self.uid())
     }

@@ -19,7 +19,6 @@ use crate::time::whole_seconds;
 #[serde(rename_all = "kebab-case")]
 #[allow(clippy::struct_excessive_bools)] // each is one fact that has to outlive the controller
 pub struct Record {
-    /// What is being done.
     pub operation: Operation,
     /// Number of the attempt that runs or comes next, from 1.
     pub attempt: u32,
@@ -152,7 +151,6 @@ impl Record {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// The annotation's value.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }

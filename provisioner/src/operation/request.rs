@@ -144,7 +144,6 @@ pub fn unremembered(operation: Operation, around: Surroundings<'_>) -> Request {
     }
 }
 
-/// The request with another size.
 pub fn of_size(request: Request, size: u64) -> Request {
     Request {
         size,

@@ -111,7 +111,6 @@ pub enum SourceError {
     /// Something is being done to it.
     #[error("source claim {0:?} has an operation in progress (see its Events): Mooring waits for its end")]
     Busy(String),
-    /// The node that its volume is on is not there.
     #[error("the volume to copy is on node {0}, which is not in the cluster: Mooring waits for the node")]
     NodeGone(String),
     #[error("source claim {0:?} is being deleted: delete this claim, and create it again from another")]
@@ -133,7 +132,6 @@ pub enum SourceError {
          class of the same ConfigMap"
     )]
     OtherConfig {
-        /// The PV.
         volume: String,
         /// The ConfigMap that made it.
         made_by: String,
@@ -144,7 +142,6 @@ pub enum SourceError {
     NoSize(String),
     #[error("the claim asks for {asked} bytes, but source claim {claim:?} has {size}: ask for at least as much")]
     Smaller {
-        /// The claim to copy.
         claim: String,
         /// Bytes asked for.
         asked: u64,
@@ -153,11 +150,7 @@ pub enum SourceError {
     },
     /// It is used in another way.
     #[error("claim {claim:?}, which is to be copied, has volumeMode {mode}: ask for the same")]
-    Mode {
-        /// The claim to copy.
-        claim: String,
-        mode: String,
-    },
+    Mode { claim: String, mode: String },
 }
 
 impl SourceError {
@@ -198,7 +191,6 @@ pub struct Found {
     /// For the image.
     pub source: Source,
     pub node: Option<Node>,
-    /// The snapshot, for the image.
     pub snapshot: Option<Snapshot>,
     /// What the record calls it: the PV's name, or the snapshot's handle.
     pub name: String,

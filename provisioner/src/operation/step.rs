@@ -20,11 +20,11 @@ pub(crate) enum Step<'a> {
     None,
     /// The run is one of an earlier attempt, and has to go first.
     Leftover(&'a Run),
-    /// It is being removed.
     Leaving(Option<Note>),
-    /// It has not started.
-    Waiting { after: Duration, say: Option<Note> },
-    /// It runs.
+    Waiting {
+        after: Duration,
+        say: Option<Note>,
+    },
     Running(Duration),
     /// It ended, or took too long and has to be ended.
     Ended(Finish),

@@ -62,7 +62,6 @@ pub(crate) fn code(error: &kube::Error) -> u16 {
     }
 }
 
-/// Whether there is no such object.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     code(error) == 404
 }

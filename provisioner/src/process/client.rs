@@ -22,19 +22,16 @@ const SILENCE: Duration = Duration::from_secs(330);
 
 const _: () = assert!(SILENCE.as_secs() > 295);
 
-/// Why the API client can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("failed to read kubeconfig {path:?}: check --kubeconfig")]
     Kubeconfig {
         path: String,
-        /// What is wrong with it.
         source: kube::config::KubeconfigError,
     },
     /// Neither a kubeconfig nor a Pod's service account.
     #[error("failed to find a cluster: run in a Pod with a service account, or set --kubeconfig or KUBECONFIG")]
     NoCluster(#[source] Box<kube::config::InferConfigError>),
-    /// No client can be built from these settings.
     #[error("failed to make a client of the Kubernetes API")]
     Build(#[source] kube::Error),
 }

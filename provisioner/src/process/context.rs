@@ -19,9 +19,7 @@ pub struct Context {
     pub configs: ConfigStore,
     /// What the images of the ConfigMaps have discovered.
     pub discoveries: Discoveries,
-    /// Where Events go.
     pub events: Recorder,
-    /// The metrics of the process.
     pub metrics: Metrics,
     /// What the command line says.
     pub settings: Settings,

@@ -52,7 +52,6 @@ impl Timing {
     }
 }
 
-/// What to do about the Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// There is none: make it.
@@ -92,25 +91,17 @@ fn step(lease: Option<&Lease>, me: &str, seen: Option<&Seen>, now: Instant, timi
     }
 }
 
-/// What an attempt failed at.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
     /// The API server refused the call, or did not answer.
     #[error("failed to {verb} lease {name:?}")]
     Api {
-        /// What was attempted.
         verb: &'static str,
-        /// The Lease.
         name: String,
-        /// What the client library said.
         source: kube::Error,
     },
     #[error("no answer about lease {name:?} within {} ms", limit.as_millis())]
-    Slow {
-        /// The Lease.
-        name: String,
-        limit: Duration,
-    },
+    Slow { name: String, limit: Duration },
 }
 
 /// One replica's part in the election.

@@ -20,7 +20,7 @@ use crate::process::metrics::Metrics;
 mod note;
 pub mod series;
 
-pub use mooring_contract::names::reasons;
+pub use mooring_program::reasons;
 pub use note::{EventType, Note};
 use series::{EventWrite, Ledger};
 

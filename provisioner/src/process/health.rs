@@ -17,7 +17,6 @@ use tracing::{info, warn};
 use crate::config::store::ConfigStore;
 use crate::process::metrics::Metrics;
 
-/// The address of the port is not available.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to listen on {address}: set another --listen")]
 pub struct ListenError {
@@ -61,7 +60,6 @@ impl Health {
         }
     }
 
-    /// Says what the replica is doing now.
     pub fn set(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.metrics.set_leader(phase == Phase::Leading);

@@ -14,12 +14,10 @@ use prometheus_client::registry::Registry;
 
 pub mod api;
 
-/// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationResult {
     /// The image did it.
     Done,
-    /// It will be tried again.
     Retry,
     /// It will not be tried again before something changes.
     GivenUp,
@@ -35,10 +33,8 @@ impl OperationResult {
     }
 }
 
-/// The state of a provisioner ConfigMap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConfigState {
-    /// This version is in force.
     InForce,
     /// An earlier version is in force; the current one has errors.
     LastGood,
@@ -47,7 +43,6 @@ pub enum ConfigState {
 }
 
 impl ConfigState {
-    /// Every state.
     pub const ALL: [Self; 3] = [Self::InForce, Self::LastGood, Self::Refused];
 
     fn as_str(self) -> &'static str {
@@ -102,7 +97,6 @@ pub struct Metrics {
     discovered_capacity: Gauge,
     events_dropped: Counter,
     leader: Gauge,
-    /// Requests to the API server.
     pub api: api::ApiMetrics,
 }
 
@@ -263,7 +257,6 @@ impl Metrics {
         self.events_dropped.inc();
     }
 
-    /// Says whether this replica leads.
     pub fn set_leader(&self, leads: bool) {
         self.leader.set(i64::from(leads));
     }

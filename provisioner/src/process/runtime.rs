@@ -8,7 +8,7 @@ use std::time::Duration;
 use mooring_contract::CONTRACT_VERSION;
 use mooring_program::error::chain;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -20,15 +20,13 @@ use crate::process::args::RunArgs;
 use crate::process::client::{self, ClientError};
 use crate::process::context::{Context, Settings};
 use crate::process::election::{Election, Timing};
-use crate::process::events::Recorder;
+use crate::process::events::{Recorder, Writer};
 use crate::process::health::{self, Health, ListenError, Phase};
 use crate::process::held;
 use crate::process::metrics::Metrics;
 
-/// Why the controller ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// The API client can't be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The address of the probes is not available.
@@ -97,7 +95,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
     let namespaces: Vec<_> = trust.namespaces().map(str::to_owned).collect();
     let context = Context {
-        client: client.clone(),
+        client,
         configs,
         discoveries: Discoveries::default(),
         events,
@@ -122,7 +120,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     let probes = tokio::spawn(health::serve(listener, health.clone(), end_of_probes.clone()));
 
     let in_cluster = kubeconfig.is_none();
-    if in_cluster && !held::wait(client.clone(), &namespaces, &health, &stop).await {
+    if in_cluster && !held::wait(context.client.clone(), &namespaces, &health, &stop).await {
         return Ok(());
     }
     let mut election = if leader_elect {
@@ -138,20 +136,12 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     }
     health.set(Phase::Leading);
 
-    let end_of_events = CancellationToken::new();
-    let events_written = tokio::spawn(event_writer.run(client, identity, end_of_events.clone()));
-    let working = CancellationToken::new();
-    let mut tasks = start(controllers(context, trust, &working));
-    let ended = lead(&mut tasks, &mut election, &stop).await;
+    let mut work = Work::start(controllers, context, trust, event_writer, identity);
+    let ended = work.lead(&mut election, &stop).await;
 
     health.set(Phase::Stopping);
     info!("stopping");
-    working.cancel();
-    finish(tasks, stop_timeout).await;
-    end_of_events.cancel();
-    if timeout(LAST_EVENTS, events_written).await.is_err() {
-        warn!("events were not written in time");
-    }
+    work.end(stop_timeout).await;
     if let Some(mut election) = election.filter(|_| !matches!(ended, Err(ControllerError::LeaseLost))) {
         // Only now: the next leader finds nobody at work.
         election.release().await;
@@ -162,16 +152,57 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     ended
 }
 
-/// Returns when this replica must not lead any more.
-async fn lead(
-    tasks: &mut JoinSet<&'static str>,
-    election: &mut Option<Election>,
-    stop: &CancellationToken,
-) -> Result<(), ControllerError> {
-    tokio::select! {
-        () = stop.cancelled() => Ok(()),
-        () = lost(election) => Err(ControllerError::LeaseLost),
-        Some(ended) = tasks.join_next() => Err(ControllerError::Ended(ended.unwrap_or("panicked"))),
+/// What this replica does while it leads.
+struct Work {
+    /// Each controller; its task returns its name when it ends.
+    controllers: JoinSet<&'static str>,
+    end_of_controllers: CancellationToken,
+    events_written: JoinHandle<()>,
+    end_of_events: CancellationToken,
+}
+
+impl Work {
+    fn start(make: Controllers, context: Context, trust: Trust, event_writer: Writer, identity: String) -> Self {
+        let end_of_events = CancellationToken::new();
+        let writing = event_writer.run(context.client.clone(), identity, end_of_events.clone());
+        let events_written = tokio::spawn(writing);
+        let end_of_controllers = CancellationToken::new();
+        let controllers = make(context, trust, &end_of_controllers)
+            .into_iter()
+            .map(|(name, controller)| async move {
+                controller.await;
+                name
+            })
+            .collect();
+        Self {
+            controllers,
+            end_of_controllers,
+            events_written,
+            end_of_events,
+        }
+    }
+
+    /// Returns when this replica must not lead any more.
+    async fn lead(&mut self, election: &mut Option<Election>, stop: &CancellationToken) -> Result<(), ControllerError> {
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            () = lost(election) => Err(ControllerError::LeaseLost),
+            Some(ended) = self.controllers.join_next() => Err(ControllerError::Ended(ended.unwrap_or("panicked"))),
+        }
+    }
+
+    /// Tells the controllers to end, and waits for so long; then for the Events that they have left.
+    async fn end(mut self, limit: Duration) {
+        self.end_of_controllers.cancel();
+        let all = async { while self.controllers.join_next().await.is_some() {} };
+        if timeout(limit, all).await.is_err() {
+            warn!("controllers did not end in time: the next leader finds their work in the API");
+            self.controllers.abort_all();
+        }
+        self.end_of_events.cancel();
+        if timeout(LAST_EVENTS, self.events_written).await.is_err() {
+            warn!("events were not written in time");
+        }
     }
 }
 
@@ -180,26 +211,6 @@ async fn lost(election: &mut Option<Election>) {
     match election {
         Some(election) => election.hold().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Starts each controller as a task, which returns its name when it ends.
-fn start(controllers: Vec<(&'static str, Controller)>) -> JoinSet<&'static str> {
-    controllers
-        .into_iter()
-        .map(|(name, controller)| async move {
-            controller.await;
-            name
-        })
-        .collect()
-}
-
-/// Waits for the controllers that were told to end, for so long.
-async fn finish(mut tasks: JoinSet<&'static str>, limit: Duration) {
-    let all = async { while tasks.join_next().await.is_some() {} };
-    if timeout(limit, all).await.is_err() {
-        warn!("controllers did not end in time: the next leader finds their work in the API");
-        tasks.abort_all();
     }
 }
 

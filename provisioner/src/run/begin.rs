@@ -29,7 +29,6 @@ const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
 /// What came of [`Prepared::make`].
 #[derive(Debug)]
 pub enum Made {
-    /// It was made now.
     New(Run),
     /// It existed already, for this very attempt.
     Found(Run),

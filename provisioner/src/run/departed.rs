@@ -11,7 +11,6 @@ use super::outcome::{Category, Finish, State};
 pub struct Departed {
     /// The attempt that it was made for.
     pub attempt: u32,
-    /// How it ended.
     pub end: Finish,
 }
 

@@ -5,10 +5,8 @@ use mooring_seal::SealError;
 use super::properties::PropertiesError;
 use crate::process::call::CallError;
 
-/// What was attempted on what.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A call to the API.
     #[error(transparent)]
     Call(#[from] CallError),
     /// Properties that can't be handed over.
@@ -18,7 +16,6 @@ pub enum RunError {
     NoSecret {
         /// The value of key `secret-name`.
         name: String,
-        /// The ConfigMap's namespace.
         namespace: String,
     },
     #[error("{what} {name} exists already and is not Mooring's: delete it")]

@@ -12,7 +12,6 @@ pub struct RunId {
 }
 
 impl RunId {
-    /// The run of `operation` for the claim `uid`.
     pub fn new(operation: Operation, uid: &str) -> Self {
         Self {
             operation,

@@ -49,7 +49,6 @@ impl Run {
         self.label(labels::OPERATION).and_then(|label| label.parse().ok())
     }
 
-    /// The uid of the claim that the volume is or was for.
     pub fn claim_uid(&self) -> Option<&str> {
         self.label(labels::CLAIM_UID)
     }
@@ -142,12 +141,10 @@ impl Run {
         }
     }
 
-    /// How far it is.
     pub fn state(&self) -> State {
         observe(&self.0)
     }
 
-    /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         match self.state() {
             State::Finished(_) => true,

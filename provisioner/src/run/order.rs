@@ -12,7 +12,6 @@ pub struct Order<'a> {
     pub id: &'a RunId,
     /// What the image is asked. It has no secrets, so it may stand where everybody can read it.
     pub request: &'a Request,
-    /// The ConfigMap.
     pub config: &'a ProvisionerConfig,
     /// Number of the attempt, from 1.
     pub attempt: u32,
@@ -28,7 +27,6 @@ pub struct Order<'a> {
     pub backups_read_only: bool,
 }
 
-/// The object that a run belongs to.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner<'a> {
     /// Its kind, of API version `v1`.

@@ -8,7 +8,6 @@ use mooring_program::error::chain;
 
 use self::last_words::last_words;
 
-/// How far a run is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// The image has not started.
@@ -18,9 +17,7 @@ pub enum State {
         /// Nothing can have run: no node has it yet, or its node says that the container can't start.
         never_ran: bool,
     },
-    /// The image runs.
     Running,
-    /// It has ended.
     Finished(Finish),
     /// It is being removed, and how it ended is not known.
     Leaving,

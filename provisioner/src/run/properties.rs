@@ -34,7 +34,6 @@ pub enum PropertiesError {
     TooLarge(usize),
 }
 
-/// What one run is given.
 pub struct Properties {
     values: BTreeMap<String, SecretString>,
     request: String,
@@ -89,7 +88,6 @@ impl Properties {
         self
     }
 
-    /// The names of all properties.
     pub fn names(&self) -> BTreeSet<String> {
         self.values.keys().cloned().collect()
     }

@@ -2,7 +2,6 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Why a quantity is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CapacityError {
     #[error("{0:?} is not a size: write a number with an optional suffix, such as 10Gi")]

@@ -15,13 +15,11 @@ use crate::config::ConfigRef;
 #[derive(Debug, Clone)]
 pub struct ContentView<'a> {
     pub meta: &'a ObjectMeta,
-    /// It is one of a group.
     pub is_group: bool,
     /// The user's object that it is for. The uid of a content that an administrator made is empty until they are bound.
     pub of: &'a ObjectReference,
     /// Whether what is on the storage goes with its objects.
     pub deletion_policy: DeletionPolicy,
-    /// The CSI driver.
     pub driver: &'a str,
     /// The class, with the image's parameters.
     pub class: Option<&'a str>,
@@ -185,7 +183,6 @@ impl<'a> ContentView<'a> {
         remembered.chain(named.map(|handle: Handle| handle.name)).collect()
     }
 
-    /// An annotation's value.
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
         annotation(self.meta, key)
     }

@@ -43,7 +43,7 @@ impl Version {
 /// What a namespace lets others use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReferenceGrant {
-    /// As everywhere. The namespace is the one that lets others in.
+    /// Its namespace is the one that lets others in.
     pub metadata: ObjectMeta,
     /// Who may use what.
     #[serde(default)]
@@ -53,7 +53,6 @@ pub struct ReferenceGrant {
 /// Each of `from` may use each of `to`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantSpec {
-    /// Who.
     #[serde(default)]
     pub from: Vec<GrantFrom>,
     #[serde(default)]
@@ -116,18 +115,14 @@ impl Resource for ReferenceGrant {
 pub struct Use<'a> {
     /// The claim's namespace.
     pub by: &'a str,
-    /// The object's namespace.
     pub namespace: &'a str,
     /// The object's API group; empty for that of claims.
     pub group: &'a str,
-    /// The object's kind.
     pub kind: &'a str,
-    /// The object's name.
     pub name: &'a str,
 }
 
 impl ReferenceGrant {
-    /// Whether it allows this.
     pub fn allows(&self, wanted: &Use<'_>) -> bool {
         let from = |from: &GrantFrom| from.group.is_empty() && from.kind == CLAIM && from.namespace == wanted.by;
         let to = |to: &GrantTo| {
@@ -154,17 +149,13 @@ pub struct Lacking {
     version: Version,
     /// The claim's namespace.
     pub by: String,
-    /// The object's namespace.
     pub namespace: String,
     group: String,
-    /// The object's kind.
     pub kind: String,
-    /// The object's name.
     pub name: String,
 }
 
 impl Lacking {
-    /// What is lacking for this.
     pub fn new(version: Version, wanted: &Use<'_>) -> Self {
         Self {
             version,

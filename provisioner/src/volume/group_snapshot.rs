@@ -32,7 +32,6 @@ pub struct GroupContentSpec {
     pub volume_group_snapshot_ref: ObjectReference,
     /// Whether the snapshots go with their objects.
     pub deletion_policy: DeletionPolicy,
-    /// The CSI driver.
     pub driver: String,
     /// The class, with the image's parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +44,6 @@ pub struct GroupContentSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentSource {
-    /// The handles of the source volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_handles: Vec<String>,
     /// The handles of snapshots that are there already.
@@ -58,7 +56,6 @@ pub struct GroupContentSource {
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshotHandles {
     pub volume_group_snapshot_handle: String,
-    /// Those of its snapshots.
     pub volume_snapshot_handles: Vec<String>,
 }
 

@@ -65,7 +65,6 @@ pub enum PrintedError {
 /// What an image printed: the volume's options, and the Secret that its mount needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Printed {
-    /// The volume's options.
     pub options: BTreeMap<String, String>,
     /// The Secret's name and, if it said, namespace.
     pub secret: Option<(String, Option<String>)>,
@@ -216,40 +215,9 @@ pub fn build(
     printed: Printed,
     node: Option<&Node>,
 ) -> PersistentVolume {
-    let raw = request.volume_mode == "Block";
-    let mut options = printed.options;
-    let mut unless_said = |key: &str, value: String| {
-        if !value.is_empty() {
-            options.entry(key.to_owned()).or_insert(value);
-        }
-    };
-    if source == VolumeSourceKind::FlexVolume {
-        unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
-    }
-    unless_said(keys::FS_TYPE, request.fs_type.clone());
-    unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
-    if raw {
-        // The mounter refuses them with a device. Images print the file system that they would have made.
-        options.remove(keys::FS_TYPE);
-        options.remove(keys::MOUNT_OPTIONS);
-    }
+    let options = all_options(request, config, source, printed.options);
+    let secret_ref = secret_ref(request, config, printed.secret);
     let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node);
-    let connection = || {
-        let attached = config.operations.contains(&Operation::Attach);
-        attached.then(|| {
-            (
-                attachment::secret_name(&request.pv_name),
-                Some(config.reference.namespace.clone()),
-            )
-        })
-    };
-    let secret_ref = printed
-        .secret
-        .or_else(connection)
-        .map(|(name, namespace)| SecretReference {
-            name: Some(name),
-            namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
-        });
     let (mut flex_volume, mut csi, mut mount_options, mut attributes) = (None, None, None, None);
     match source {
         VolumeSourceKind::FlexVolume => {
@@ -264,7 +232,7 @@ pub fn build(
             // Where users and other tools look for them. The kubelet takes them there by this driver alone.
             let asked = request.mount_options.clone();
             let own = options.contains_key(keys::MOUNT_OPTIONS);
-            mount_options = Some(asked).filter(|asked| !asked.is_empty() && !own && !raw);
+            mount_options = Some(asked).filter(|asked| !asked.is_empty() && !own && !is_raw(request));
             attributes = request.attributes.as_ref().map(|attributes| attributes.class.clone());
             csi = Some(CSIPersistentVolumeSource {
                 driver: CSI_DRIVER.to_owned(),
@@ -285,14 +253,7 @@ pub fn build(
         spec: Some(PersistentVolumeSpec {
             access_modes: Some(request.access_modes.clone()),
             capacity: Some([("storage".to_owned(), capacity::quantity(request.size))].into()),
-            claim_ref: Some(ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("PersistentVolumeClaim".to_owned()),
-                namespace: Some(request.pvc_namespace.clone()),
-                name: Some(request.pvc_name.clone()),
-                uid: Some(request.pvc_uid.clone()),
-                ..ObjectReference::default()
-            }),
+            claim_ref: Some(claim_ref(request)),
             flex_volume,
             csi,
             mount_options,
@@ -304,6 +265,69 @@ pub fn build(
             ..PersistentVolumeSpec::default()
         }),
         status: None,
+    }
+}
+
+fn is_raw(request: &Request) -> bool {
+    request.volume_mode == "Block"
+}
+
+/// What the image printed, and where it said nothing what class and ConfigMap say.
+fn all_options(
+    request: &Request,
+    config: &ProvisionerConfig,
+    source: VolumeSourceKind,
+    mut options: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut unless_said = |key: &str, value: String| {
+        if !value.is_empty() {
+            options.entry(key.to_owned()).or_insert(value);
+        }
+    };
+    if source == VolumeSourceKind::FlexVolume {
+        unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
+    }
+    unless_said(keys::FS_TYPE, request.fs_type.clone());
+    unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
+    if is_raw(request) {
+        // The mounter refuses them with a device. Images print the file system that they would have made.
+        options.remove(keys::FS_TYPE);
+        options.remove(keys::MOUNT_OPTIONS);
+    }
+    options
+}
+
+/// The Secret that the kubelet hands to the mounter: the image's, or that of the connection if the volume has to be
+/// attached.
+fn secret_ref(
+    request: &Request,
+    config: &ProvisionerConfig,
+    printed: Option<(String, Option<String>)>,
+) -> Option<SecretReference> {
+    let connection = || {
+        let attached = config.operations.contains(&Operation::Attach);
+        attached.then(|| {
+            (
+                attachment::secret_name(&request.pv_name),
+                Some(config.reference.namespace.clone()),
+            )
+        })
+    };
+    let (name, namespace) = printed.or_else(connection)?;
+    Some(SecretReference {
+        name: Some(name),
+        namespace: Some(namespace.unwrap_or_else(|| request.pvc_namespace.clone())),
+    })
+}
+
+fn claim_ref(request: &Request) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: Some(request.pvc_namespace.clone()),
+        name: Some(request.pvc_name.clone()),
+        uid: Some(request.pvc_uid.clone()),
+        ..ObjectReference::default()
     }
 }
 

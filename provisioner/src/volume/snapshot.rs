@@ -38,7 +38,6 @@ pub struct ContentSpec {
     pub volume_snapshot_ref: ObjectReference,
     /// Whether the snapshot goes with its objects.
     pub deletion_policy: DeletionPolicy,
-    /// The CSI driver.
     pub driver: String,
     /// The class, with the image's parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +63,6 @@ pub enum DeletionPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
-    /// The handle of the source volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
     /// The handle of a snapshot that exists already.
@@ -109,11 +107,9 @@ pub struct VolumeSnapshot {
     pub status: Option<SnapshotStatus>,
 }
 
-/// What there is of a [`VolumeSnapshot`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
-    /// Name of the [`VolumeSnapshotContent`] that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_volume_snapshot_content_name: Option<String>,
     /// Whether volumes can be made of it.
@@ -121,11 +117,9 @@ pub struct SnapshotStatus {
     pub ready_to_use: Option<bool>,
 }
 
-/// How snapshots are taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeSnapshotClass {
     pub metadata: ObjectMeta,
-    /// The CSI driver.
     pub driver: String,
     /// Whether a snapshot goes with its objects.
     #[serde(default, rename = "deletionPolicy")]
@@ -260,7 +254,6 @@ kind!(
 /// Administrators write one to name a snapshot that exists already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
-    /// What it is.
     pub form: Form,
     /// The ConfigMap that took it.
     pub config: ConfigRef,
@@ -281,7 +274,6 @@ pub struct Handle {
 pub struct HandleError(String);
 
 impl HandleError {
-    /// About this text.
     pub(crate) fn new(text: &str) -> Self {
         Self(text.to_owned())
     }

@@ -15,10 +15,8 @@ use super::snapshot::{DeletionPolicy, VolumeSnapshotClass};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::{annotation, config_of, is_own};
 
-/// What to do about one class.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SnapshotClassAction {
-    /// Make it.
     Create(Box<VolumeSnapshotClass>),
     /// Remove it: nothing needs it, or it has to be created again.
     Delete(Box<VolumeSnapshotClass>),

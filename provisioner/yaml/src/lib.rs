@@ -48,7 +48,6 @@ pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
         .collect()
 }
 
-/// Writes a value as YAML.
 pub fn to_string(value: &impl Serialize) -> Result<String, YamlError> {
     serde_yaml::to_string(value).map_err(|error| YamlError::of(&error))
 }

@@ -20,15 +20,11 @@ const AT_ONCE: usize = 16;
 /// How long after the end of a burst its remaining work counts for it: Events, and late deletions.
 const TAIL: Duration = Duration::from_secs(3);
 
-/// One phase of a burst.
 pub(super) struct Phase {
-    /// How many per second.
     pub(super) per_second: f64,
-    /// When it happened.
     pub(super) window: Window,
 }
 
-/// The outcome of one burst.
 pub(super) struct Outcome {
     pub(super) made: Phase,
     pub(super) removed: Phase,

@@ -13,7 +13,6 @@ use mooring_testbed::progress::Step;
 pub(super) const BOUND: &str = "claim created → Bound";
 pub(super) const REMOVED: &str = "claim deleted → volume gone";
 
-/// Samples of one system.
 #[derive(Default)]
 struct Samples {
     made: Vec<f64>,

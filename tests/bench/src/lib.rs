@@ -64,7 +64,6 @@ Examples:
 The cluster is brought up if none runs, and Mooring is built and installed from this tree. Everything else
 that the bench made is gone when it ends.";
 
-/// The images that are needed.
 const IMAGES: &[&str] = &["flex-provisioner", "mounter", "provisioner-local", "testbed-scripted"];
 
 /// Those for volumes of hanging servers.
@@ -142,7 +141,6 @@ struct AllArgs {
 }
 
 impl Bench {
-    /// Runs the bench.
     pub fn run(self, layout: &Layout) -> Result<()> {
         match self.part {
             Some(Part::Shim { runs }) => shim::run(runs.max(10)),

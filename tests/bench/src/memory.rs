@@ -99,7 +99,7 @@ async fn client_pods(scope: &Scope, client: &str) -> Result<Vec<Pod>> {
     Ok(pods.list(&of_client).await?.items)
 }
 
-/// Earlier use leaves memory behind.
+/// Waits until there are none: a client container keeps memory of what it did before.
 async fn no_client_pods(scope: &Scope, client: &str) -> Result<()> {
     wait_until("earlier client Pods to go", LIMIT, async || {
         Ok(client_pods(scope, client).await?.is_empty().then_some(()))

@@ -59,7 +59,6 @@ pub(super) fn enter(init: i32) -> Result<()> {
     setns(mounts, CloneFlags::CLONE_NEWNS).context("failed to enter the node's mount namespace")
 }
 
-/// A way to mount.
 struct Way {
     who: &'static str,
     shim: PathBuf,

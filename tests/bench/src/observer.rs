@@ -20,15 +20,12 @@ use mooring_testbed::progress::spoken;
 /// Something that happens to an object once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Mark {
-    /// It exists.
     Made,
     /// A Pod has its node.
     Scheduled,
     /// A Pod's containers run.
     Running,
-    /// A Pod has succeeded.
     Succeeded,
-    /// A Pod has failed.
     Failed,
     /// A claim has its volume.
     Bound,
@@ -55,7 +52,6 @@ impl Subject {
 #[derive(Default)]
 struct Seen {
     marks: HashMap<(Subject, Mark), Instant>,
-    /// The existing Pods.
     pods: HashSet<(String, String)>,
 }
 

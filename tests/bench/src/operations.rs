@@ -27,7 +27,7 @@ use super::sidecars::{ACCOUNT, PROGRAMS, Sidecars};
 use super::summary::number;
 use super::systems::{LIMIT, MOORING, System, World};
 use mooring_harness::Scope;
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, claim, until};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, until};
 use mooring_harness::snapshots::snapshot_of;
 use mooring_testbed::progress::Step;
 use mooring_testbed::target::Target;
@@ -104,32 +104,7 @@ pub(super) async fn run(target: &Target, rounds: usize) -> Result<Figures> {
 
 async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Result<Figures> {
     let step = Step::begin("set the classes up");
-    let server = scope.ssh_server(SERVER_NODE, &["data"]).await?;
-    let secret = scope.ssh_secret_for_runs(&server)?;
-    let source = format!("pv options client=sshfs source={}", server.source("data"));
-    let key = |name: &str| format!("--seal {name}=/run/mooring/properties/{name}");
-    let all = "provision, delete, expand, snapshot, delete-snapshot, restore";
-    let ours = scope
-        .provisioner()
-        .key("volume-source", "csi")
-        .key("operations", all)
-        .key("allow-volume-expansion", "true")
-        .key("restore-script", &source)
-        .on_provision(&source);
-    let attached = scope
-        .provisioner_named("-attached")
-        .key("volume-source", "csi")
-        .key("operations", "provision, delete, attach, detach")
-        .key("secret-name", &secret)
-        .key(
-            "attach-script",
-            format!("pv options {} {}", key("ssh-privatekey"), key("known_hosts")),
-        )
-        .on_provision(&source);
-    let free = scope
-        .provisioner_named("-free")
-        .key("volume-source", "csi")
-        .on_provision(&format!("{source} secret-name=ssh secret-namespace=$PVC_NAMESPACE"));
+    let [ours, attached, free] = provisioners(scope).await?;
     for provisioner in [&ours, &attached, &free] {
         provisioner.apply().await?;
     }
@@ -192,6 +167,37 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         .map(|(name, taken)| (name, mib(taken.resident)))
         .collect();
     taken.figures(&world, &sides, attach, memory)
+}
+
+/// For all operations but to attach; for volumes that have to be attached; and for the same that have not.
+async fn provisioners(scope: &Scope) -> Result<[Provisioner; 3]> {
+    let server = scope.ssh_server(SERVER_NODE, &["data"]).await?;
+    let secret = scope.ssh_secret_for_runs(&server)?;
+    let source = format!("pv options client=sshfs source={}", server.source("data"));
+    let key = |name: &str| format!("--seal {name}=/run/mooring/properties/{name}");
+    let all = "provision, delete, expand, snapshot, delete-snapshot, restore";
+    let ours = scope
+        .provisioner()
+        .key("volume-source", "csi")
+        .key("operations", all)
+        .key("allow-volume-expansion", "true")
+        .key("restore-script", &source)
+        .on_provision(&source);
+    let attached = scope
+        .provisioner_named("-attached")
+        .key("volume-source", "csi")
+        .key("operations", "provision, delete, attach, detach")
+        .key("secret-name", &secret)
+        .key(
+            "attach-script",
+            format!("pv options {} {}", key("ssh-privatekey"), key("known_hosts")),
+        )
+        .on_provision(&source);
+    let free = scope
+        .provisioner_named("-free")
+        .key("volume-source", "csi")
+        .on_provision(&format!("{source} secret-name=ssh secret-namespace=$PVC_NAMESPACE"));
+    Ok([ours, attached, free])
 }
 
 /// Samples so far.

@@ -40,7 +40,6 @@ const KNOWN: &[&str] = &[
 /// What one kind of process has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// How many there are.
     pub(super) processes: usize,
     /// Processor time of all of them and of their ended children, in milliseconds.
     pub(super) milliseconds: u64,

@@ -10,14 +10,11 @@ pub use super::summary::Summary;
 /// Increased when a field changes its meaning.
 pub const FORMAT: u32 = 1;
 
-/// Everything that was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`FORMAT`] when this was written.
     pub format: u32,
-    /// The machine that it ran on.
     pub machine: Machine,
-    /// The options of the run.
     pub options: Options,
     /// How long it took.
     pub seconds: f64,
@@ -27,9 +24,7 @@ pub struct Report {
     pub bursts: Vec<Burst>,
     /// Requests to the API server.
     pub requests: Vec<Requests>,
-    /// What the processes used.
     pub processes: Vec<ProcessUse>,
-    /// The aims and whether they were reached.
     pub aims: Vec<Aim>,
     /// Failures that did not end the run.
     pub notes: Vec<String>,
@@ -170,18 +165,15 @@ impl Requests {
     }
 }
 
-/// What one kind of process used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessUse {
-    /// The kind.
     pub process: String,
-    /// How many there are.
     pub processes: usize,
     /// Resident memory of the largest in MiB, before the first measurement.
     pub idle_mib: f64,
     /// The same while the largest burst's volumes exist.
     pub loaded_mib: f64,
-    /// The same after the last measurement.
+    /// Resident memory after the last measurement.
     pub after_mib: f64,
     /// Processor time while idle, in milliseconds per minute.
     pub idle_ms_per_minute: f64,
@@ -191,14 +183,10 @@ pub struct ProcessUse {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Aim {
-    /// What it is about.
     pub what: String,
-    /// The bound.
     pub aim: f64,
-    /// The measured value.
     pub measured: f64,
     pub unit: String,
-    /// Whether it was reached.
     pub met: bool,
 }
 

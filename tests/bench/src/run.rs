@@ -50,7 +50,6 @@ pub async fn measure(target: &Target, options: &Options) -> Result<Report> {
     report.context("nothing was measured")
 }
 
-/// Results so far.
 struct Gathered<'a> {
     cluster: &'a Cluster,
     world: &'a World,

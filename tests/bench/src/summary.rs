@@ -5,9 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The median of samples, and the range of the middle eight of ten.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many samples.
     pub count: usize,
-    /// The middle one.
     pub median: f64,
     /// A tenth is below.
     pub low: f64,

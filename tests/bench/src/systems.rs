@@ -37,7 +37,6 @@ pub(super) struct System {
     pub(super) class: Option<String>,
     /// Whether its class waits for a node, which the bench sets on each claim.
     pub(super) waits_for_node: bool,
-    /// Whether its volumes can be mounted.
     pub(super) mounts: bool,
     /// The namespace of the Pods that make its volumes.
     pods_in: String,
@@ -139,7 +138,6 @@ impl World {
         made.uid().context("a claim without a uid")
     }
 
-    /// Creates the given Pod.
     pub(super) async fn make_pod(&self, pod: Value) -> Result<()> {
         let pod: Pod = typed(pod)?;
         let made = self.scope.api().create(&PostParams::default(), &pod).await;

@@ -7,7 +7,6 @@ use super::systems::MOORING;
 /// Times below this are shown in milliseconds.
 const SHORT: f64 = 0.1;
 
-/// The whole report.
 pub(super) fn show(report: &Report) -> String {
     let machine = &report.machine;
     let mut text = format!(

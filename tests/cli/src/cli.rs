@@ -146,7 +146,6 @@ enum Conform {
     Csi(conform::CsiArgs),
 }
 
-/// Runs a command line.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let layout = Layout::from_env()?;
     match cli.command {

@@ -1,6 +1,5 @@
 //! The files of end-to-end tests.
 
-/// What a file needs besides a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// Nothing: its tests run several at once.
@@ -20,7 +19,6 @@ pub enum Needs {
 pub struct File {
     /// The test binary.
     pub group: &'static str,
-    /// The module.
     pub name: &'static str,
     pub needs: Needs,
     /// How long it took last, in seconds, beside another cluster on two processors. The longest start first.

@@ -20,7 +20,6 @@ const FOLDERS: &[&str] = &["images", "mounter", "provisioner", "tests/e2e/tests"
 
 const MARK: &str = "/// Proves:";
 
-/// A guarantee and its proofs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guarantee {
     /// Such as `P1`.
@@ -36,7 +35,6 @@ pub struct Guarantee {
 pub struct Proof {
     /// Relative to the repository.
     pub file: PathBuf,
-    /// The function's name.
     pub test: String,
 }
 

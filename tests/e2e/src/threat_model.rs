@@ -19,7 +19,6 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Names of the tests in these files.
 fn tests_in(files: &[PathBuf]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in files {

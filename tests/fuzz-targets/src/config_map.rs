@@ -132,8 +132,8 @@ fn is_handed_on_unread(config: &ProvisionerConfig, data: &BTreeMap<String, Strin
     }
 }
 
-fn makes_a_harmless_pod(config: &ProvisionerConfig) {
-    let request = Request {
+fn request_of(config: &ProvisionerConfig) -> Request {
+    Request {
         contract: 1,
         operation: Operation::Provision,
         pv_name: "pvc-u".to_owned(),
@@ -160,7 +160,11 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         snapshot: None,
         attributes: None,
         attachment: None,
-    };
+    }
+}
+
+fn makes_a_harmless_pod(config: &ProvisionerConfig) {
+    let request = request_of(config);
     // What was accepted can be passed on, except for one name that is a file of Mooring's.
     let token = config.service_token.clone();
     let Ok(properties) = Properties::new(&request, &BTreeMap::new(), token) else {
@@ -187,7 +191,21 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         backend_secret: true,
     });
     let pod = serde_json::to_value(&pod).expect("a Pod");
-    let spec = pod["spec"].as_object().expect("a spec");
+    is_of_the_known_shape(&pod["spec"], &config.image);
+    if let Some(token) = &config.service_token
+        && token.expose_secret().len() > 8
+        && !config_says(config, token.expose_secret())
+    {
+        assert!(
+            !pod.to_string().contains(&json!(token.expose_secret()).to_string()),
+            "a secret stands in the Pod"
+        );
+    }
+}
+
+/// A Pod's spec has what the skeleton gives it, and nothing that a ConfigMap could have added.
+fn is_of_the_known_shape(spec: &Value, image: &str) {
+    let spec = spec.as_object().expect("a spec");
     let shape: BTreeSet<&str> = spec.keys().map(String::as_str).collect();
     let known = [
         "activeDeadlineSeconds",
@@ -223,7 +241,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
     }
     let container = &spec["containers"][0];
     assert_eq!(spec["containers"].as_array().map(Vec::len), Some(1));
-    assert_eq!(container["image"], config.image.as_str());
+    assert_eq!(container["image"], image);
     assert_eq!(container["securityContext"]["privileged"], false);
     assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
     assert!(
@@ -238,15 +256,6 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
             .iter()
             .all(|variable| variable.get("value").is_none())
     );
-    if let Some(token) = &config.service_token
-        && token.expose_secret().len() > 8
-        && !config_says(config, token.expose_secret())
-    {
-        assert!(
-            !pod.to_string().contains(&json!(token.expose_secret()).to_string()),
-            "a secret stands in the Pod"
-        );
-    }
 }
 
 /// Whether the ConfigMap has a value outside of `service-token` as well.

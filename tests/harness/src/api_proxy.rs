@@ -52,9 +52,7 @@ struct Life {
     known: Known,
     /// The calls that concern it, in order.
     steps: Vec<Step>,
-    /// Which fault is to happen at which step.
     planned: Vec<(Step, Fault)>,
-    /// The faults that happened.
     done: Vec<(Step, Fault)>,
 }
 
@@ -228,7 +226,6 @@ impl ApiProxy {
         self.shared.lag.store(millis, Ordering::Relaxed);
     }
 
-    /// Makes the proxy refuse every Event.
     pub fn fail_events(&self, fail: bool) {
         self.shared.events_fail.store(fail, Ordering::Relaxed);
     }

@@ -82,10 +82,8 @@ pub struct Put {
     pub to: &'static str,
 }
 
-/// The result of a command in the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// Exit code.
     pub code: i32,
     /// What it printed, on standard output and standard error.
     pub output: String,

@@ -12,7 +12,6 @@ use mooring_testbed::namespaces::find_inits;
 /// Length of a uid as the API server makes them.
 const UID_LENGTH: usize = 36;
 
-/// A process of the cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
     /// Its number on this machine.

@@ -14,17 +14,14 @@ use mooring_testbed::command::output;
 use mooring_testbed::earlier::Earlier;
 use mooring_testbed::oci::{Runs, write_archive};
 
-/// The mounter's image.
 pub const MOUNTER_IMAGE: &str = "mooring.dev/mounter";
 
 /// Where the mounter is in its image, relative to the root.
 const MOUNTER_IN_IMAGE: &str = "mounter";
 const SHIM_IN_IMAGE: &str = "usr/libexec/mooring/vcs";
 
-/// The client image for ssh servers.
 pub const SSH_CLIENT_IMAGE: &str = "mooring.dev/client-sshfs";
 
-/// The client image for block devices.
 pub const BLOCK_CLIENT_IMAGE: &str = "mooring.dev/client-block";
 
 /// The sshfs client image under a name that no other test uses, on all nodes.

@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use mooring_contract::names::reasons;
+use mooring_program::reasons;
 
 use super::scope::Scope;
 use super::waits::wait_until;

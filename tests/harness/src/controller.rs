@@ -79,7 +79,6 @@ impl Controller {
         self.folder.join(format!("{}.log", self.name))
     }
 
-    /// Starts it.
     pub fn start(&self) -> Result<()> {
         let path = self.log();
         let log = File::options()

@@ -13,9 +13,7 @@ use super::waiting::wait_for;
 /// What the kit said of an image.
 #[derive(Debug)]
 pub struct Judgement {
-    /// Whether everything passed.
     pub passed: bool,
-    /// What it printed.
     pub said: String,
 }
 

@@ -25,7 +25,6 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// What it has printed.
     pub fn said(&self) -> Result<String> {
         std::fs::read_to_string(self.workplace.file(OUTPUT)).context("no output of the migration")
     }

@@ -43,13 +43,11 @@ const LEFT_LIMIT: Duration = Duration::from_mins(2);
 /// What the shim printed, and how it ended.
 #[derive(Debug)]
 pub struct CallOut {
-    /// Exit code.
     pub code: i32,
     pub answer: Value,
 }
 
 impl CallOut {
-    /// The answer's status.
     pub fn status(&self) -> &str {
         self.answer["status"].as_str().unwrap_or_default()
     }

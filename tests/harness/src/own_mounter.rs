@@ -165,7 +165,6 @@ impl OwnMounter {
         Ok(())
     }
 
-    /// Whether it runs.
     pub fn runs(&mut self) -> Result<bool> {
         Ok(match &mut self.child {
             Some(child) => child.try_wait()?.is_none(),

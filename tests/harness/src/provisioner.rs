@@ -46,7 +46,6 @@ pub struct Provisioner {
 }
 
 impl Provisioner {
-    /// Sets a key.
     #[must_use]
     pub fn key(mut self, key: &str, value: impl Into<String>) -> Self {
         self.data.insert(key.to_owned(), value.into());
@@ -83,7 +82,6 @@ impl Provisioner {
             .on_provision("pv options client=sshfs source=nobody@192.0.2.1:/x")
     }
 
-    /// Writes the ConfigMap.
     pub fn write(&self) -> Result<()> {
         let manifest = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
@@ -159,7 +157,6 @@ impl Provisioner {
         Ok(found.as_ref().map(said).unwrap_or_default().to_owned())
     }
 
-    /// Deletes the ConfigMap.
     pub fn delete(&self) -> Result<()> {
         let object = format!("configmap/{}", self.name);
         self.scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", &object])?;
@@ -307,7 +304,6 @@ impl Scope {
         }
     }
 
-    /// The claim's volume, if there is one.
     pub async fn provisioned(&self, uid: &str) -> Result<Option<PersistentVolume>> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         let name = format!("pvc-{uid}");

@@ -3,7 +3,6 @@
 /// Environment variable: the seed of tests that draw random numbers.
 pub const SEED_VARIABLE: &str = "MOORING_TESTBED_SEED";
 
-/// The seed if none is given.
 const USUAL_SEED: u64 = 20_261_121;
 
 /// A source of random numbers. `SplitMix64`: small, and good enough for such choices.
@@ -17,7 +16,6 @@ impl Random {
         given.and_then(|seed| seed.parse().ok()).unwrap_or(USUAL_SEED)
     }
 
-    /// The source for a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -58,7 +58,6 @@ impl Failed {
         }
     }
 
-    /// The test's name.
     pub(super) fn test(&self) -> &str {
         &self.test
     }

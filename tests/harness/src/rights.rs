@@ -11,7 +11,6 @@ pub struct Right {
     pub role: &'static str,
     /// Which of its rules, from 0.
     pub rule: usize,
-    /// The API group.
     pub group: String,
     pub resource: String,
     /// The only object that it applies to.

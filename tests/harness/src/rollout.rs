@@ -36,7 +36,6 @@ impl<'a> Installed<'a> {
         Ok(Self { scope, container })
     }
 
-    /// Their image.
     pub fn image(&self) -> &str {
         self.container.image.as_deref().unwrap_or_default()
     }

@@ -20,11 +20,9 @@ use mooring_testbed::target::Target;
 /// A test's namespace, and the cluster that it is on.
 #[derive(Clone)]
 pub struct Scope {
-    /// The cluster.
     pub target: Target,
     /// A client with all rights.
     pub client: Client,
-    /// The namespace's name.
     pub namespace: String,
     /// By what factor a wait may be longer here than on the testbed's usual nodes.
     patience: u32,

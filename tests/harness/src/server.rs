@@ -7,7 +7,6 @@ use super::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
 use super::scope::Scope;
 use mooring_testbed::keys;
 
-/// A running server.
 #[derive(Debug)]
 pub struct Server {
     /// Its address, the same for Pods and nodes.

@@ -124,7 +124,6 @@ pub fn group_snapshot_of(key: &str, value: &str, name: &str, class: &str) -> Val
     })
 }
 
-/// A snapshot of a claim.
 pub fn snapshot_of(claim: &str, name: &str, class: &str) -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",

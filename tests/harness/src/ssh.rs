@@ -10,7 +10,6 @@ use super::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
 use super::scope::Scope;
 use mooring_testbed::keys::{self, Keys};
 
-/// A running ssh server.
 #[derive(Debug)]
 pub struct SshServer {
     /// Its address, the same for Pods and nodes.
@@ -109,7 +108,6 @@ impl Scope {
 }
 
 impl SshServer {
-    /// The Secret's content.
     pub fn secret(&self) -> Value {
         json!({
             "ssh-privatekey": self.keys.user_private,

@@ -16,14 +16,12 @@ pub const WAITS_VARIABLE: &str = "MOORING_TESTBED_WAITS";
 /// The shortest wait that is worth a line.
 const NOTED: Duration = Duration::from_secs(1);
 
-/// A running test.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
     /// What it does now: the test itself, or the cleanup after it.
     pub(super) doing: String,
     /// When that began.
     pub(super) since: Instant,
-    /// How long that may take.
     pub(super) limit: Duration,
     waits: Vec<Wait>,
     /// What it waited for before, in case it waits for something without a description.

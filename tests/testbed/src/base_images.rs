@@ -17,9 +17,7 @@ use crate::oci::{Runs, write_archive};
 use crate::progress::Step;
 use crate::seclusion::{contained, secluded};
 
-/// `busybox:1` by its full name.
 pub const BUSYBOX: &str = "docker.io/library/busybox:1";
-/// `debian:trixie-slim` by its full name.
 pub const DEBIAN: &str = "docker.io/library/debian:trixie-slim";
 
 /// The base images that a Containerfile may name besides `scratch` and the repository's own images, by their names

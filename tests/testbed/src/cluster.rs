@@ -33,9 +33,7 @@ use crate::{cgroup, control_plane, dns, namespaces, node};
 pub struct Description {
     /// Its addresses.
     pub block: Block,
-    /// Number of nodes.
     pub nodes: u8,
-    /// The kind of its hosts.
     #[serde(default)]
     pub flavour: Flavour,
 }
@@ -48,14 +46,10 @@ const API_LIMIT: Duration = Duration::from_mins(2);
 /// Longest wait for a node to be ready.
 const NODE_LIMIT: Duration = Duration::from_mins(2);
 
-/// A running cluster.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// Its folders.
     pub layout: Layout,
-    /// Its programs.
     pub binaries: Binaries,
-    /// What is known of it.
     pub description: Description,
 }
 

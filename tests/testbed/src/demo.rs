@@ -21,7 +21,6 @@ pub const DEMO_NAMESPACE: &str = "mooring-demo";
 /// Longest wait for any single step of the demo.
 const LIMIT: &str = "--timeout=120s";
 
-/// The images of the demo's Pods.
 const IMAGES: &[&str] = &[
     "flex-provisioner",
     "mounter",

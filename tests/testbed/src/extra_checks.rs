@@ -17,7 +17,6 @@ use crate::progress::Step;
 pub struct Check {
     /// Its name in the output.
     pub name: &'static str,
-    /// Runs it to its end.
     pub run: fn() -> Result<Verdict>,
 }
 

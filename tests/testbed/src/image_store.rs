@@ -32,7 +32,6 @@ const ROOT: &str = "containerd";
 /// The folder with records of what a store or a node has: a file per image, with the hash of its build.
 pub const HELD: &str = "images";
 
-/// A complete store.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     folder: PathBuf,
@@ -142,7 +141,6 @@ fn link_tree(from: &Path, to: &Path) -> Result<()> {
     std::fs::set_permissions(to, mode).with_context(what)
 }
 
-/// Copies the files of a folder into another.
 fn copy_files(from: &Path, to: &Path) -> Result<()> {
     make_folder(to)?;
     for file in paths_in(from)? {

@@ -30,7 +30,6 @@ use crate::layout::{cache, make_folder, repository};
 use crate::lock::Lock;
 use crate::progress::say;
 
-/// Which images are selected.
 #[derive(Debug, Clone, Copy)]
 pub enum Selection {
     /// All images of the repository, without those of OpenStack's services: they take minutes, and only

@@ -85,7 +85,6 @@ pub fn uninstall(target: &Target) -> Result<()> {
     })
 }
 
-/// Applies a manifest.
 pub fn apply(target: &Target, manifest: &str) -> Result<()> {
     output_with_input(&mut target.kubectl(["apply", "-f", "-"]), manifest.as_bytes())?;
     Ok(())

@@ -9,17 +9,14 @@ use crate::command::{command, output};
 /// Two key pairs.
 #[derive(Debug)]
 pub struct Keys {
-    /// Private key of the server.
     pub host_private: String,
     /// Public key of the server, one line.
     pub host_public: String,
-    /// Private key of the user.
     pub user_private: String,
     /// Public key of the user, one line.
     pub user_public: String,
 }
 
-/// Makes the keys.
 pub fn make() -> Result<Keys> {
     // Tests of one program may make keys at the same time.
     static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -25,7 +25,6 @@ const DEFAULT_NAME: &str = "mooring";
 /// The folders of one testbed cluster.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// The cluster's state folder.
     pub state: PathBuf,
     /// Prefix of the names of its bridge, links and control groups. It follows from the folder, so that no command can
     /// remove those of another cluster.
@@ -53,7 +52,6 @@ impl Layout {
         Ok(Self::of(state))
     }
 
-    /// The cluster of a state folder.
     pub fn of(state: PathBuf) -> Self {
         let name = if state == Path::new(DEFAULT_STATE) {
             DEFAULT_NAME.to_owned()
@@ -94,7 +92,6 @@ impl Layout {
         self.state.join("logs").join(role)
     }
 
-    /// A node's own folder.
     pub fn node(&self, node: &str) -> PathBuf {
         self.state.join("nodes").join(node)
     }

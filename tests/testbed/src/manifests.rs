@@ -10,7 +10,6 @@ use crate::layout::repository;
 pub struct Server {
     /// Its address, as nodes reach it.
     pub address: String,
-    /// Its keys, and those of its user.
     pub keys: Keys,
 }
 
@@ -20,7 +19,6 @@ impl std::fmt::Display for Server {
     }
 }
 
-/// The documents of a YAML text.
 pub fn documents(text: &str) -> Result<Vec<Value>> {
     mooring_yaml::documents(text).context("failed to read a manifest")
 }

@@ -114,7 +114,6 @@ pub fn any_init() -> Result<bool> {
     Ok(!all_inits()?.is_empty())
 }
 
-/// An init process.
 #[derive(Debug, PartialEq, Eq)]
 struct Init {
     state: PathBuf,

@@ -110,7 +110,6 @@ fn route_target(line: &str) -> Option<(Ipv4Addr, u8)> {
     }
 }
 
-/// Runs `ip`.
 pub fn ip(line: &str) -> Result<String> {
     Ok(output(&mut command("ip", line.split_whitespace()))?)
 }

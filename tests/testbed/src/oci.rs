@@ -13,9 +13,7 @@ use crate::hash::hex;
 /// What an image runs.
 #[derive(Debug, Default)]
 pub struct Runs<'a> {
-    /// Entry point.
     pub entrypoint: &'a [&'a str],
-    /// Command.
     pub cmd: &'a [&'a str],
 }
 

@@ -24,9 +24,7 @@ pub struct Authority {
 /// A certificate and its key, as files.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// PEM certificate.
     pub certificate: PathBuf,
-    /// PEM key.
     pub key: PathBuf,
 }
 
@@ -60,12 +58,10 @@ impl Authority {
         })
     }
 
-    /// Path of the authority's certificate.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("ca.crt")
     }
 
-    /// Path of the authority's key.
     pub fn key(&self) -> PathBuf {
         self.folder.join("ca.key")
     }
@@ -81,7 +77,6 @@ impl Authority {
         self.sign(file, params)
     }
 
-    /// A server's certificate.
     pub fn server(&self, file: &str, names: &[&str], addresses: &[Ipv4Addr]) -> Result<Identity> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).with_context(|| format!("failed to name the server {file}"))?;

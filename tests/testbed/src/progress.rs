@@ -50,7 +50,6 @@ pub fn fail(error: &anyhow::Error) {
 /// How often a step without a terminal, or a wait, says that it is still running.
 pub(crate) const PLAIN_PERIOD: Duration = Duration::from_secs(30);
 
-/// A running step.
 pub struct Step {
     title: String,
     started: Instant,
@@ -61,7 +60,6 @@ pub struct Step {
 }
 
 impl Step {
-    /// Starts a step.
     pub fn begin(title: impl Into<String>) -> Self {
         let title = title.into();
         let started = Instant::now();
@@ -91,7 +89,6 @@ impl Step {
         }
     }
 
-    /// Shows how far the step is.
     pub fn update(&mut self, message: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(message.to_owned());

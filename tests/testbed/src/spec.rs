@@ -15,13 +15,11 @@ pub struct ProcessSpec {
     /// Its name; its log is `<name>.log`.
     pub name: String,
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<String>,
     /// A socket that must exist before it starts: without the socket, it would end and be restarted a second later.
     pub needs: Option<PathBuf>,
 }
 
-/// A node's environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSpec {
     /// The cluster's addresses.
@@ -30,7 +28,6 @@ pub struct NodeSpec {
     pub index: u8,
     /// Most nodes that there may be.
     pub nodes: u8,
-    /// Host name.
     pub hostname: String,
     /// What to mount and where (folder on folder, file on file), in this order.
     pub binds: Vec<(PathBuf, PathBuf)>,
@@ -58,7 +55,6 @@ pub struct RootSpec {
 /// Everything that an init process needs to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitSpec {
-    /// Folder of logs.
     pub logs: PathBuf,
     /// The complete environment of every process.
     pub environment: BTreeMap<String, String>,
@@ -87,7 +83,6 @@ impl InitSpec {
     }
 }
 
-/// Reads a JSON file.
 pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     let text = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("failed to understand {}", path.display()))

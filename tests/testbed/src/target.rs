@@ -55,7 +55,6 @@ enum Delivery {
 /// A cluster to work on.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The kubectl to use.
     kubectl: PathBuf,
     /// Its kubeconfig; if none, kubectl's default.
     pub kubeconfig: Option<PathBuf>,
@@ -126,7 +125,6 @@ impl Target {
             .transpose()
     }
 
-    /// A kubectl command on the cluster.
     pub fn kubectl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut kubectl = command(&self.kubectl, args);
         if let Some(kubeconfig) = &self.kubeconfig {

@@ -66,7 +66,6 @@ pub fn put_before_others(process: &str) {
     }
 }
 
-/// Reads a file.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))
 }

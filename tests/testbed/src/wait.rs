@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::command::last_lines;
 
-/// A wait whose limit is over.
 #[derive(Debug, thiserror::Error)]
 #[error("waited {} for {what} in vain; last seen: {seen}{hint}", crate::progress::spoken(*limit))]
 pub struct WaitError {
-    /// What was waited for.
     pub what: String,
     pub limit: Duration,
     /// The last state.
@@ -18,9 +16,7 @@ pub struct WaitError {
     pub hint: String,
 }
 
-/// The result of one look.
 pub enum Look<T> {
-    /// It is there.
     Ready(T),
     /// Not yet, and the state so far.
     NotYet(String),

@@ -19,7 +19,6 @@ use crate::given::RunInput;
 use crate::volume::{Extra, VolumeSource, options_from_args, pairs_from_args, persistent_volume, termination_message};
 use crate::{classes, copy, lock};
 
-/// Runs the command in the arguments.
 pub fn run(args: Args) -> Result<(), Error> {
     let Args {
         run_dir,

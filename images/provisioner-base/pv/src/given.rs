@@ -14,7 +14,6 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Key of a ConfigMap with the API's certificate, for runs without a service account.
 const KUBE_CA: &str = "kube-ca";
 
-/// The run's folder.
 #[derive(Debug, Clone)]
 pub struct RunInput {
     run_dir: PathBuf,

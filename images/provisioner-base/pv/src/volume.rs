@@ -49,7 +49,6 @@ pub enum VolumeSource {
         options: BTreeMap<String, String>,
         /// The Secret for the mount.
         secret: Option<SecretName>,
-        /// Whether it is read-only.
         read_only: bool,
     },
     /// Any other source of a `PersistentVolume`, unchanged.
@@ -106,7 +105,6 @@ pub fn termination_message(mut options: BTreeMap<String, String>, secret: Option
     Ok(text)
 }
 
-/// The `PersistentVolume` of a run.
 pub fn persistent_volume(request: &Request, extra: Extra) -> Result<Value, Error> {
     let mut spec = Map::new();
     let mut put = |key: &str, value: Value| spec.insert(key.to_owned(), value);

@@ -24,8 +24,10 @@ pub(super) const NAMESPACE: &str = "keys-namespace";
 #[derive(Debug)]
 pub(super) enum Access {
     /// A Ceph client of this name, whose key goes into a Secret in that namespace.
-    Ceph { user: String, namespace: String },
-    /// These addresses.
+    Ceph {
+        user: String,
+        namespace: String,
+    },
     Addresses(Vec<String>),
 }
 

@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::given::Given;
 
-/// A protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     CephFs,

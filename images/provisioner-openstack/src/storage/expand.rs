@@ -6,7 +6,6 @@ use super::Storage;
 use crate::error::Error;
 
 impl Storage<'_> {
-    /// Enlarges the one with this id.
     pub fn expand(&self, id: &str) -> Result<String, Error> {
         let name = &self.given.request.pv_name;
         let wanted = self.given.gib();

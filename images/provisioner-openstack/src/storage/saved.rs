@@ -29,7 +29,6 @@ pub static SNAPSHOT: Way = Way {
     ties: true,
 };
 
-/// Elsewhere.
 pub static BACKUP: Way = Way {
     one: "backup",
     all: "backups",

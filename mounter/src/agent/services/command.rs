@@ -30,13 +30,10 @@ pub struct ServiceArgs {
     pub service: ServiceCall,
 }
 
-/// Why the request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The runtime could not be started.
     #[error("failed to start a runtime")]
     Runtime(#[source] io::Error),
-    /// The agent could not be reached.
     #[error("failed to reach the agent at {path}")]
     Connect {
         path: PathBuf,

@@ -24,7 +24,6 @@ const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// How long a program that has gone to the background may take to write its process id.
 const PID_FILE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The invocation of a program.
 pub(super) fn invocation(
     program: Vec<String>,
     environment: BTreeMap<String, String>,
@@ -75,7 +74,6 @@ fn read_pid(path: &Path) -> io::Result<i32> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// A daemon in the foreground.
 pub(super) struct Foreground {
     pub(super) child: Child,
     pub(super) process: Process,

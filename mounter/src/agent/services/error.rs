@@ -19,7 +19,6 @@ pub enum ServiceError {
     NotMounting(String),
     #[error("no program is named: write service daemon -- PROGRAM ARGUMENTS")]
     NoProgram,
-    /// It ended or could not be started.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// It has written no process id.
@@ -38,17 +37,11 @@ pub enum ServiceError {
     },
     /// It ended before it was ready.
     #[error("{program} ended before it was ready: {last_lines}")]
-    Ended {
-        program: String,
-        /// Its last lines.
-        last_lines: OutputLines,
-    },
+    Ended { program: String, last_lines: OutputLines },
     #[error("{program} was not ready after {limit:?}: {last_lines}")]
     NotReady {
         program: String,
-        /// Its time limit.
         limit: Duration,
-        /// Its last lines.
         last_lines: OutputLines,
     },
     #[error("{0} does not end: its data may not be on the server yet; the agent tries again")]
@@ -65,7 +58,6 @@ pub enum ServiceError {
     /// The file can't be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] SysError),
-    /// The path is not a device.
     #[error("{0} is not a block device: name one, such as the one that service loop printed")]
     NoDevice(PathBuf),
     #[error("failed to attach {0} to a loop device: it does not answer")]
@@ -73,12 +65,9 @@ pub enum ServiceError {
     /// A loop device is in use.
     #[error("{0} is still in use: the agent detaches it when its data is on the server, and tries again")]
     InUse(PathBuf),
-    /// A call on a volume's own directory failed.
     #[error("failed to {attempted} {path}")]
     Directory {
-        /// The call.
         attempted: &'static str,
-        /// The directory.
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -89,7 +78,6 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
-    /// The kind of failure.
     pub fn category(&self) -> FailureCategory {
         match self {
             Self::NotMounting(_) | Self::NoProgram | Self::NoDaemon | Self::NoDevice(_) => FailureCategory::Invalid,

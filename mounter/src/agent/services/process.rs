@@ -54,13 +54,11 @@ impl Process {
         Self::of(identity.pid).ok().filter(|found| found.identity == identity)
     }
 
-    /// Whether it runs.
     pub(super) fn is_alive(&self) -> bool {
         let mut watched = [PollFd::new(&self.handle, PollFlags::IN)];
         poll(&mut watched, Some(&Timespec::default())) == Ok(0)
     }
 
-    /// Waits for its end.
     pub(super) async fn ended(&self) -> io::Result<()> {
         // Each waiter needs a handle of its own.
         raw::watched(self.handle.try_clone()?)?.readable().await.map(drop)

@@ -17,7 +17,6 @@ use crate::volume::mount_table::DeviceNumber;
 pub struct ServiceRun {
     /// Where it mounts.
     pub directory: PathBuf,
-    /// The volume's source.
     pub source: String,
     /// Its deadline.
     pub until: Instant,
@@ -67,7 +66,6 @@ pub(super) struct KeptService {
     pub(super) live: Live,
 }
 
-/// The state of a volume.
 #[derive(Debug, Default)]
 pub(super) struct VolumeServices {
     /// Set while a program of the image mounts it.

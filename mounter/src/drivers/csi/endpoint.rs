@@ -33,19 +33,15 @@ enum EndpointError {
     Socket(#[from] SocketError),
 }
 
-/// What the endpoint is made from.
 pub(crate) struct CsiSettings {
     /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub(crate) kubelet_root: PathBuf,
-    /// This node's name.
     pub(crate) node: Option<String>,
     /// Most volumes that it may have.
     pub(crate) max_volumes: Option<NonZeroU16>,
-    /// Longest that a call may take.
     pub(crate) call_timeout: Duration,
 }
 
-/// A socket that is kept.
 struct Kept {
     path: PathBuf,
     /// Told to the one that listens, if one does.

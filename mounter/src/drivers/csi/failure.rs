@@ -11,7 +11,6 @@ use crate::drivers::event_text;
 use crate::volume::job::MountError;
 use crate::volume::target::TargetError;
 
-/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CsiError {
     /// The request makes no sense.

@@ -24,16 +24,13 @@ const FORGET: Duration = Duration::from_mins(5);
 /// Most conditions that the kubelet takes (`maxStorageHealthConditions` in `pkg/volume/csi`).
 const MOST: usize = 16;
 
-/// Its server does not answer.
 const NO_ANSWER: &str = "NoAnswer";
 
 /// It is mounted, and nothing serves it.
 const NOT_SERVED: &str = "NotServed";
 
-/// It could not be mounted.
 const NOT_MOUNTED: &str = "NotMounted";
 
-/// A mount that failed.
 #[derive(Debug)]
 struct Failed {
     volume_id: String,

@@ -10,7 +10,6 @@ use tonic::{Request, Response, Status};
 
 use crate::drivers::call_out;
 
-/// Says which driver this is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdentityService;
 

@@ -72,7 +72,6 @@ impl NodeService {
         }
     }
 
-    /// The node may have this many volumes.
     pub(super) fn with_at_most(self, max_volumes: Option<NonZeroU16>) -> Self {
         Self { max_volumes, ..self }
     }

@@ -12,22 +12,18 @@ use crate::volume::job::{Access, MountJob, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, CSI_PREFIX};
 use crate::volume::target::{Target, TargetError};
 
-/// Why a request can't be understood.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CsiRequestError {
     /// A field that every such request has.
     #[error("the request has no {0}")]
     Missing(&'static str),
-    /// An access mode that says nothing.
     #[error("the request has an access mode that CSI does not know: use one of a PersistentVolume's")]
     AccessMode,
     /// A directory for a device, or a file for a file system.
     #[error("{0:?} is not a path for a volume of this volumeMode: Mooring did nothing")]
     OtherAccess(String),
-    /// A bad directory.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// A bad option.
     #[error(transparent)]
     Volume(#[from] VolumeError),
     #[error("{0:?} is not the number of a group")]

@@ -17,14 +17,12 @@ const CSI_PLUGIN: &str = "CSIPlugin";
 /// The least version of CSI 1: the kubelet takes no version in the place of a higher one.
 const VERSION: &str = "1.0.0";
 
-/// Registers the driver whose socket this is.
 #[derive(Debug, Clone)]
 pub(super) struct Registration {
     endpoint: String,
 }
 
 impl Registration {
-    /// Of the driver with this socket.
     pub(super) fn of(socket: &Path) -> Self {
         Self {
             endpoint: socket.display().to_string(),

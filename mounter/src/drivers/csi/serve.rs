@@ -48,7 +48,6 @@ pub(super) struct CsiServices {
 }
 
 impl CsiServices {
-    /// Of these.
     pub(super) fn new(node: NodeService, registration: Registration) -> Self {
         Self {
             identity: IdentityServer::new(IdentityService).max_decoding_message_size(MAX_MESSAGE),

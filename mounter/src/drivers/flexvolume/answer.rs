@@ -7,7 +7,6 @@ use crate::drivers::event_text;
 /// What the kubelet is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlexVolumeAnswer {
-    /// The call-out did what was asked.
     Success,
     /// To `init`: what this driver can do.
     Init,
@@ -15,7 +14,6 @@ pub enum FlexVolumeAnswer {
     VolumeName(String),
     /// The kubelet does its own default instead, and never asks again for as long as it lives.
     NotSupported,
-    /// Not done, and why.
     Failure(String),
 }
 

@@ -12,7 +12,6 @@ use crate::volume::job::{Access, MountJob, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, FLEX_PREFIX};
 use crate::volume::target::{Driver, Target, TargetError};
 
-/// One call-out.
 #[derive(Debug)]
 pub enum FlexVolumeCall {
     /// What can you do?
@@ -30,14 +29,12 @@ pub enum FlexVolumeCall {
     /// Let the file system grow.
     ExpandFs {
         volume: Volume,
-        /// Where it is mounted.
         target: Target,
         /// Its new size in bytes.
         size: u64,
     },
 }
 
-/// Why a call-out can't be understood.
 #[derive(Debug, thiserror::Error)]
 pub enum CallOutError {
     /// A call-out that the kubelet is to do by its default.
@@ -47,11 +44,8 @@ pub enum CallOutError {
     Empty,
     #[error("call-out {call} has {given} arguments instead of {wanted}")]
     Count {
-        /// The call-out.
         call: &'static str,
-        /// What it has.
         given: usize,
-        /// What it should have.
         wanted: &'static str,
     },
     /// Options that are no JSON object of strings.
@@ -81,7 +75,6 @@ pub struct FlexVolumeMountCall {
 }
 
 impl FlexVolumeMountCall {
-    /// The job, to be done by `deadline`.
     pub fn into_job(self, deadline: Instant) -> MountJob {
         let Self {
             volume,

@@ -67,7 +67,6 @@ impl Socket {
     }
 }
 
-/// Whether a socket is there.
 pub fn is_there(directory: &Path) -> bool {
     directory.join(FLEX_SOCKET).exists()
 }
@@ -124,7 +123,6 @@ async fn reply(mut stream: UnixStream, answer: &FlexVolumeAnswer) {
     }
 }
 
-/// Why a request can't be read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error("the peer closed without a request")]

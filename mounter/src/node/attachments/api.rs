@@ -32,7 +32,6 @@ pub struct ClusterAttachments {
 }
 
 impl ClusterAttachments {
-    /// As the mounter of `node`.
     pub fn new(client: Client, as_node: Option<Client>, node: String) -> Self {
         Self { client, as_node, node }
     }

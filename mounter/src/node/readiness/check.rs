@@ -18,7 +18,6 @@ pub(super) const ISCSID: &str = "iscsid";
 pub struct Check {
     /// The name of what was checked, such as `fuse`.
     pub name: &'static str,
-    /// Whether it is as it should be.
     pub ok: bool,
     /// Whether no volume at all can be mounted without it.
     pub required: bool,

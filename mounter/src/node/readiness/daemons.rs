@@ -79,7 +79,6 @@ pub(super) fn nfs_locks(proc: &Path, node: Option<&PathBuf>) -> Result<String, S
     ))
 }
 
-/// Whether a process has a socket open.
 fn has_socket(process: &Path, inode: u64) -> bool {
     let name = format!("socket:[{inode}]");
     let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();

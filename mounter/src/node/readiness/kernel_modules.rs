@@ -9,17 +9,12 @@ const ASKED: [&str; 7] = ["ext4", "xfs", "nfsv4", "cifs", "ceph", "9p", "iscsi_t
 /// Lists of a kernel's modules: those to be loaded, and those built in.
 const LISTS: [&str; 2] = ["modules.dep", "modules.builtin"];
 
-/// What is known of the kernel's modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Modules {
     /// It was built without the means to load any.
     Never,
     /// These of [`ASKED`] are on the host, or built in.
-    Listed {
-        /// Where they are listed.
-        folder: PathBuf,
-        names: BTreeSet<String>,
-    },
+    Listed { folder: PathBuf, names: BTreeSet<String> },
     /// The host's list is not seen.
     Unknown,
 }

@@ -12,7 +12,6 @@ pub(super) const BOUND: Duration = Duration::from_secs(30);
 /// Whether a Pod may still use its volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It may.
     Stays,
     /// Its grace period and some time more are over.
     Over,

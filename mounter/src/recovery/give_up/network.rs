@@ -35,7 +35,6 @@ fn is_network(entry: &MountEntry) -> bool {
 #[derive(Debug)]
 struct Asked {
     fs_type: String,
-    /// When it was asked last.
     at: Instant,
     /// Whether an answer is outstanding.
     waiting: bool,
@@ -103,7 +102,6 @@ impl Network {
         }
     }
 
-    /// Whether a mount is asked from here.
     pub(super) fn has(&self, target: &Target) -> bool {
         self.asked.contains_key(target)
     }

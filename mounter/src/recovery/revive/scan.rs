@@ -7,14 +7,12 @@ use std::path::Path;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::mount_table::Table;
 
-/// A mount namespace.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     /// A process in it: the one with the lowest number, which is least likely to be confined to a part of it.
     pub pid: i32,
     /// Its own number.
     pub id: u64,
-    /// What is mounted in it.
     pub table: Table,
 }
 
@@ -40,7 +38,7 @@ pub fn namespaces(proc: &Path, devices: &[DeviceNumber]) -> io::Result<Vec<Names
     Ok(found.collect())
 }
 
-/// `mnt:[4026531841]`.
+/// The namespace's number, from a link such as `mnt:[4026531841]`.
 fn namespace_of(process: &Path) -> Option<u64> {
     let link = std::fs::read_link(process.join("ns/mnt")).ok()?;
     let id = link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?;

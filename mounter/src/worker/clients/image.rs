@@ -25,7 +25,6 @@ pub(super) enum ImageContent {
     FileSystem(FileSystem),
     /// Nothing but zeros so far.
     Zeros,
-    /// Anything else.
     Unknown,
 }
 
@@ -72,7 +71,6 @@ impl ImageContent {
         blocks.checked_mul(block).filter(|size| *size > 0)
     }
 
-    /// The file system, if it is one.
     pub(super) fn file_system(self) -> Option<FileSystem> {
         match self {
             Self::FileSystem(file_system) => Some(file_system),

@@ -28,7 +28,6 @@ const TYPES: [&str; 2] = ["nfs", "nfs4"];
 /// The number of `rpc.statd` and its version (`rpcb_prot` calls it "status"; the Open Group's XNFS, chapter 11).
 const STATD: (u32, u32) = (100_024, 1);
 
-/// What to mount, and how.
 #[derive(Debug)]
 pub(super) struct NfsPlan {
     source: RemoteSource,

@@ -39,7 +39,6 @@ pub(super) trait Remote: Sized {
     /// Reads a source; nothing if it is not one of these.
     fn read_source(text: &str) -> Option<RemoteSource>;
 
-    /// Where the volume is.
     fn source(&self) -> &RemoteSource;
 
     /// Those of a server's addresses that the options allow.

@@ -28,7 +28,6 @@ const FS_TYPE: &str = "cifs";
 /// needs a program on the node.
 const ALWAYS: [(&str, Option<&str>); 2] = [("iocharset", Some("utf8")), ("nodfs", None)];
 
-/// What to mount, and how.
 #[derive(Debug)]
 pub(super) struct SmbPlan {
     source: RemoteSource,

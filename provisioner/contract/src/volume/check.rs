@@ -21,13 +21,10 @@ pub enum CheckError {
     Unknown {
         option: String,
         client: String,
-        /// What it has.
         known: String,
     },
-    /// An option that a tenant may not set.
     #[error("option {option:?} of client {client} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
     NotATenants { option: String, client: String },
-    /// A mount option that a tenant may not set.
     #[error("mount option {0:?} can't be set in a Pod's own volume: use a PersistentVolumeClaim")]
     NotATenantsMountOption(String),
     /// The option can't have this value.
@@ -36,13 +33,11 @@ pub enum CheckError {
         option: String,
         value: String,
         client: String,
-        /// What it should be.
         wanted: String,
     },
     /// The client can't have this source.
     #[error("option source={found:?} {words}")]
     Source {
-        /// The source.
         found: String,
         /// What is wrong with it, and what to do.
         words: &'static str,
@@ -50,10 +45,8 @@ pub enum CheckError {
     /// The client does not have this file system.
     #[error("client {client} can't have fs-type={found:?}: use {wanted}, or leave it out")]
     FsType {
-        /// The file system.
         found: String,
         client: String,
-        /// What it has.
         wanted: String,
     },
 }

@@ -80,7 +80,6 @@ pub enum Service {
 }
 
 impl Service {
-    /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Daemon,
         Self::Loop,
@@ -125,7 +124,6 @@ pub struct ClientRecord {
     pub tenant_fs_types: &'static [&'static str],
     /// What the kernel calls its file systems that have a server: the mounter asks whether they answer.
     pub kernel_types: &'static [&'static str],
-    /// Its own options.
     pub options: &'static [OptionRule],
     /// What its client image needs, if that is one of Mooring's. What others need, they alone know.
     pub image_needs: Needs,
@@ -139,7 +137,6 @@ pub struct ClientRecord {
     pub gives_devices: bool,
 }
 
-/// Mount options that a tenant may have.
 pub const TENANT_MOUNT_OPTIONS: &[&str] = &[
     "ro",
     "rw",
@@ -170,7 +167,6 @@ macro_rules! server {
     };
 }
 
-/// Ceph's monitors.
 macro_rules! monitors {
     () => {
         r"[A-Za-z0-9\[][A-Za-z0-9.,:_%\[\]-]*"
@@ -210,7 +206,6 @@ const DRIVER: OptionRule = option("driver", Speaker::Tenant, r"^(kernel|fuse)$",
 const NO_SERVER: &str = "names no server: write source=server:/path, or source=[address]:/path";
 const ISCSI: &str = "names no device: write source=iscsi://server/target/lun";
 
-/// All clients that are known.
 pub const RECORDS: &[ClientRecord] = &[
     ClientRecord {
         names: &["local"],

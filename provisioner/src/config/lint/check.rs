@@ -18,7 +18,6 @@ use crate::yaml;
 pub struct Finding {
     /// Line of the file, from 1.
     pub line: usize,
-    /// Error or warning.
     pub severity: Severity,
     /// What is wrong and what to do.
     pub message: String,

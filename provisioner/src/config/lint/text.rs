@@ -3,7 +3,6 @@
 use crate::config::keys;
 use crate::config::parse::is_missing_space;
 
-/// One document of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     /// Its first line in the file, from 1.

@@ -38,7 +38,6 @@ impl<R: Runs> Kit<'_, R> {
         ]
     }
 
-    /// What a discovery lists.
     async fn discovered(&self, ask: &Ask<'_>) -> Result<Discovered, KitError> {
         listed(&self.rig.run(ask).await?)
     }

@@ -170,6 +170,57 @@ impl Fake {
         }
         finish(Outcome::Done, Category::Done, "")
     }
+
+    fn attach(&self, uid: String, node: String) -> Finish {
+        let has = self.attached.borrow().get(&uid).cloned();
+        match has {
+            Some(other) if other != node => self.failed(Outcome::Retry, "another node has it"),
+            Some(_) if self.is(Planted::AttachFailsTwice) => self.failed(Outcome::Retry, "it is attached"),
+            Some(_) | None => {
+                self.attached.borrow_mut().insert(uid, node);
+                let said = if self.is(Planted::AttachPrintsNonsense) {
+                    "target 1"
+                } else {
+                    ""
+                };
+                finish(Outcome::Done, Category::Done, said)
+            }
+        }
+    }
+
+    fn delete(&self, uid: &str) -> Finish {
+        self.made.borrow_mut().remove(uid);
+        if self.is(Planted::SnapshotGoesWithItsVolume) {
+            self.snapshots.borrow_mut().remove(&format!("snapshot-{uid}"));
+        }
+        if self.is(Planted::BackupGoesWithItsVolume) {
+            self.snapshots.borrow_mut().remove(&format!("backup-{uid}"));
+        }
+        finish(Outcome::Done, Category::Done, "")
+    }
+
+    fn modify(&self, uid: String, ask: &Ask<'_>) -> Finish {
+        let known = ask.attributes.as_ref().unwrap().parameters.contains_key("tier");
+        if !known && !self.is(Planted::ModifyTakesAll) {
+            return self.failed(Outcome::GiveUp, "no such attribute");
+        }
+        let fresh = self.modified.borrow_mut().insert(uid);
+        if !fresh && self.is(Planted::ModifyFailsTwice) {
+            self.failed(Outcome::Retry, "it has that tier")
+        } else {
+            finish(Outcome::Done, Category::Done, "")
+        }
+    }
+
+    fn discover(&self) -> Finish {
+        let pool = match self.planted {
+            Planted::DiscoverListsNonsense => return finish(Outcome::Done, Category::Done, "pools: ssd"),
+            Planted::DiscoverChanges => format!("pool-{}", self.next()),
+            _ => "ssd".to_owned(),
+        };
+        let printed = json!({"parameter": "pool", "classes": [pool]});
+        finish(Outcome::Done, Category::Done, &printed.to_string())
+    }
 }
 
 fn finish(outcome: Outcome, category: Category, message: &str) -> Finish {
@@ -247,23 +298,7 @@ impl Runs for Fake {
             Operation::Attach if !there && !self.is(Planted::AttachLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
-            Operation::Attach => {
-                let node = ask.node.clone().unwrap().name;
-                let has = self.attached.borrow().get(&uid).cloned();
-                match has {
-                    Some(other) if other != node => self.failed(Outcome::Retry, "another node has it"),
-                    Some(_) if self.is(Planted::AttachFailsTwice) => self.failed(Outcome::Retry, "it is attached"),
-                    Some(_) | None => {
-                        self.attached.borrow_mut().insert(uid, node);
-                        let said = if self.is(Planted::AttachPrintsNonsense) {
-                            "target 1"
-                        } else {
-                            ""
-                        };
-                        finish(Outcome::Done, Category::Done, said)
-                    }
-                }
-            }
+            Operation::Attach => self.attach(uid, ask.node.clone().unwrap().name),
             Operation::Detach if self.is(Planted::DetachLeavesIt) => finish(Outcome::Done, Category::Done, ""),
             Operation::Detach => match self.attached.borrow_mut().remove(&uid) {
                 None if self.is(Planted::DetachFailsOnNothing) => self.failed(Outcome::Retry, "no node has it"),
@@ -279,16 +314,7 @@ impl Runs for Fake {
             Operation::Delete if !there && self.is(Planted::DeleteFailsOnNothing) => {
                 self.failed(Outcome::Retry, "no such volume")
             }
-            Operation::Delete => {
-                self.made.borrow_mut().remove(&uid);
-                if self.is(Planted::SnapshotGoesWithItsVolume) {
-                    self.snapshots.borrow_mut().remove(&format!("snapshot-{uid}"));
-                }
-                if self.is(Planted::BackupGoesWithItsVolume) {
-                    self.snapshots.borrow_mut().remove(&format!("backup-{uid}"));
-                }
-                finish(Outcome::Done, Category::Done, "")
-            }
+            Operation::Delete => self.delete(&uid),
             Operation::Expand if !there && !self.is(Planted::ExpandLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
@@ -303,18 +329,7 @@ impl Runs for Fake {
             Operation::Modify if !there && !self.is(Planted::ModifyLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
-            Operation::Modify => {
-                let known = ask.attributes.as_ref().unwrap().parameters.contains_key("tier");
-                if !known && !self.is(Planted::ModifyTakesAll) {
-                    return Ok(self.failed(Outcome::GiveUp, "no such attribute"));
-                }
-                let fresh = self.modified.borrow_mut().insert(uid);
-                if !fresh && self.is(Planted::ModifyFailsTwice) {
-                    self.failed(Outcome::Retry, "it has that tier")
-                } else {
-                    finish(Outcome::Done, Category::Done, "")
-                }
-            }
+            Operation::Modify => self.modify(uid, ask),
             Operation::Snapshot | Operation::Backup if !there && !self.is(Planted::SnapshotLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
@@ -344,15 +359,7 @@ impl Runs for Fake {
                     self.failed(Outcome::GiveUp, "no such snapshot")
                 }
             }
-            Operation::Discover => {
-                let pool = match self.planted {
-                    Planted::DiscoverListsNonsense => return Ok(finish(Outcome::Done, Category::Done, "pools: ssd")),
-                    Planted::DiscoverChanges => format!("pool-{}", self.next()),
-                    _ => "ssd".to_owned(),
-                };
-                let printed = json!({"parameter": "pool", "classes": [pool]});
-                finish(Outcome::Done, Category::Done, &printed.to_string())
-            }
+            Operation::Discover => self.discover(),
             Operation::Clone => {
                 let source = ask.source.unwrap().claim.uid().unwrap();
                 if self.made.borrow().contains(&source) || self.is(Planted::CloneLies) {

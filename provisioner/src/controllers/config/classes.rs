@@ -6,7 +6,6 @@ use kube::{Client, ResourceExt};
 use mooring_contract::names;
 use tracing::info;
 
-/// What failed, on which class.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {verb} storage class {class:?}")]
 pub struct ClassError {

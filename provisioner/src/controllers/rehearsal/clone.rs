@@ -39,12 +39,10 @@ struct Granted {
 }
 
 impl Copying {
-    /// The source's namespace.
     fn namespace(self) -> &'static str {
         if self.elsewhere.is_some() { "prod" } else { "default" }
     }
 
-    /// The source's claim.
     fn source(self) -> String {
         format!("{}/old", self.namespace())
     }

@@ -10,7 +10,6 @@ use kube::client::Body;
 use mooring_contract::names::{PROVISIONER, annotations};
 use serde_json::{Value, json};
 
-/// How a call goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It never reached the API server.
@@ -37,11 +36,9 @@ pub(super) struct FakeState {
     objects: BTreeMap<&'static str, BTreeMap<String, Value>>,
     pub(super) version: u64,
     calls: usize,
-    /// How many of the calls were writes.
     writes: usize,
     fault: Option<(usize, Fault)>,
     pub(super) tripped: bool,
-    /// How many calls have gone wrong.
     pub(super) faults: usize,
     /// What somebody else deletes just before this call: its number, kind and key.
     pub(super) meanwhile: Option<(usize, &'static str, &'static str)>,
@@ -198,34 +195,14 @@ impl FakeState {
     }
 
     fn carry_out(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
-        let path = path.trim_start_matches("/api/v1/");
-        let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
-        let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
-        let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
-        let mut parts: Vec<&str> = path.split('/').collect();
-        let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
-        if by_status {
-            parts.pop();
-        }
-        let (namespace, kind, name) = match parts[..] {
-            ["namespaces", namespace, kind, name] => (namespace, kind, Some(name)),
-            ["namespaces", namespace, kind] => (namespace, kind, None),
-            [kind, name] => ("", kind, Some(name)),
-            [kind] => ("", kind, None),
-            _ => return status(StatusCode::NOT_FOUND, path),
-        };
-        let kind = match kind {
-            "persistentvolumeclaims" => "claims",
-            "persistentvolumes" => "volumes",
-            "pods" => "pods",
-            "nodes" => "nodes",
-            "secrets" => "secrets",
-            "configmaps" => "configmaps",
-            "volumesnapshotcontents" => "contents",
-            "volumesnapshotclasses" => "snapshotclasses",
-            "volumegroupsnapshotcontents" => "groups",
-            "storageclasses" => "classes",
-            _ => return status(StatusCode::NOT_FOUND, path),
+        let Some(Addressed {
+            namespace,
+            kind,
+            name,
+            by_status,
+        }) = addressed(path)
+        else {
+            return status(StatusCode::NOT_FOUND, path);
         };
         if *method == Method::GET && name.is_none() {
             return (StatusCode::OK, self.list(kind, query));
@@ -267,25 +244,7 @@ impl FakeState {
             if !wanted(&meta["resourceVersion"], "resourceVersion") || !wanted(&meta["uid"], "uid") {
                 return status(StatusCode::CONFLICT, "it has changed");
             }
-            let mut body = body.clone();
-            let directives = body["metadata"].as_object_mut();
-            if let Some(less) = directives.and_then(|meta| meta.remove("$deleteFromPrimitiveList/finalizers")) {
-                let less = less.as_array().cloned().unwrap_or_default();
-                if let Some(held) = object["metadata"]["finalizers"].as_array_mut() {
-                    held.retain(|name| !less.contains(name));
-                }
-            }
-            // By one way, no status can be written, by the other no spec; of what a CRD defines no metadata either.
-            let not_written: &[_] = match (kind, by_status) {
-                ("claims", true) => &["spec"],
-                ("contents" | "groups", true) => &["spec", "metadata"],
-                ("claims" | "contents" | "groups", false) => &["status"],
-                _ => &[],
-            };
-            for part in not_written {
-                body.as_object_mut().map(|body| body.remove(*part));
-            }
-            merge(&mut object, &body);
+            merge_patch(&mut object, kind, by_status, body.clone());
             return self.patched(kind, &key, object);
         }
         if *method == Method::DELETE {
@@ -297,6 +256,76 @@ impl FakeState {
         }
         (StatusCode::OK, object)
     }
+}
+
+/// What a path is about.
+struct Addressed<'a> {
+    /// Empty for objects without one.
+    namespace: &'a str,
+    kind: &'static str,
+    /// None for all objects of the kind.
+    name: Option<&'a str>,
+    by_status: bool,
+}
+
+fn addressed(path: &str) -> Option<Addressed<'_>> {
+    let path = path.trim_start_matches("/api/v1/");
+    let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
+    let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
+    let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
+    let mut parts: Vec<&str> = path.split('/').collect();
+    let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
+    if by_status {
+        parts.pop();
+    }
+    let (namespace, kind, name) = match parts[..] {
+        ["namespaces", namespace, kind, name] => (namespace, kind, Some(name)),
+        ["namespaces", namespace, kind] => (namespace, kind, None),
+        [kind, name] => ("", kind, Some(name)),
+        [kind] => ("", kind, None),
+        _ => return None,
+    };
+    let kind = match kind {
+        "persistentvolumeclaims" => "claims",
+        "persistentvolumes" => "volumes",
+        "pods" => "pods",
+        "nodes" => "nodes",
+        "secrets" => "secrets",
+        "configmaps" => "configmaps",
+        "volumesnapshotcontents" => "contents",
+        "volumesnapshotclasses" => "snapshotclasses",
+        "volumegroupsnapshotcontents" => "groups",
+        "storageclasses" => "classes",
+        _ => return None,
+    };
+    Some(Addressed {
+        namespace,
+        kind,
+        name,
+        by_status,
+    })
+}
+
+/// Carries out a merge patch with Kubernetes' directive for lists of finalizers.
+fn merge_patch(object: &mut Value, kind: &str, by_status: bool, mut body: Value) {
+    let directives = body["metadata"].as_object_mut();
+    if let Some(less) = directives.and_then(|meta| meta.remove("$deleteFromPrimitiveList/finalizers")) {
+        let less = less.as_array().cloned().unwrap_or_default();
+        if let Some(held) = object["metadata"]["finalizers"].as_array_mut() {
+            held.retain(|name| !less.contains(name));
+        }
+    }
+    // By one way, no status can be written, by the other no spec; of what a CRD defines no metadata either.
+    let not_written: &[_] = match (kind, by_status) {
+        ("claims", true) => &["spec"],
+        ("contents" | "groups", true) => &["spec", "metadata"],
+        ("claims" | "contents" | "groups", false) => &["status"],
+        _ => &[],
+    };
+    for part in not_written {
+        body.as_object_mut().map(|body| body.remove(*part));
+    }
+    merge(object, &body);
 }
 
 /// What the admission policy `mooring-controller-volumes` asks of a PV that the controller changes.

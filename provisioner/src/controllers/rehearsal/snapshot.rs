@@ -26,7 +26,6 @@ const TURNS: usize = 3;
 struct Taking {
     /// The first attempt takes the snapshot and then fails.
     first_fails: bool,
-    /// What is taken.
     form: Form,
     /// The snapshot is to stay when its objects go.
     retain: bool,

@@ -13,10 +13,8 @@ use crate::run::Run;
 
 /// What is known of a PV whose volume has to be attached.
 pub struct ObservedAttachment<'a> {
-    /// The PV.
     pub volume: &'a PersistentVolume,
     pub record: Option<&'a Record>,
-    /// Its class, if it is still there.
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
@@ -28,7 +26,6 @@ pub struct ObservedAttachment<'a> {
     pub node: Option<&'a ObservedNode>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
-    /// Limits of waiting.
     pub limits: &'a Limits,
 }
 
@@ -40,7 +37,6 @@ pub struct ObservedNode {
     pub there: Option<NodeFacts>,
 }
 
-/// The facts about an existing Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     pub uid: String,

@@ -27,7 +27,6 @@ const CONDITIONS: [&str; 4] = [RESIZING, PENDING, ERROR, "NodeResizeError"];
 /// How far an expansion is, by the claim's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resize {
-    /// There is none.
     None,
     Controller,
     /// The controller can't do it.
@@ -106,7 +105,7 @@ pub(super) fn pending(claim: &PersistentVolumeClaim, now: Timestamp) -> Value {
     })
 }
 
-/// As if nothing had been begun.
+/// The status without any trace of an expansion.
 pub(super) fn taken_back(claim: &PersistentVolumeClaim) -> Value {
     json!({
         "allocatedResources": {STORAGE: null},

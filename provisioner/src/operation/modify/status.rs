@@ -23,7 +23,6 @@ const ERROR: &str = "ModifyVolumeError";
 /// How far a modification is, by the claim's status, and to which class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change<'a> {
-    /// There is none.
     None,
     /// It can't be begun yet.
     Pending(&'a str),

@@ -4,7 +4,6 @@ use mooring_contract::names::parameters;
 
 use crate::volume::snapshot::{FormError, HandleError};
 
-/// Why there can be no snapshot, or not yet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotRefusal {
     #[error("there is no PersistentVolume {0:?} to take the snapshot of: delete the snapshot")]
@@ -16,7 +15,6 @@ pub enum SnapshotRefusal {
     /// Something is being done to it.
     #[error("claim {0:?} has an operation in progress (see its Events): Mooring takes the snapshot after that")]
     Busy(String),
-    /// The node that it is on is not there.
     #[error("the volume is on node {0}, which is not in the cluster: Mooring waits for the node")]
     NodeGone(String),
     /// What made it is not known.
@@ -33,7 +31,6 @@ pub enum SnapshotRefusal {
          have the selector choose claims of one ConfigMap only"
     )]
     OtherConfig {
-        /// The PV.
         volume: String,
         /// The ConfigMap that made it.
         made_by: String,

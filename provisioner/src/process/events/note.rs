@@ -5,13 +5,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 /// Whether an Event is good or bad news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// All is well.
     Normal,
     /// Somebody should look.
     Warning,
 }
 
-/// What an Event says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
     /// Good or bad news.

@@ -18,10 +18,8 @@ const EARN: SignedDuration = SignedDuration::from_mins(1);
 /// Longest text that the API takes, in bytes.
 const MAX_TEXT: usize = 1024;
 
-/// What to write for an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventWrite {
-    /// Create an Event.
     Create {
         /// `metadata.name`: the object's name, a dot, and a hash with the time.
         name: String,
@@ -30,7 +28,6 @@ pub enum EventWrite {
     Repeat {
         /// The `metadata.name` that it was created with.
         name: String,
-        /// How many times.
         count: i32,
     },
     /// Nothing: that it goes on happening is known.

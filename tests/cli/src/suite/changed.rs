@@ -23,6 +23,7 @@ const REACH: &[(&str, &[&str])] = &[
         "images/lib/run.sh",
         &["provision_local", "provision_smb", "provision_attach", "mount_"],
     ),
+    ("images/lib/ssh.sh", &["mount_", "provision_attach"]),
     ("images/lib/", &["mount_", "vm_ceph", "vm_daemons"]),
     ("images/provisioner-smb/", &["provision_smb"]),
     ("images/provisioner-ceph/", &["mount_ceph"]),
@@ -114,6 +115,10 @@ const REACH: &[(&str, &[&str])] = &[
         &["provision_config", "security_config"],
     ),
     ("provisioner/", &["provision_", "security_config", "chaos_provision"]),
+    (
+        "program/src/reasons.rs",
+        &["provision_", "mount_", "chaos_", "vm_silent"],
+    ),
     ("program/", &["smoke_", "mount_local", "provision_local", "chaos_rbac"]),
     ("tests/images/acme/", &["mount_vendor"]),
     ("tests/images/ceph/", &["mount_ceph", "vm_ceph"]),

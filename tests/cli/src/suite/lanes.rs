@@ -52,27 +52,22 @@ pub(super) struct Lanes<'a> {
     pub(super) built: Option<&'a [Built]>,
     /// The same, unpacked for the nodes.
     pub(super) store: Option<&'a ImageStore>,
-    /// The test programs.
     pub(super) programs: &'a Programs,
     /// Leave the clusters up.
     pub(super) keep: bool,
     /// Run the long forms.
     pub(super) soak: bool,
-    /// The number of lanes.
     pub(super) count: usize,
 }
 
-/// The cluster that a lane has.
 struct LaneCluster {
     target: Target,
     /// The kind of nodes that it was started with.
     flavour: Option<Flavour>,
-    /// Whether a test has failed on it.
     has_failed: bool,
 }
 
 impl Lanes<'_> {
-    /// Runs all jobs.
     pub(super) fn run(&self, jobs: VecDeque<Job>) -> Outcome {
         let started = Instant::now();
         let before = Before::look();
@@ -286,7 +281,6 @@ fn take_away(layout: &Layout, starting: &Mutex<()>, times: &mut Times) -> Result
     down
 }
 
-/// This run of the suite.
 fn run_name() -> String {
     std::process::id().to_string()
 }

@@ -19,7 +19,6 @@ use nix::unistd::Pid;
 /// Beginning of the line by which a test says that it is skipped; its name and the reason follow.
 const SKIPPED: &str = "testbed-skipped: ";
 
-/// Results of tests.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Results {
     /// How many passed, without skipped ones.
@@ -67,7 +66,6 @@ impl Results {
     }
 }
 
-/// A line that a program printed.
 enum Line {
     Output(String),
     Error(String),

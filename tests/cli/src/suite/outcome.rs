@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use super::libtest::Results;
 
-/// A file that ran.
 #[derive(Debug)]
 pub(super) struct Ran {
     /// Its name, with its round if there are several.
     pub(super) title: String,
     /// The lane, from 1.
     pub(super) lane: usize,
-    /// How long it took.
     pub(super) took: Duration,
-    /// The results of its tests.
     pub(super) results: Results,
 }
 
@@ -30,7 +27,6 @@ pub(super) struct Times {
     pub(super) waited: Duration,
 }
 
-/// The outcome of all lanes.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// The files, in the order in which they ended.

@@ -35,7 +35,6 @@ pub(super) const SOAK_ENVIRONMENT: &[(&str, &str)] = &[("MOORING_TESTBED_CYCLES"
 /// How often `--soak` runs each file, each time with another seed.
 pub(super) const SOAK_ROUNDS: u32 = 10;
 
-/// Whether `--soak` runs a file.
 pub(super) fn is_for_soak(file: &File) -> bool {
     SOAK.contains(&file.title().as_str())
 }

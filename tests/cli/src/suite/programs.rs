@@ -33,7 +33,6 @@ const UNIT_LIMIT: Duration = Duration::from_mins(5);
 const CHECK_LIMIT: Duration = Duration::from_mins(30);
 const COMPILE_LIMIT: Duration = Duration::from_mins(45);
 
-/// A check and its name.
 type Check = (&'static str, fn() -> Result<()>);
 
 /// The checks that only read the sources.
@@ -53,7 +52,6 @@ fn shown(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The test programs.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
     /// Programs with unit tests, each with its package's folder and its name.
@@ -120,7 +118,6 @@ impl Programs {
         }
     }
 
-    /// The program of a group of end-to-end tests.
     pub(super) fn end_to_end(&self, group: &str) -> Result<&PathBuf> {
         let program = self.end_to_end.get(group);
         program.with_context(|| format!("{END_TO_END} has no test program {group}"))

@@ -11,7 +11,6 @@ use mooring_testbed::progress::{fail, say, spoken};
 use super::libtest::{Results, is_stopped};
 use super::outcome::{Outcome, Ran, Times};
 
-/// A step and its result.
 struct Step {
     name: String,
     took: Duration,
@@ -20,7 +19,6 @@ struct Step {
     well: bool,
 }
 
-/// The steps so far, and their results.
 pub(super) struct Report {
     started: Instant,
     steps: Vec<Step>,
@@ -30,7 +28,6 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Starts a report.
     pub(super) fn begin() -> Self {
         Self {
             started: Instant::now(),
@@ -84,7 +81,6 @@ impl Report {
         });
     }
 
-    /// Runs tests.
     pub(super) fn tests(&mut self, name: &str, run: impl FnOnce() -> Results) {
         self.timed(name, |_| run());
     }

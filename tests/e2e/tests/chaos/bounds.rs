@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ResourceExt as _;
-use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations, reasons};
+use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations};
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::processes::{first_to_go, name_of};
 use mooring_harness::rollout::Installed;
 use mooring_harness::{Scope, wait_until};
+use mooring_program::reasons;
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";

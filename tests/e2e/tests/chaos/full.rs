@@ -20,7 +20,6 @@ const LIMIT: Duration = Duration::from_mins(4);
 /// Volumes of one server, with a client container that no other test uses.
 struct Volumes {
     image: String,
-    /// The client Pod.
     pod: String,
 }
 

@@ -6,11 +6,12 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
-use mooring_contract::names::{NAMESPACE, reasons};
+use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::processes::kill_all;
 use mooring_harness::{Scope, wait_until};
+use mooring_program::reasons;
 use serde_json::Value;
 
 const NODE: &str = "node-1";

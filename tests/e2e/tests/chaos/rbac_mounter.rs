@@ -12,12 +12,13 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, ResourceExt};
-use mooring_contract::names::{NAMESPACE, reasons};
+use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{SSH_CLIENT_IMAGE, client_pods_of};
 use mooring_harness::nodes::on_own_nodes_within;
 use mooring_harness::processes::kill_all;
 use mooring_harness::rights::{Right, rights_in, without};
 use mooring_harness::{Scope, wait_until};
+use mooring_program::reasons;
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 

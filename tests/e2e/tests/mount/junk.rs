@@ -28,7 +28,6 @@ use serde_json::{Value, json};
 /// Number of calls of the shim, and of messages to the socket.
 const CALLS: u32 = 3000;
 const MESSAGES: u32 = 7000;
-/// Number of messages to an agent.
 const AGENT_MESSAGES: u32 = 1000;
 
 /// Time limit of a test here, for thousands of processes on a busy machine.

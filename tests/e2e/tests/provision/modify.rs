@@ -26,7 +26,6 @@ fn ask(scope: &Scope, claim: &str, class: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the status of a claim is as wanted.
 async fn status_until(scope: &Scope, claim: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
     let claims: Api<PersistentVolumeClaim> = scope.api();
     until(&claims, claim, what, LIMIT, |seen: Option<&PersistentVolumeClaim>| {

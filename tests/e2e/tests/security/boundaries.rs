@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, PROVISIONER, annotations, labels};
 use mooring_harness::credentials::{dry_run, refusal};
 use mooring_harness::nodes::on_own_nodes;
@@ -136,51 +136,7 @@ fn the_controller_s_token_gives_no_node_s_device_and_leaves_others_volumes_alone
         let leader = scope.leader()?;
         let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
         let client = scope.with_token(&token).await?;
-        let pods: Api<Pod> = Api::namespaced(client.clone(), CONFIG_NAMESPACE);
-        let pod = |options: &Value, fs_type: &str| {
-            parsed::<Pod>(json!({
-                "metadata": {"name": "provision-x", "labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}},
-                "spec": {
-                    "containers": [{
-                        "name": "provision", "image": "mooring.dev/provisioner-base:0.1.0",
-                        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-                    }],
-                    "volumes": [{"name": "backend", "flexVolume": {
-                        "driver": FLEX_DRIVER, "options": options, "fsType": fs_type}}],
-                },
-            }))
-        };
-        for good in [
-            json!({"client": "pool"}),
-            json!({"client": "nfs", "source": "192.0.2.1:/exports"}),
-            json!({"client": "acme", "source": "a/b", "client-image": SSHFS, "pool": "c"}),
-        ] {
-            pods.create(&dry_run(), &pod(&good, "")?).await?;
-        }
-        for (options, fs_type) in [
-            (
-                json!({"client": "ext4", "source": "/dev/loop1", "client-image": SSHFS}),
-                "",
-            ),
-            (
-                json!({"client": "ext4", "source": "//dev/loop1", "client-image": SSHFS}),
-                "",
-            ),
-            (json!({"client": "smb", "source": "//dev/loop1"}), "ext4"),
-            (
-                json!({"client": "smb", "source": "//dev/loop1", "fs-type": "ext4"}),
-                "ext4",
-            ),
-            (
-                json!({"client": "acme", "source": "x", "fs-type": "overlay", "mount-options": "lowerdir=/"}),
-                "overlay",
-            ),
-            (json!({"client": "sshfs", "source": "[-oProxyCommand=sh]:/x"}), ""),
-            (json!({"client": "acme", "source": "x", "a b": "ext4"}), ""),
-        ] {
-            let said = refusal(pods.create(&dry_run(), &pod(&options, fs_type)?).await);
-            assert!(said.contains("the volume of a provisioning Pod"), "{options}: {said}");
-        }
+        gives_runs_no_node_s_device(&client).await?;
 
         let volumes: Api<PersistentVolume> = Api::all(client);
         let [own, foreign] = [
@@ -240,6 +196,55 @@ fn the_controller_s_token_gives_no_node_s_device_and_leaves_others_volumes_alone
         }
         Ok(())
     });
+}
+
+async fn gives_runs_no_node_s_device(client: &Client) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), CONFIG_NAMESPACE);
+    let pod = |options: &Value, fs_type: &str| {
+        parsed::<Pod>(json!({
+            "metadata": {"name": "provision-x", "labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}},
+            "spec": {
+                "containers": [{
+                    "name": "provision", "image": "mooring.dev/provisioner-base:0.1.0",
+                    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+                }],
+                "volumes": [{"name": "backend", "flexVolume": {
+                    "driver": FLEX_DRIVER, "options": options, "fsType": fs_type}}],
+            },
+        }))
+    };
+    for good in [
+        json!({"client": "pool"}),
+        json!({"client": "nfs", "source": "192.0.2.1:/exports"}),
+        json!({"client": "acme", "source": "a/b", "client-image": SSHFS, "pool": "c"}),
+    ] {
+        pods.create(&dry_run(), &pod(&good, "")?).await?;
+    }
+    for (options, fs_type) in [
+        (
+            json!({"client": "ext4", "source": "/dev/loop1", "client-image": SSHFS}),
+            "",
+        ),
+        (
+            json!({"client": "ext4", "source": "//dev/loop1", "client-image": SSHFS}),
+            "",
+        ),
+        (json!({"client": "smb", "source": "//dev/loop1"}), "ext4"),
+        (
+            json!({"client": "smb", "source": "//dev/loop1", "fs-type": "ext4"}),
+            "ext4",
+        ),
+        (
+            json!({"client": "acme", "source": "x", "fs-type": "overlay", "mount-options": "lowerdir=/"}),
+            "overlay",
+        ),
+        (json!({"client": "sshfs", "source": "[-oProxyCommand=sh]:/x"}), ""),
+        (json!({"client": "acme", "source": "x", "a b": "ext4"}), ""),
+    ] {
+        let said = refusal(pods.create(&dry_run(), &pod(&options, fs_type)?).await);
+        assert!(said.contains("the volume of a provisioning Pod"), "{options}: {said}");
+    }
+    Ok(())
 }
 
 #[test]

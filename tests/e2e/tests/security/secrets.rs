@@ -49,7 +49,6 @@ impl Canaries {
         ));
     }
 
-    /// Which of them a text contains.
     fn found_in(&self, text: &str) -> Vec<&'static str> {
         let found = self.0.iter().filter(|(_, value)| text.contains(value.as_str()));
         found.map(|(what, _)| *what).collect()

@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use mooring_contract::names::reasons;
 use mooring_harness::Scope;
 use mooring_harness::counting::COUNTS;
 use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
 use mooring_harness::smb::{PASSWORD, USER};
+use mooring_program::reasons;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 

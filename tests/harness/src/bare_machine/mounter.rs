@@ -20,7 +20,6 @@ use mooring_testbed::namespaces::find_init;
 /// The kubelet's root, which process 1 of the machine has set up.
 const KUBELET: &str = "/var/lib/kubelet";
 
-/// The plugin directory.
 const PLUGINS: &str = "/plugins";
 
 /// Longest call: the shim itself gives up after two minutes.
@@ -60,7 +59,6 @@ impl Machine {
         Ok(())
     }
 
-    /// The mounter's log.
     pub fn mounter_log(&mut self) -> Result<String> {
         self.sh("cat /run/mounter.log")
     }

@@ -17,7 +17,6 @@ use crate::{cgroup, namespaces, network, node};
 /// Longest wait for the processes of a namespace to end.
 const END_LIMIT: Duration = Duration::from_mins(1);
 
-/// Removes the cluster.
 pub fn down(layout: &Layout) -> Result<()> {
     anyhow::ensure!(
         nix::unistd::geteuid().is_root(),
@@ -117,7 +116,6 @@ fn attached() -> Result<Vec<(PathBuf, FileId)>> {
     Ok(loop_files(&output(&mut losetup)?))
 }
 
-/// A loop device of the machine.
 #[derive(Debug, Clone)]
 pub struct LoopDevice {
     /// The number in its name.

@@ -16,7 +16,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// How often to look.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// What was there before.
 #[derive(Debug, Default)]
 pub struct Before {
     /// The numbers of loop devices.
@@ -24,7 +23,6 @@ pub struct Before {
 }
 
 impl Before {
-    /// Looks at the machine.
     pub fn look() -> Result<Self> {
         let all = loop_devices(Path::new("/nowhere"))?;
         Ok(Self {

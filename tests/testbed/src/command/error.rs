@@ -9,24 +9,20 @@ use crate::progress::spoken;
 /// A program that could not be run, or that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// It did not start.
     #[error("failed to run {line}")]
     Start {
         /// Program and arguments.
         line: String,
         source: std::io::Error,
     },
-    /// It started and failed.
     #[error("{line} failed ({status}){}{last}", if last.is_empty() { "" } else { ":\n" })]
     Failed {
         /// Program and arguments.
         line: String,
-        /// How it ended.
         status: ExitStatus,
         /// The last lines that it printed.
         last: String,
     },
-    /// It did not end in time.
     #[error(
         "{line} did not end within {}, and was killed with all that it had started{}",
         spoken(*limit),
@@ -35,7 +31,6 @@ pub enum CommandError {
     Late {
         /// Program and arguments.
         line: String,
-        /// Its time limit.
         limit: Duration,
         /// The last lines that it printed.
         last: String,
@@ -60,7 +55,6 @@ pub fn line(command: &Command) -> String {
         .join(" ")
 }
 
-/// The last lines of a text.
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<_> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

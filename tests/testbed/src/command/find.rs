@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A command from its words.
 pub fn command<I, S>(program: impl AsRef<OsStr>, args: I) -> Command
 where
     I: IntoIterator<Item = S>,

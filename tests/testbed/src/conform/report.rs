@@ -19,7 +19,6 @@ struct Part {
     specs: Option<Vec<Spec>>,
 }
 
-/// How one spec ended.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Spec {
@@ -57,7 +56,6 @@ impl Spec {
 }
 
 impl Report {
-    /// Reads a report.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("{} is no report of Ginkgo", path.display()))

@@ -59,7 +59,6 @@ impl Server {
         Ok(class.replace(&placeholder(&self.name), &address))
     }
 
-    /// Deletes the server.
     pub(super) fn remove(&self, target: &Target) -> Result<()> {
         let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
         output_with_input(&mut delete, self.manifest.as_bytes())?;

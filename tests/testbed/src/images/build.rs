@@ -18,13 +18,10 @@ use crate::layout::repository;
 use crate::lock::Lock;
 use crate::progress::Step;
 
-/// A selected image.
 pub(super) struct Wanted {
-    /// How it is built.
     pub(super) recipe: Recipe,
     /// The images that it starts from.
     pub(super) bases: Vec<Built>,
-    /// The result.
     pub(super) built: Built,
 }
 

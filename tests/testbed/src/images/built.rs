@@ -10,7 +10,6 @@ pub const TAG: &str = env!("CARGO_PKG_VERSION");
 /// The first part of every image's name.
 pub const HOST: &str = "mooring.dev";
 
-/// An image that was built.
 #[derive(Debug, Clone)]
 pub struct Built {
     /// Its full name and its OCI archive.

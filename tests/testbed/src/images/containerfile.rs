@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The ingredients of an image.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ingredients {
     /// Images of `FROM`, without `scratch` and earlier stages, in order.
@@ -15,7 +14,6 @@ pub(super) struct Ingredients {
     pub(super) words_run: usize,
 }
 
-/// Reads a Containerfile.
 pub(super) fn ingredients(text: &str, program_folder: &str) -> Ingredients {
     let mut found = Ingredients::default();
     // Each stage, and the image that it starts from in the end.

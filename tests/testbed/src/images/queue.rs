@@ -12,14 +12,10 @@ pub(super) struct Queue<'a> {
     stopped: bool,
 }
 
-/// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
-    /// Build this, and report when it is there.
     Build(&'a Recipe),
-    /// Wait until another build ends.
     Wait,
-    /// Nothing is left.
     End,
 }
 

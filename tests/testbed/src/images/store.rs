@@ -25,7 +25,6 @@ const COPY_LIMIT: Duration = Duration::from_mins(10);
 /// Changes when earlier storages can't be used any more.
 const FOLDER: &str = "buildah-2";
 
-/// The storage.
 pub(super) struct Store {
     folder: PathBuf,
     driver: Driver,
@@ -157,7 +156,6 @@ impl Store {
         result
     }
 
-    /// Empties the storage.
     fn reset(&self) -> Result<()> {
         for name in ["held", "storage", "run", "tmp"] {
             let folder = self.folder.join(name);

@@ -21,7 +21,6 @@ pub(super) fn leave_machine() -> Result<()> {
     .context("failed to mount /proc")
 }
 
-/// Mounts a node's folders.
 pub(super) fn set_up(node: &NodeSpec) -> Result<()> {
     for folder in &node.memory {
         mount(

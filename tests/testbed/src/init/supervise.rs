@@ -24,13 +24,11 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A process that ran for this long has the shortest delay again.
 const STEADY: Duration = Duration::from_secs(30);
 
-/// A process and its state.
 struct Kept<'a> {
     spec: &'a ProcessSpec,
     pid: Option<Pid>,
     started: Instant,
     delay: Duration,
-    /// When to restart it.
     due: Option<Instant>,
 }
 

@@ -32,7 +32,6 @@ fn deletions(rules: &str, bridge: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The rules that name `bridge`.
 pub(super) fn naming(bridge: &str) -> Vec<String> {
     let rules = rules().unwrap_or_default();
     let ours = rules.lines().filter(|line| line.split(' ').any(|word| word == bridge));

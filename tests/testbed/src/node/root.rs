@@ -59,7 +59,6 @@ pub(super) fn program(name: &str) -> PathBuf {
     Path::new(PROGRAMS).join(name)
 }
 
-/// Names of all its programs.
 pub fn programs() -> BTreeSet<&'static str> {
     BUILT.iter().chain(TAKEN).copied().collect()
 }

@@ -54,11 +54,9 @@ struct Claim {
     /// The class of a type that the image has discovered.
     class: &'static str,
     mode: &'static str,
-    /// Whether claims can be made as copies.
     copies: bool,
 }
 
-/// Runs all of it.
 pub(super) fn run(target: &Target) -> Result<()> {
     let trial = Trial { target };
     let before = trial.left()?;

@@ -1,6 +1,5 @@
 //! A root file system in memory, in the format that the kernel unpacks (`cpio`, form `newc`).
 
-/// An archive that is being written.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -17,17 +16,14 @@ impl Archive {
         self.entry(name, FOLDER | 0o755, (0, 0), &[]);
     }
 
-    /// Adds a file.
     pub fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entry(name, FILE | mode, (0, 0), content);
     }
 
-    /// Adds a character device.
     pub fn character_device(&mut self, name: &str, major: u32, minor: u32) {
         self.entry(name, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
     }
 
-    /// The complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes

@@ -48,10 +48,8 @@ const MODULES: &str = "lib/modules";
 /// The list of modules that are built into the kernel.
 const BUILT_IN: &str = "modules.builtin";
 
-/// A kernel to start.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// The kernel itself.
     pub image: PathBuf,
     /// A root file system that contains only the modules and their lists.
     root: PathBuf,

@@ -95,7 +95,7 @@ fn fail_if_mounted(table: &Table, device: &LoopDevice, name: &str) -> Result<(),
     }
 }
 
-/// The other way round.
+/// As for a device: a file system is not mounted while a Pod has its device.
 pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target) -> Result<(), MountError> {
     match table.shows(&device.path, &target.devices()).next() {
         Some(entry) => Err(MountError::Failed {

@@ -43,7 +43,6 @@ pub(super) fn file_name(source: &str) -> Result<&str, MountError> {
     }
 }
 
-/// Opens an image file of the pool.
 pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile, MountError> {
     let image = sys.open_image(pool, name).map_err(|error| match error.errno {
         Some(Errno::NOENT) => {
@@ -68,7 +67,6 @@ pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile,
     Ok(image)
 }
 
-/// What is in an image file.
 pub(super) fn content(sys: &impl Sys, image: &ImageFile) -> Result<ImageContent, MountError> {
     Ok(ImageContent::of(&sys.read_image(image, 0, ImageContent::PROBED)?))
 }

@@ -11,13 +11,10 @@ use crate::worker::clients::remote::{self, source::RemoteSource};
 
 /// What was being done when it failed.
 pub(super) struct Circumstances<'a> {
-    /// Where the volume is.
     pub(super) source: &'a RemoteSource,
     /// The versions that were tried.
     pub(super) versions: &'a [&'static str],
-    /// The server's port.
     pub(super) port: u16,
-    /// The server's address.
     pub(super) address: &'a SocketAddr,
 }
 

@@ -13,7 +13,6 @@ const VERSIONS: [&str; 3] = ["4.2", "4.1", "4.0"];
 /// The version that is mounted only where it is asked for: its locks take a daemon.
 pub(super) const VERSION_3: &str = "3";
 
-/// The port of NFS.
 const PORT: u16 = 2049;
 
 /// Options without a value that go to the kernel as they are.
@@ -138,7 +137,6 @@ pub(super) struct NfsOptions {
     pub(super) versions: Vec<&'static str>,
     /// Which addresses of the server are meant.
     pub(super) family: Family,
-    /// The server's port.
     pub(super) port: u16,
     /// What goes to the kernel beside version and address.
     pub(super) rest: Vec<(String, Option<String>)>,

@@ -17,7 +17,6 @@ const VERSIONS: &[(&str, &str)] = &[
     ("3.0", "3.0"),
 ];
 
-/// The port of SMB.
 const PORT: u16 = 445;
 
 /// Options without a value that go to the kernel as they are.
@@ -91,7 +90,6 @@ const OPEN: [&str; 2] = ["0777", "0777"];
 /// (`fsGroupChangePolicy: OnRootMismatch`).
 const OF_GROUP: [&str; 2] = ["0770", "02770"];
 
-/// Options for a login.
 const LOGIN: &[&str] = &[
     "user",
     "username",
@@ -157,7 +155,6 @@ pub(super) enum SmbOptionError {
 pub(super) struct SmbOptions {
     pub(super) flags: MountFlags,
     pub(super) version: &'static str,
-    /// The server's port.
     pub(super) port: u16,
     /// Whether nobody logs in.
     pub(super) anonymous: bool,

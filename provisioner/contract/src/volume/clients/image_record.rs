@@ -16,11 +16,9 @@ use super::{UNKNOWN_OPTION, alternatives};
 use crate::volume::check::{COMMON_OPTIONS, CheckError, matches};
 use crate::volume::keys;
 
-/// A client image's own record.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ImageRecord {
-    /// All that it needs of a node.
     #[serde(default)]
     pub needs: Vec<ImageNeed>,
     /// The client's own options: all that there are.
@@ -77,11 +75,7 @@ pub enum MalformedWord {
     Twice(String),
     /// A pattern that can't be compiled.
     #[error("pattern {pattern:?} is not a regular expression ({words}): correct it")]
-    Pattern {
-        pattern: String,
-        /// What is wrong with it.
-        words: String,
-    },
+    Pattern { pattern: String, words: String },
 }
 
 impl TryFrom<String> for KernelName {
@@ -98,7 +92,6 @@ impl TryFrom<String> for KernelName {
     }
 }
 
-/// The name of a client's own option.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 struct OptionName(String);

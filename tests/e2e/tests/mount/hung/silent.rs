@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use mooring_contract::names::reasons;
 use mooring_harness::Scope;
 use mooring_harness::clients::{image_of_its_own, remove_image};
 use mooring_harness::counting::COUNTS;
 use mooring_harness::nodes::on_own_nodes;
+use mooring_program::reasons;
 use serde_json::json;
 
 const NODE: &str = "node-1";

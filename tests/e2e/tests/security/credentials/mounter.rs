@@ -1,9 +1,9 @@
 //! What a mounter's token allows.
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, ServiceAccount};
-use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, ResourceExt};
+use kube::{Api, Client};
 use mooring_contract::names::{NAMESPACE, labels};
 use mooring_harness::credentials::{dry_run, refusal};
 use mooring_harness::nodes::on_own_nodes;
@@ -42,75 +42,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
         let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
         let good = client_pod("node-1");
         pods.create(&dry_run(), &parsed(&good)?).await?;
-        for (pointer, value, why) in [
-            ("/spec/nodeName", json!("node-2"), "own node only"),
-            ("/spec/nodeName", Value::Null, "own node only"),
-            ("/metadata/labels", json!({"app": "x"}), "client Pods only"),
-            (
-                "/metadata/labels/app.kubernetes.io~1name",
-                json!("flex-provisioner"),
-                "labels that the mounter gives",
-            ),
-            (
-                "/spec/serviceAccountName",
-                json!("flex-provisioner"),
-                "runs as service account client",
-            ),
-            (
-                "/spec/serviceAccountName",
-                json!("default"),
-                "runs as service account client",
-            ),
-            ("/spec/automountServiceAccountToken", json!(true), "has no token"),
-            ("/spec/hostPID", json!(true), "shares no processes"),
-            ("/spec/hostIPC", json!(true), "shares no processes"),
-            (
-                "/spec/volumes",
-                json!([{"name": "kubelet", "hostPath": {"path": "/"}}]),
-                "no other volume",
-            ),
-            (
-                "/spec/volumes",
-                json!([{"name": "kubelet", "secret": {"secretName": "x"}}]),
-                "no other volume",
-            ),
-            (
-                "/spec/volumes",
-                json!([{"name": "kubelet", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
-                "no other volume",
-            ),
-            (
-                "/spec/imagePullSecrets",
-                json!([{"name": "provision-somebody-s"}]),
-                "imagePullSecrets",
-            ),
-            (
-                "/spec/containers/0/env",
-                json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "y"}}}]),
-                "no environment",
-            ),
-            ("/spec/containers/0/image", json!("busybox:1"), "not among the allowed"),
-            (
-                "/spec/containers/0/image",
-                json!("mooring.dev.evil.example/x:1"),
-                "not among the allowed",
-            ),
-            (
-                "/spec/containers/0/image",
-                json!("evil.example/mooring.dev/x:1"),
-                "not among the allowed",
-            ),
-            (
-                "/spec/containers/0/image",
-                json!("mooring.dev/a/b:1"),
-                "not among the allowed",
-            ),
-            (
-                "/spec/initContainers",
-                json!([{"name": "i", "image": "docker.io/evil/x:1"}]),
-                "not among the allowed",
-            ),
-        ] {
+        for (pointer, value, why) in other_pods() {
             // A label's name may contain a slash.
             let pod = match pointer.strip_prefix("/metadata/labels/") {
                 Some(label) => with(&good, "/metadata/labels/x", json!("y"))
@@ -159,22 +91,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
                 .await,
         );
 
-        // It reports Events only in its own name.
-        for (namespace, controller, kind) in [
-            (scope.namespace.as_str(), "kubelet", "Pod"),
-            (&scope.namespace, "mooring-mounter", "PersistentVolumeClaim"),
-            (&scope.namespace, "mooring-mounter", "ConfigMap"),
-            ("default", "mooring-mounter", "Node"),
-        ] {
-            let event = json!({
-                "metadata": {"name": "forged"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal",
-                "action": "Mount", "reason": "Forged", "reportingController": controller, "reportingInstance": "x",
-                "regarding": {"kind": kind, "name": "x", "namespace": namespace},
-            });
-            let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(client.clone(), namespace);
-            let said = refusal(events.create(&dry_run(), &parsed(&event)?).await);
-            assert!(said.contains("a mounter"), "{said}");
-        }
+        reports_in_its_own_name_only(&client, &scope.namespace).await?;
 
         // Without its node in it, a token allows nothing.
         let unbound = scope.token_of(NAMESPACE, "mounter", None).await?;
@@ -183,6 +100,98 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
         assert!(said.contains("bound to no node"), "{said}");
         Ok(())
     });
+}
+
+/// What a client Pod may not have: where in [`client_pod`], and what the policy says of it.
+fn other_pods() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("/spec/nodeName", json!("node-2"), "own node only"),
+        ("/spec/nodeName", Value::Null, "own node only"),
+        ("/metadata/labels", json!({"app": "x"}), "client Pods only"),
+        (
+            "/metadata/labels/app.kubernetes.io~1name",
+            json!("flex-provisioner"),
+            "labels that the mounter gives",
+        ),
+        (
+            "/spec/serviceAccountName",
+            json!("flex-provisioner"),
+            "runs as service account client",
+        ),
+        (
+            "/spec/serviceAccountName",
+            json!("default"),
+            "runs as service account client",
+        ),
+        ("/spec/automountServiceAccountToken", json!(true), "has no token"),
+        ("/spec/hostPID", json!(true), "shares no processes"),
+        ("/spec/hostIPC", json!(true), "shares no processes"),
+        (
+            "/spec/volumes",
+            json!([{"name": "kubelet", "hostPath": {"path": "/"}}]),
+            "no other volume",
+        ),
+        (
+            "/spec/volumes",
+            json!([{"name": "kubelet", "secret": {"secretName": "x"}}]),
+            "no other volume",
+        ),
+        (
+            "/spec/volumes",
+            json!([{"name": "kubelet", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
+            "no other volume",
+        ),
+        (
+            "/spec/imagePullSecrets",
+            json!([{"name": "provision-somebody-s"}]),
+            "imagePullSecrets",
+        ),
+        (
+            "/spec/containers/0/env",
+            json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "y"}}}]),
+            "no environment",
+        ),
+        ("/spec/containers/0/image", json!("busybox:1"), "not among the allowed"),
+        (
+            "/spec/containers/0/image",
+            json!("mooring.dev.evil.example/x:1"),
+            "not among the allowed",
+        ),
+        (
+            "/spec/containers/0/image",
+            json!("evil.example/mooring.dev/x:1"),
+            "not among the allowed",
+        ),
+        (
+            "/spec/containers/0/image",
+            json!("mooring.dev/a/b:1"),
+            "not among the allowed",
+        ),
+        (
+            "/spec/initContainers",
+            json!([{"name": "i", "image": "docker.io/evil/x:1"}]),
+            "not among the allowed",
+        ),
+    ]
+}
+
+async fn reports_in_its_own_name_only(client: &Client, own: &str) -> Result<()> {
+    for (namespace, controller, kind) in [
+        (own, "kubelet", "Pod"),
+        (own, "mooring-mounter", "PersistentVolumeClaim"),
+        (own, "mooring-mounter", "ConfigMap"),
+        ("default", "mooring-mounter", "Node"),
+    ] {
+        let event = json!({
+            "metadata": {"name": "forged"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal",
+            "action": "Mount", "reason": "Forged", "reportingController": controller, "reportingInstance": "x",
+            "regarding": {"kind": kind, "name": "x", "namespace": namespace},
+        });
+        let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(client.clone(), namespace);
+        let said = refusal(events.create(&dry_run(), &parsed(&event)?).await);
+        assert!(said.contains("a mounter"), "{said}");
+    }
+    Ok(())
 }
 
 /// A patch of what a mounter writes on its own node.

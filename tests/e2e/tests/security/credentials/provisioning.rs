@@ -54,67 +54,7 @@ fn a_provisioning_pod_s_token_is_good_for_its_own_volume_and_nothing_else() {
             },
         });
         volumes.create(&dry_run(), &parsed(&own)?).await?;
-        let options = "/spec/flexVolume/options";
-        for (pointer, value, why) in [
-            (
-                options,
-                json!({"client": "nfs", "source": "/dev/vda1"}),
-                "path or a device of the node",
-            ),
-            (
-                options,
-                json!({"client": "ext4", "source": "//dev/loop1"}),
-                "path or a device of the node",
-            ),
-            (
-                options,
-                json!({"client": "nfs", "source": "192.0.2.1:/x", "mount-options": "ro, suid"}),
-                "removes a protection",
-            ),
-            (
-                options,
-                json!({"client": "nfs", "source": "192.0.2.1:/x", "client-image": "mooring.dev/client-sshfs:0.1.0"}),
-                "has no client-image",
-            ),
-            (
-                options,
-                json!({"client": "sshfs", "source": "[-oProxyCommand=sh]:/x"}),
-                "those that its client has",
-            ),
-            (
-                options,
-                json!({"client": "nfs", "source": "192.0.2.1:/x", "server": "x"}),
-                "those that its client has",
-            ),
-            (
-                options,
-                json!({"client": "nfs", "source": "label=root"}),
-                "path or a device of the node",
-            ),
-            (
-                options,
-                json!({"client": "nfs", "source": "192.0.2.1:/x/../../etc"}),
-                "part \"..\"",
-            ),
-            (
-                options,
-                json!({"client": "x", "source": "x", "fs-type": "overlay"}),
-                "view of the node",
-            ),
-            (options, json!({"client": "cgroup", "source": "x"}), "view of the node"),
-            ("/spec/flexVolume/fsType", json!("proc"), "view of the node"),
-            (
-                options,
-                json!({"client": "local", "source": format!("pvc-{theirs}.img")}),
-                "another claim's volume",
-            ),
-            (
-                "/metadata/annotations",
-                json!({annotations::CONFIG: "mooring/local", annotations::REQUEST: "{}"}),
-                "controller's own",
-            ),
-            ("/metadata/finalizers", json!([finalizers::VOLUME]), "controller's own"),
-        ] {
+        for (pointer, value, why) in other_volumes(&theirs) {
             let said = refusal(volumes.create(&dry_run(), &parsed(&with(&own, pointer, value))?).await);
             assert!(said.contains(why), "{why:?} is not in {said}");
         }
@@ -132,6 +72,71 @@ fn a_provisioning_pod_s_token_is_good_for_its_own_volume_and_nothing_else() {
         }
         scope.nothing_left(&uid).await
     });
+}
+
+/// What an image may not make of its volume: where in the PV, and what the policy says of it.
+fn other_volumes(theirs: &str) -> Vec<(&'static str, Value, &'static str)> {
+    let options = "/spec/flexVolume/options";
+    vec![
+        (
+            options,
+            json!({"client": "nfs", "source": "/dev/vda1"}),
+            "path or a device of the node",
+        ),
+        (
+            options,
+            json!({"client": "ext4", "source": "//dev/loop1"}),
+            "path or a device of the node",
+        ),
+        (
+            options,
+            json!({"client": "nfs", "source": "192.0.2.1:/x", "mount-options": "ro, suid"}),
+            "removes a protection",
+        ),
+        (
+            options,
+            json!({"client": "nfs", "source": "192.0.2.1:/x", "client-image": "mooring.dev/client-sshfs:0.1.0"}),
+            "has no client-image",
+        ),
+        (
+            options,
+            json!({"client": "sshfs", "source": "[-oProxyCommand=sh]:/x"}),
+            "those that its client has",
+        ),
+        (
+            options,
+            json!({"client": "nfs", "source": "192.0.2.1:/x", "server": "x"}),
+            "those that its client has",
+        ),
+        (
+            options,
+            json!({"client": "nfs", "source": "label=root"}),
+            "path or a device of the node",
+        ),
+        (
+            options,
+            json!({"client": "nfs", "source": "192.0.2.1:/x/../../etc"}),
+            "part \"..\"",
+        ),
+        (
+            options,
+            json!({"client": "x", "source": "x", "fs-type": "overlay"}),
+            "view of the node",
+        ),
+        (options, json!({"client": "cgroup", "source": "x"}), "view of the node"),
+        ("/spec/flexVolume/fsType", json!("proc"), "view of the node"),
+        (
+            options,
+            json!({"client": "local", "source": format!("pvc-{theirs}.img")}),
+            "another claim's volume",
+        ),
+        (
+            "/metadata/annotations",
+            json!({annotations::CONFIG: "mooring/local", annotations::REQUEST: "{}"}),
+            "controller's own",
+        ),
+        ("/metadata/finalizers", json!([finalizers::VOLUME]), "controller's own"),
+    ]
 }
 
 #[test]

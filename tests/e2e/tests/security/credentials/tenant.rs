@@ -80,7 +80,6 @@ fn what_mooring_notes_on_a_claim_is_not_its_user_s_to_change() {
     });
 }
 
-/// A Pod's spec that has this volume.
 fn pod_spec(volume: &Value) -> Value {
     json!({
         "restartPolicy": "Never",
