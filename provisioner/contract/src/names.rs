@@ -99,6 +99,10 @@ pub mod labels {
     pub const TYPE: &str = "type";
     /// Value of [`TYPE`] on a provisioner ConfigMap.
     pub const TYPE_PROVISIONER_CONFIG: &str = "provisioner-config";
+    /// Value of [`TYPE`] on a ConfigMap in which Mooring sums up the provisioner ConfigMaps that are [`PART_OF`] it.
+    pub const TYPE_PROVISIONER_STATUS: &str = "provisioner-status";
+    /// Of Kubernetes, on a provisioner ConfigMap: the name of the ConfigMap of its namespace that sums it up.
+    pub const PART_OF: &str = "app.kubernetes.io/part-of";
     /// On a ConfigMap: the name of the StorageClass that it serves.
     pub const STORAGE_CLASS: &str = "storage-class";
     /// On Pods and Secrets that Mooring made: which part made them.

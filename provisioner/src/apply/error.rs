@@ -35,6 +35,15 @@ impl ApplyError {
         matches!(self.category(), "forbidden" | "not-found" | "invalid")
     }
 
+    /// It stays until somebody changes something: the API's answer, or what a run would be given.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Run(RunError::Call(_)) | Self::Call(_) => self.is_rejection(),
+            Self::Run(RunError::Changed(_)) | Self::Changed(_) => false,
+            Self::Run(_) | Self::NoRecord(_) => true,
+        }
+    }
+
     /// The whole chain in one line; of an answer of the API server, only its message.
     pub fn chain(&self) -> String {
         if let Self::Call(call) | Self::Run(RunError::Call(call)) = self

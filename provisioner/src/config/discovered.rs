@@ -8,7 +8,7 @@
 pub mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use k8s_openapi::api::core::v1::{TopologySelectorLabelRequirement, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -28,11 +28,18 @@ use crate::time::whole_seconds;
 /// a write each time.
 const CAPACITY_STEP: u64 = 20;
 
-/// The last good answer of each ConfigMap's image that this process knows of. A clone is another handle on the same.
+/// What this process knows of the discovery of each ConfigMap: its last good answer, and how the last run ended. A clone
+/// is another handle on the same.
 #[derive(Debug, Clone)]
 pub struct Discoveries {
-    answers: Arc<RwLock<Listings>>,
+    known: Arc<RwLock<Known>>,
     version: watch::Sender<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Known {
+    answers: Listings,
+    endings: Endings,
 }
 
 pub type Listings = BTreeMap<ConfigRef, Listing>;
@@ -45,30 +52,71 @@ pub struct Listing {
     pub discovered: Arc<Discovered>,
 }
 
+pub type Endings = BTreeMap<ConfigRef, Ending>;
+
+/// How the last discovery of a ConfigMap ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// The uid of the ConfigMap.
+    pub config_uid: String,
+    /// Hash of the version of it that was in force.
+    pub fingerprint: String,
+    /// Why it failed, if it did.
+    pub failure: Option<String>,
+}
+
+/// What came of asking an image what its storage can serve.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum LastDiscovery {
+    /// No run for this version of the ConfigMap has ended, as far as this process knows.
+    #[default]
+    UnderWay,
+    Listed,
+    Failed(String),
+}
+
 impl Default for Discoveries {
     fn default() -> Self {
         Self {
-            answers: Arc::default(),
+            known: Arc::default(),
             version: watch::Sender::new(0),
         }
     }
 }
 
 impl Discoveries {
-    pub fn all(&self) -> Listings {
-        self.answers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The last good ones.
+    pub fn answers(&self) -> Listings {
+        self.read().answers.clone()
     }
 
-    /// Takes the answers that were read just now. Of these ConfigMaps (with their uids) one that has none now keeps the
-    /// one that it had; the others are forgotten.
-    pub fn update(&self, configs: &BTreeMap<ConfigRef, String>, read: Listings) {
+    /// What came of the last discovery for this version of a ConfigMap.
+    pub fn last(&self, config: &ProvisionerConfig) -> LastDiscovery {
+        let known = self.read();
+        let ending = known.endings.get(&config.reference);
+        let ending =
+            ending.filter(|ending| ending.config_uid == config.uid && ending.fingerprint == config.fingerprint);
+        match ending {
+            None => LastDiscovery::UnderWay,
+            Some(Ending { failure: None, .. }) => LastDiscovery::Listed,
+            Some(Ending { failure: Some(why), .. }) => LastDiscovery::Failed(why.clone()),
+        }
+    }
+
+    /// Takes what was read just now. Of these ConfigMaps (with their uids) one that has no answer or ending now keeps
+    /// the one that it had; the others are forgotten.
+    pub fn update(&self, configs: &BTreeMap<ConfigRef, String>, answers: Listings, endings: Endings) {
         let changed = {
-            let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
-            let mut next = answers.clone();
-            next.extend(read);
-            next.retain(|reference, answer| configs.get(reference) == Some(&answer.config_uid));
-            let changed = *answers != next;
-            *answers = next;
+            let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+            let mut next = known.clone();
+            next.answers.extend(answers);
+            next.endings.extend(endings);
+            next.answers
+                .retain(|reference, answer| configs.get(reference) == Some(&answer.config_uid));
+            next.endings
+                .retain(|reference, ending| configs.get(reference) == Some(&ending.config_uid));
+            let changed = *known != next;
+            *known = next;
             changed
         };
         if changed {
@@ -76,7 +124,11 @@ impl Discoveries {
         }
     }
 
-    /// A receiver that is woken when there is another answer.
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A receiver that is woken when there is another answer or ending.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
@@ -91,6 +143,8 @@ pub struct Shown {
     pub vanished: BTreeSet<String>,
     /// What there is no class for, since its name and the one that would be taken instead belong to others.
     pub nameless: BTreeSet<String>,
+    /// [`plan`] leaves it at its default.
+    pub last: LastDiscovery,
 }
 
 /// What there is to do about all classes of what was discovered.

@@ -26,7 +26,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::cache::mirror::Mirror;
 use crate::config::ConfigRef;
-use crate::config::discovered::{self, Shown};
+use crate::config::discovered::{self, LastDiscovery, Shown};
 use crate::config::storage_class::{self, Claim, ClassAction};
 use crate::config::store::Entry;
 use crate::config::trust::Trust;
@@ -35,10 +35,12 @@ use crate::process::events::{Note, reasons};
 use crate::process::metrics::ConfigState;
 
 pub mod classes;
+pub mod summary;
 pub mod usage;
 pub mod verdict;
 
 use classes::ClassError;
+use summary::Member;
 use usage::Uses;
 use verdict::{Verdict, verdict};
 
@@ -105,7 +107,12 @@ pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
 }
 
 fn watches(context: &Context, trust: &Trust) -> BoxStream<'static, Seen> {
-    let selector = format!("{}={}", labels::TYPE, labels::TYPE_PROVISIONER_CONFIG);
+    let selector = format!(
+        "{} in ({}, {})",
+        labels::TYPE,
+        labels::TYPE_PROVISIONER_CONFIG,
+        labels::TYPE_PROVISIONER_STATUS
+    );
     let mut all: Vec<BoxStream<'static, Seen>> = trust
         .namespaces()
         .map(|namespace| {
@@ -225,7 +232,8 @@ impl ConfigLoop {
 
     /// One look at everything; false if something has to be tried again.
     pub(super) async fn turn(&mut self) -> bool {
-        let config_maps: Vec<ConfigMap> = self.config_maps.values().flat_map(Mirror::values).cloned().collect();
+        let config_maps = self.config_maps.values().flat_map(Mirror::values).cloned();
+        let (status_maps, config_maps): (Vec<ConfigMap>, Vec<ConfigMap>) = config_maps.partition(summary::is_status);
         let verdicts: BTreeMap<ConfigRef, (&ConfigMap, Verdict)> = config_maps
             .iter()
             .map(|config_map| {
@@ -247,13 +255,18 @@ impl ConfigLoop {
             .collect();
         let plan = storage_class::plan(&self.entries, self.classes.values(), &read);
 
-        let by_discovery = discovered::plan(
+        let mut by_discovery = discovered::plan(
             &self.entries,
-            &self.context.discoveries.all(),
+            &self.context.discoveries.answers(),
             self.classes.values(),
             &read,
             Timestamp::now(),
         );
+        for (reference, shown) in &mut by_discovery.shown {
+            if let Some(config) = self.entries.get(reference).and_then(|entry| entry.good.as_ref()) {
+                shown.last = self.context.discoveries.last(config);
+            }
+        }
         let shown = by_discovery.shown;
         self.context.metrics.set_discovered(
             shown.values().map(|shown| shown.served).sum(),
@@ -272,6 +285,7 @@ impl ConfigLoop {
         let actions = plan.actions.into_iter().chain(by_discovery.actions).collect();
         let failed = self.act(actions).await;
         let mut all_well = failed.is_empty();
+        let mut members = Vec::new();
         for (reference, (config_map, verdict)) in &verdicts {
             let claim = match plan.claims.get(reference).cloned() {
                 Some(Claim::Kept(class)) => Some(match failed.get(&class) {
@@ -293,7 +307,9 @@ impl ConfigLoop {
             );
             let said = self.report(config_map, verdict, claim.as_ref(), shown);
             all_well &= said.instrument(span).await;
+            members.push(Member::new(config_map, verdict, claim.as_ref(), shown));
         }
+        all_well &= self.sum_up(&status_maps, &members).await;
         self.context
             .metrics
             .reconciled(CONTROLLER, if all_well { "ok" } else { "api" });
@@ -310,7 +326,10 @@ impl ConfigLoop {
     ) -> bool {
         let status = verdict.status(claim, shown);
         let said = |key| config_map.annotations().get(key);
-        let news = said(annotations::STATUS) != Some(&status);
+        // What is said of the last discovery stays until the next one has ended.
+        let still = shown.is_some_and(|shown| shown.last == LastDiscovery::UnderWay);
+        let news =
+            said(annotations::STATUS).is_none_or(|said| *said != status && !(still && said.starts_with(&status)));
         let mut change = serde_json::Map::new();
         if news {
             change.insert(annotations::STATUS.to_owned(), json!(status));
@@ -348,11 +367,56 @@ impl ConfigLoop {
                 config.name = reference.name,
                 status
             );
-            self.context
-                .events
-                .publish(&config_map.object_ref(&()), note(verdict, claim, shown, status));
+            // Of a discovery that failed, the controller of discoveries tells.
+            let failed = shown.is_some_and(|shown| matches!(shown.last, LastDiscovery::Failed(_)));
+            if !failed {
+                self.context
+                    .events
+                    .publish(&config_map.object_ref(&()), note(verdict, claim, shown, status));
+            }
         }
         true
+    }
+
+    /// Writes into each ConfigMap of a status what there is to say of all its members; false if that failed.
+    async fn sum_up(&self, status_maps: &[ConfigMap], members: &[Member<'_>]) -> bool {
+        let mut all_well = true;
+        let mut all = Vec::new();
+        for status_map in status_maps {
+            let conditions = summary::conditions(status_map, members, Timestamp::now());
+            if let Some(data) = summary::change(status_map, &conditions) {
+                let reference = ConfigRef::of(status_map);
+                let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &reference.namespace);
+                let patch = json!({ "metadata": { "uid": status_map.metadata.uid }, "data": data });
+                let patched = api
+                    .patch(&reference.name, &PatchParams::default(), &Patch::Merge(patch))
+                    .await;
+                match patched {
+                    Ok(_) => info!(
+                        status.namespace = reference.namespace,
+                        status.name = reference.name,
+                        ?data
+                    ),
+                    // Deleted or created again meanwhile: the watch brings what there is now.
+                    Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => {}
+                    Err(error) => {
+                        warn!(
+                            error = &error as &dyn std::error::Error,
+                            status.namespace = reference.namespace,
+                            status.name = reference.name,
+                            "failed to write a status"
+                        );
+                        all_well = false;
+                    }
+                }
+            }
+            all.extend(conditions);
+        }
+        self.context.metrics.set_conditions(
+            all.iter()
+                .map(|condition| (condition.kind.as_str(), condition.status.as_str())),
+        );
+        all_well
     }
 
     /// Acts on the classes; what failed, by class.

@@ -21,7 +21,7 @@ use tracing::{Instrument as _, Span, info, info_span, warn};
 
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::work_queue::WorkQueue;
-use crate::config::discovered::{Listing, Listings};
+use crate::config::discovered::{Ending, Endings, Listing, Listings};
 use crate::config::storage_class::config_of;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::describe;
@@ -86,7 +86,7 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
         .0
         .retain(|reference, _| all.iter().any(|config| config.reference == *reference));
     let (mut after, mut is_well) = (LOOK_AGAIN, true);
-    let mut answers = Listings::new();
+    let (mut answers, mut endings) = (Listings::new(), Endings::new());
     for config in &all {
         if !shared.cache.knows_runs_of(&config.reference.namespace) {
             // Their list wakes this.
@@ -98,6 +98,8 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
             && let Some(result) = result(run)
         {
             report(shared, reported, config, run, &result);
+            let failure = result.as_ref().err().map(|failure| failure.why.clone());
+            endings.insert(config.reference.clone(), ending(config, failure));
             if let Ok(discovered) = result {
                 let listing = Listing {
                     config_uid: config.uid.clone(),
@@ -110,6 +112,9 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
             Ok(due) => after = after.min(due.unwrap_or(LOOK_AGAIN)),
             Err(error) => {
                 is_well = false;
+                if error.is_lasting() {
+                    endings.insert(config.reference.clone(), ending(config, Some(error.chain())));
+                }
                 if error.category() != "conflict" {
                     warn!(
                         error = error.chain(),
@@ -125,7 +130,7 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
         .filter(|config| config.operations.contains(&Operation::Discover))
         .map(|config| (config.reference.clone(), config.uid.clone()))
         .collect();
-    shared.context.discoveries.update(&discovering, answers);
+    shared.context.discoveries.update(&discovering, answers, endings);
     for action in snapshot_classes(shared, &all) {
         if let Err(error) = apply::snapshot_class::carry_out(shared, action).await {
             is_well = false;
@@ -136,6 +141,14 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
         }
     }
     (after, is_well)
+}
+
+fn ending(config: &ProvisionerConfig, failure: Option<String>) -> Ending {
+    Ending {
+        config_uid: config.uid.clone(),
+        fingerprint: config.fingerprint.clone(),
+        failure,
+    }
 }
 
 /// The span of all that is done about one ConfigMap: what is logged in it says which that is.

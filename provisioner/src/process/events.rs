@@ -122,14 +122,21 @@ impl Writer {
                 }
             }
         };
-        if let Err(error) = written {
-            self.metrics.event_dropped();
-            warn!(
-                error = &error as &dyn std::error::Error,
-                reason = note.reason,
-                note.text,
-                "failed to publish an event"
-            );
+        match written {
+            Ok(()) => {}
+            // Its namespace is gone, and its readers with it.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                debug!(reason = note.reason, note.text, "the namespace of an event is gone");
+            }
+            Err(error) => {
+                self.metrics.event_dropped();
+                warn!(
+                    error = &error as &dyn std::error::Error,
+                    reason = note.reason,
+                    note.text,
+                    "failed to publish an event"
+                );
+            }
         }
     }
 }

@@ -72,6 +72,12 @@ struct StateLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    condition: &'static str,
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CategoryLabels {
     category: &'static str,
 }
@@ -93,6 +99,7 @@ pub struct Metrics {
     reconciles: Family<ReconcileLabels, Counter>,
     configs: Family<StateLabels, Gauge>,
     config_problems: Family<CategoryLabels, Gauge>,
+    conditions: Family<ConditionLabels, Gauge>,
     discovered: Family<StateLabels, Gauge>,
     discovered_capacity: Gauge,
     events_dropped: Counter,
@@ -141,6 +148,12 @@ impl Metrics {
             "Errors in the current versions of provisioner ConfigMaps",
             config_problems.clone(),
         );
+        let conditions = Family::default();
+        registry.register(
+            "conditions",
+            "ConfigMaps that sum up others (label type=provisioner-status), by condition and its status",
+            conditions.clone(),
+        );
         let discovered = Family::default();
         registry.register(
             "discovered_classes",
@@ -176,6 +189,7 @@ impl Metrics {
             reconciles,
             configs,
             config_problems,
+            conditions,
             discovered,
             discovered_capacity,
             events_dropped,
@@ -239,6 +253,16 @@ impl Metrics {
         self.config_problems.clear();
         for category in problems {
             self.config_problems.get_or_create(&CategoryLabels { category }).inc();
+        }
+    }
+
+    /// Sets the picture of all ConfigMaps that sum up others: each condition with its status.
+    pub fn set_conditions(&self, conditions: impl IntoIterator<Item = (&'static str, &'static str)>) {
+        self.conditions.clear();
+        for (condition, status) in conditions {
+            self.conditions
+                .get_or_create(&ConditionLabels { condition, status })
+                .inc();
         }
     }
 
@@ -306,6 +330,7 @@ mod tests {
             [ConfigState::InForce, ConfigState::InForce, ConfigState::Refused],
             ["near-miss"],
         );
+        metrics.set_conditions([("Available", "True"), ("Degraded", "False"), ("Available", "True")]);
         metrics.set_leader(true);
         metrics.api.count("get", "pods", 200);
         let text = metrics.encode().unwrap();
@@ -315,6 +340,7 @@ mod tests {
             r#"mooring_provisioner_configs{state="in-force"} 2"#,
             r#"mooring_provisioner_config_problems{category="near-miss"} 1"#,
             r#"mooring_provisioner_api_requests_total{verb="get",resource="pods",code="200"} 1"#,
+            r#"mooring_provisioner_conditions{condition="Available",status="True"} 2"#,
             "mooring_provisioner_leader 1",
             r#"mooring_provisioner_build_info{version=""#,
         ] {

@@ -1,6 +1,7 @@
 //! The snapshot API on a cluster: its CRDs, and the controller that a cluster has once for all drivers.
 
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use anyhow::{Context, Result};
 use mooring_testbed::binaries::{ensure_snapshot_controller, snapshot_crds};
@@ -22,14 +23,20 @@ const KINDS: [&str; 6] = [
     "volumegroupsnapshotclasses.groupsnapshot.storage.k8s.io",
 ];
 
-/// snapshot-controller at work for a test.
-pub struct SnapshotController {
+/// snapshot-controller at work, for as long as a test has this. Tests that run at once share one, as a cluster has one:
+/// two at work on the same objects leave some of them undone.
+pub struct SnapshotController(#[expect(dead_code, reason = "it is at work until this is dropped")] Arc<Running>);
+
+/// That of the tests that run now.
+static SHARED: Mutex<Weak<Running>> = Mutex::new(Weak::new());
+
+struct Running {
     child: Child,
     /// Its kubeconfig is there.
     _workplace: Workplace,
 }
 
-impl Drop for SnapshotController {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -50,21 +57,29 @@ impl Scope {
         Ok(())
     }
 
-    /// Has the cluster serve the snapshot API, and starts its controller.
+    /// Has the cluster serve the snapshot API, and starts its controller if no other test has.
     pub fn snapshot_controller(&self) -> Result<SnapshotController> {
         self.snapshot_api()?;
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = shared.upgrade() {
+            return Ok(SnapshotController(running));
+        }
         let workplace = self.workplace()?;
         let mut controller = tied(ensure_snapshot_controller()?)?;
         controller
             .arg(workplace.kubeconfig_flag())
+            // Its own limit of five requests a second is for clusters that share their API server with others.
+            .args(["--kube-api-qps=50", "--kube-api-burst=100"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let child = start(controller).context("failed to start snapshot-controller")?;
-        Ok(SnapshotController {
+        let running = Arc::new(Running {
             child,
             _workplace: workplace,
-        })
+        });
+        *shared = Arc::downgrade(&running);
+        Ok(SnapshotController(running))
     }
 
     /// Removes what the test has outside its namespace by this API, if the cluster serves it.

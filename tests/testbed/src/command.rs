@@ -13,6 +13,7 @@ use anyhow::Context;
 pub use error::{CommandError, last_lines, line};
 pub use find::{command, find_program};
 pub use output::{output, output_with_input};
+pub(crate) use watch::is_stopped;
 pub use watch::{output_within, shown_within, stop, watched, watched_within};
 
 use crate::layout::repository;

@@ -7,10 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::command::is_stopped;
 use crate::layout::{Layout, cache, make_folder};
 use crate::progress::{PLAIN_PERIOD, say, spoken};
 
@@ -27,23 +28,29 @@ impl Lock {
     /// Waits for the lock of a cluster: one command at a time changes it.
     pub fn cluster(layout: &Layout) -> Result<Self> {
         // Beside the state folder, which `down` removes.
-        Self::take(&layout.state.with_extension("lock"), "this cluster")
+        // Also when told to stop: the cluster has to be removed.
+        Self::take(&layout.state.with_extension("lock"), "this cluster", || false)
     }
 
     /// Waits for the lock of the images: one command at a time builds them, for any cluster.
     pub fn images() -> Result<Self> {
-        Self::take(&cache()?.join("images.lock"), "the images")
+        Self::take(&cache()?.join("images.lock"), "the images", is_stopped)
     }
 
     /// Waits for the lock of the virtual machines' files: one command at a time fetches them.
     pub fn machine() -> Result<Self> {
-        Self::take(&cache()?.join("machine.lock"), "the kernel of virtual machines")
+        Self::take(
+            &cache()?.join("machine.lock"),
+            "the kernel of virtual machines",
+            is_stopped,
+        )
     }
 
-    fn take(path: &Path, what: &str) -> Result<Self> {
+    /// Waits until `is_off`, if need be.
+    fn take(path: &Path, what: &str, is_off: impl Fn() -> bool) -> Result<Self> {
         make_folder(path.parent().unwrap_or(path))?;
         loop {
-            let mut file = wait_for(path, what)?;
+            let mut file = wait_for(path, what, &is_off)?;
             // The last holder may have removed the file, and another command may have made a new one.
             let ours = file
                 .metadata()
@@ -75,7 +82,7 @@ impl Drop for Lock {
 }
 
 /// Locks the file. If it has to wait, it says which command it waits for.
-fn wait_for(path: &Path, what: &str) -> Result<Flock<File>> {
+fn wait_for(path: &Path, what: &str, is_off: impl Fn() -> bool) -> Result<Flock<File>> {
     let mut file = open(path)?;
     let mut said: Option<Instant> = None;
     loop {
@@ -88,6 +95,9 @@ fn wait_for(path: &Path, what: &str) -> Result<Flock<File>> {
             let content = std::fs::read_to_string(path).unwrap_or_default();
             say(waiting(Holder::read(&content).as_ref(), what, unix_now()));
             said = Some(Instant::now());
+        }
+        if is_off() {
+            bail!("stopped while it waited for {what}");
         }
         std::thread::sleep(POLL);
     }
@@ -188,9 +198,11 @@ mod tests {
     #[test]
     fn a_lock_s_file_names_its_holder_for_as_long_as_it_is_held() {
         let path = std::env::temp_dir().join(format!("mooring-holder-{}", std::process::id()));
-        let lock = Lock::take(&path, "a test").unwrap();
+        let lock = Lock::take(&path, "a test", || false).unwrap();
         let holder = Holder::read(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(holder.pid, std::process::id());
+        let error = Lock::take(&path, "a test", || true).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), "stopped while it waited for a test");
         drop(lock);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
         std::fs::remove_file(&path).unwrap();
@@ -199,10 +211,10 @@ mod tests {
     #[test]
     fn a_lock_whose_file_was_removed_is_taken_on_a_new_file() {
         let path = std::env::temp_dir().join(format!("mooring-lock-{}", std::process::id()));
-        let first = Lock::take(&path, "a test").unwrap();
+        let first = Lock::take(&path, "a test", || false).unwrap();
         let waiting = std::thread::spawn({
             let path = path.clone();
-            move || Lock::take(&path, "a test").unwrap()
+            move || Lock::take(&path, "a test", || false).unwrap()
         });
         std::thread::sleep(std::time::Duration::from_millis(50));
         first.remove();

@@ -7,7 +7,7 @@ use mooring_contract::discovered::Discovered;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{DiscoveredPlan, Discoveries, Listing, Listings, plan};
+use super::{DiscoveredPlan, Discoveries, Ending, Endings, LastDiscovery, Listing, Listings, plan};
 use crate::config::storage_class::ClassAction;
 use crate::config::store::Entry;
 use crate::config::trust::Trust;
@@ -385,14 +385,29 @@ fn the_last_good_answer_of_a_config_map_that_is_there_is_kept() {
         discovered: Arc::default(),
     };
     let configs = |uid: &str| BTreeMap::from([(reference.clone(), uid.to_owned())]);
-    discoveries.update(&configs("u1"), [(reference.clone(), answer("u1"))].into());
+    let failed = Ending {
+        config_uid: "u1".to_owned(),
+        fingerprint: "f".to_owned(),
+        failure: Some("no answer".to_owned()),
+    };
+    let endings = Endings::from([(reference.clone(), failed)]);
+    discoveries.update(&configs("u1"), [(reference.clone(), answer("u1"))].into(), endings);
     assert!(woken.has_changed().unwrap());
     woken.mark_unchanged();
-    discoveries.update(&configs("u1"), Listings::new());
-    assert_eq!(discoveries.all()[&reference], answer("u1"));
+    discoveries.update(&configs("u1"), Listings::new(), Endings::new());
+    assert_eq!(discoveries.answers()[&reference], answer("u1"));
     assert!(!woken.has_changed().unwrap());
-    discoveries.update(&configs("u2"), Listings::new());
-    assert!(discoveries.all().is_empty(), "created again, it does not inherit");
+    let (_, entry) = config("ceph", "", 1, "");
+    let mut version = ProvisionerConfig::clone(&entry.good.unwrap());
+    (version.uid, version.fingerprint) = ("u1".to_owned(), "f".to_owned());
+    assert_eq!(
+        discoveries.last(&version),
+        LastDiscovery::Failed("no answer".to_owned())
+    );
+    version.fingerprint = "g".to_owned();
+    assert_eq!(discoveries.last(&version), LastDiscovery::UnderWay, "not asked yet");
+    discoveries.update(&configs("u2"), Listings::new(), Endings::new());
+    assert!(discoveries.answers().is_empty(), "created again, it does not inherit");
 }
 
 proptest! {

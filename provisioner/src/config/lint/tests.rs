@@ -153,14 +153,8 @@ fn the_examples_are_fine() {
         ("rbd", include_str!("../../../../configmaps/examples/rbd.yaml")),
         ("smb", include_str!("../../../../configmaps/examples/smb.yaml")),
         ("silver", include_str!("../../../../configmaps/examples/silver.yaml")),
-        (
-            "cinder",
-            include_str!("../../../../configmaps/examples/openstack-cinder.yaml"),
-        ),
-        (
-            "manila",
-            include_str!("../../../../configmaps/examples/openstack-manila.yaml"),
-        ),
+        ("cinder", include_str!("../../../../configmaps/openstack/cinder.yaml")),
+        ("manila", include_str!("../../../../configmaps/openstack/manila.yaml")),
     ] {
         let (well, text) = lint(text);
         assert!(well && text.contains("no warnings"), "{name}: {text}");

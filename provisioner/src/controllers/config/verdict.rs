@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names::{annotations, labels};
 use serde::{Deserialize, Serialize};
 
-use crate::config::discovered::Shown;
+use crate::config::discovered::{LastDiscovery, Shown};
 use crate::config::problem::join;
 use crate::config::storage_class::Claim;
 use crate::config::store::Entry;
@@ -167,6 +167,9 @@ fn discovered(shown: &Shown) -> String {
             list(&shown.nameless)
         ));
     }
+    if let LastDiscovery::Failed(why) = &shown.last {
+        parts.push(format!("; the last discovery failed: {why}"));
+    }
     parts.concat()
 }
 
@@ -177,7 +180,7 @@ mod tests {
 
     use super::{Verdict, verdict};
     use crate::config::ConfigRef;
-    use crate::config::discovered::Shown;
+    use crate::config::discovered::{LastDiscovery, Shown};
     use crate::config::storage_class::Claim;
     use crate::config::trust::Trust;
     use crate::process::metrics::ConfigState;
@@ -279,6 +282,12 @@ mod tests {
         shown.vanished.insert("silver-old".into());
         let status = good.status(Some(&claim), Some(&shown));
         assert!(status.ends_with("as soon as nothing uses them: silver-old"), "{status}");
+        shown.last = LastDiscovery::Failed("exit code 75: no answer".into());
+        let status = good.status(Some(&claim), Some(&shown));
+        assert!(
+            status.ends_with("; the last discovery failed: exit code 75: no answer"),
+            "{status}"
+        );
         let odd = judge(&config_map("use-nfs-server: 10.10.2.4 zone:west"), None).status(None, None);
         assert!(odd.starts_with("in force; note use-nfs-server: "), "{odd}");
         let bad = judge(&config_map("timeout: soon"), Some(&good)).status(None, None);

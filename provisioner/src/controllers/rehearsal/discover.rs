@@ -30,6 +30,9 @@ const SCRIPT: Script = Script {
 
 const CONFIG: &str = "admin/ceph";
 
+/// The ConfigMap that sums it up.
+const STATUS: &str = "admin/storage";
+
 struct Stage {
     api: FakeApi,
     shared: Shared,
@@ -65,6 +68,9 @@ impl Stage {
             runs: 0,
         };
         stage.config("1");
+        let labels = json!({"type": "provisioner-status"});
+        let status = json!({"metadata": {"name": "storage", "namespace": "admin", "uid": "s1", "labels": labels}});
+        stage.api.lock().put("configmaps", status);
         stage
     }
 
@@ -78,7 +84,8 @@ impl Stage {
             "configmaps",
             json!({
                 "metadata": {"name": "ceph", "namespace": "admin", "uid": "c1", "annotations": notes,
-                             "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"type": "provisioner-config"}},
+                             "creationTimestamp": "2026-01-01T00:00:00Z",
+                             "labels": {"type": "provisioner-config", "app.kubernetes.io/part-of": "storage"}},
                 "data": {"plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/ceph:1", "round": round,
                          "volume-source": "csi", "discover-interval": "24h",
                          "operations": "provision,delete,snapshot,delete-snapshot,restore,discover"},
@@ -200,6 +207,25 @@ impl Stage {
         status.as_str().unwrap_or_default().to_owned()
     }
 
+    /// The reason of each condition that is not as expected, with its status.
+    fn conditions(&self) -> Vec<String> {
+        let data = self.api.lock().get("configmaps", STATUS).unwrap()["data"].clone();
+        let all: Value = crate::yaml::from_str(data["conditions"].as_str().unwrap_or("[]")).unwrap();
+        let text = |condition: &Value, key: &str| condition[key].as_str().unwrap().to_owned();
+        for condition in all.as_array().unwrap() {
+            let key = text(condition, "type").to_lowercase();
+            assert_eq!(data[&key], condition["status"], "{key}");
+        }
+        let unexpected = all
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|one| one["reason"] != "AsExpected");
+        unexpected
+            .map(|one| format!("{}={}: {}", text(one, "type"), text(one, "status"), text(one, "reason")))
+            .collect()
+    }
+
     /// The whole play; `what` goes wrong in it.
     async fn whole(&mut self, what: &str) {
         let both = r#"{"parameter": "pool", "classes": [{"name": "ssd", "snapshots": true}, "hdd"]}"#;
@@ -219,7 +245,9 @@ impl Stage {
             self.config(round);
             self.play().await;
             assert_eq!(self.names("classes"), ["/ceph-hdd", "/ceph-ssd"], "{what}");
-            assert_eq!(self.status(), "in force; 2 storage classes by discovery", "{what}");
+            let said = "in force; 2 storage classes by discovery; the last discovery failed: ";
+            assert!(self.status().starts_with(said), "{what}: {}", self.status());
+            assert_eq!(self.conditions(), ["Degraded=True: DiscoveryFailed"], "{what}");
         }
 
         self.uses(&[("ceph-hdd", 1)]);
@@ -235,12 +263,14 @@ impl Stage {
         self.play().await;
         assert_eq!(self.names("classes"), ["/ceph-ssd"], "{what}");
         assert_eq!(self.status(), "in force; 1 storage class by discovery", "{what}");
+        assert_eq!(self.conditions(), [""; 0], "{what}");
 
         self.api.lock().delete("configmaps", CONFIG);
         self.play().await;
         for kind in ["classes", "snapshotclasses", "pods", "secrets"] {
             assert_eq!(self.names(kind), [""; 0], "{what}: {kind} left");
         }
+        assert_eq!(self.conditions(), ["Available=False: NoConfigMaps"], "{what}");
     }
 }
 

@@ -48,6 +48,11 @@ pub fn stop() {
     }
 }
 
+/// Whether [`stop`] was called.
+pub(crate) fn is_stopped() -> bool {
+    running().stopped
+}
+
 fn end_group(group: i32) {
     // It may be gone already.
     let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);

@@ -9,9 +9,9 @@ use mooring_contract::names::NAMESPACE as MOORING;
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, use_services};
-use crate::command::output;
-use crate::install::apply;
-use crate::manifests::example;
+use crate::command::{output, output_with_input};
+use crate::install::{apply, render};
+use crate::manifests::documents;
 use crate::progress::{note, step};
 use crate::target::Target;
 use crate::wait::{Look, wait_for};
@@ -21,6 +21,13 @@ const TRIAL: &str = "openstack-trial";
 
 /// A volume type of Cinder's, made for this.
 const TYPE: &str = "trial";
+
+/// The kustomization that an administrator applies, and the ConfigMap in it that has the status of all.
+const FOLDER: &str = "configmaps/openstack";
+const STATUS: &str = "openstack";
+
+/// The Secret that it expects.
+const SECRET: &str = "openstack";
 
 /// How long runs go on, in milliseconds, before they get a second to end in: they are killed at the login, at the calls
 /// that make something, and while the service is at work.
@@ -33,14 +40,12 @@ const LIMIT: Duration = Duration::from_mins(4);
 const CLAIMS: [Claim; 2] = [
     Claim {
         config: "cinder",
-        example: "openstack-cinder.yaml",
         class: "cinder-trial",
         mode: "ReadWriteOnce",
         copies: true,
     },
     Claim {
         config: "manila",
-        example: "openstack-manila.yaml",
         class: "manila-cephfs-cephfs",
         mode: "ReadWriteMany",
         copies: false,
@@ -50,7 +55,6 @@ const CLAIMS: [Claim; 2] = [
 struct Claim {
     /// Name of the ConfigMap, the claim, and the Pods' first part.
     config: &'static str,
-    example: &'static str,
     /// The class of a type that the image has discovered.
     class: &'static str,
     mode: &'static str,
@@ -61,7 +65,10 @@ pub(super) fn run(target: &Target) -> Result<()> {
     let trial = Trial { target };
     let before = trial.left()?;
     trial.types(TYPE)?;
-    let ran = CLAIMS.iter().try_for_each(|claim| trial.try_out(claim));
+    let ran = trial
+        .register()
+        .and_then(|()| CLAIMS.iter().try_for_each(|claim| trial.try_out(claim)))
+        .and_then(|()| trial.lose_keystone());
     let ran = ran.inspect_err(|_| trial.explain());
     step("remove claims, Pods and classes", |_| trial.remove())?;
     trial.types(&format!("-{TYPE}"))?;
@@ -91,9 +98,6 @@ impl Trial<'_> {
 
     fn try_out(&self, claim: &Claim) -> Result<()> {
         let Claim { config, class, .. } = *claim;
-        step(&format!("apply configmaps/examples/{}", claim.example), |_| {
-            self.register(claim)
-        })?;
         step(&format!("class {class} is discovered"), |_| {
             wait_until(&format!("class {class}"), || {
                 self.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
@@ -196,22 +200,103 @@ impl Trial<'_> {
         there.as_array().cloned().context("use.py everything answered no list")
     }
 
-    /// The example, completed as an administrator would.
-    fn register(&self, claim: &Claim) -> Result<()> {
-        let clouds = self.secret("openstack-admin", "clouds.yaml")?;
-        let key = self.secret("openstack", "ceph-cinder-key")?;
-        let mut documents = example(claim.example)?;
-        for secret in documents.iter_mut().filter(|one| one["kind"] == "Secret") {
-            secret["stringData"] = match claim.config {
-                "cinder" => json!({"clouds.yaml": clouds, "ceph-key": key}),
-                _ => json!({"clouds.yaml": clouds}),
-            };
-        }
-        for config in documents.iter_mut().filter(|one| one["kind"] == "ConfigMap") {
-            // ext4 grows only where the machine lets its containers have CAP_SYS_RESOURCE.
-            config["data"]["file-system"] = "xfs".into();
-        }
-        self.put(&json!({"apiVersion": "v1", "kind": "List", "items": documents}))
+    /// Applies the kustomization as an administrator would who forgets the Secret at first.
+    fn register(&self) -> Result<()> {
+        step(&format!("apply {FOLDER}, whose status asks for the Secret"), |_| {
+            let mut documents = self.documents()?;
+            for config in documents.iter_mut().filter(|one| one["metadata"]["name"] == "cinder") {
+                // ext4 grows only where the machine lets its containers have CAP_SYS_RESOURCE.
+                config["data"]["file-system"] = "xfs".into();
+            }
+            self.put(&json!({"apiVersion": "v1", "kind": "List", "items": documents}))?;
+            wait_until("the status to ask for it", || {
+                self.status_is("available", "False")?;
+                let conditions = self.status("conditions")?;
+                let asks = format!("secret \"{SECRET}\" (key \"secret-name\" of the ConfigMap) is not in namespace");
+                ensure!(conditions.matches(&asks).count() >= 2, "{conditions}");
+                Ok(())
+            })
+        })?;
+        step("create the Secret, and both services are available", |_| {
+            let clouds = self.secret("openstack-admin", "clouds.yaml")?;
+            let key = self.secret("openstack", "ceph-cinder-key")?;
+            self.put(&json!({
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": SECRET, "namespace": MOORING},
+                "stringData": {"clouds.yaml": clouds, "ceph-key": key},
+            }))?;
+            self.all_is_well()
+        })
+    }
+
+    /// Its status says so, its classes stay, and it heals.
+    fn lose_keystone(&self) -> Result<()> {
+        let scale = |replicas: &str| {
+            let count = format!("--replicas={replicas}");
+            self.kubectl(&["-n", NAMESPACE, "scale", "deployment/keystone", &count])
+        };
+        let count = "jsonpath={.spec.replicas}";
+        let replicas = self.kubectl(&["-n", NAMESPACE, "get", "deployment/keystone", "-o", count])?;
+        step("Keystone is gone, and the status says so", |_| {
+            scale("0")?;
+            self.kubectl(&[
+                "-n",
+                NAMESPACE,
+                "wait",
+                "--for=delete",
+                "pods",
+                "-l=app.kubernetes.io/name=keystone",
+                "--timeout=120s",
+            ])?;
+            // Another version of the ConfigMap is asked about at once.
+            let patch = json!({"data": {"discover-interval": "6m"}}).to_string();
+            self.kubectl(&["-n", MOORING, "patch", "configmap/cinder", "--type=merge", "-p", &patch])?;
+            wait_until("the status to say so", || {
+                self.status_is("degraded", "True")?;
+                self.status_is("available", "True")?;
+                let conditions = self.status("conditions")?;
+                ensure!(conditions.contains("DiscoveryFailed"), "{conditions}");
+                Ok(())
+            })
+        })?;
+        step("Keystone is back, and so is all", |_| {
+            scale(&replicas)?;
+            self.all_is_well()
+        })
+    }
+
+    fn all_is_well(&self) -> Result<()> {
+        wait_until("the status to be as expected", || {
+            for (condition, wanted) in [
+                ("available", "True"),
+                ("degraded", "False"),
+                ("progressing", "False"),
+                ("upgradeable", "True"),
+            ] {
+                self.status_is(condition, wanted)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn status_is(&self, condition: &str, wanted: &str) -> Result<()> {
+        let there = self.status(condition)?;
+        ensure!(
+            there == wanted,
+            "{condition} is {there:?}: {}",
+            self.status("conditions")?
+        );
+        Ok(())
+    }
+
+    fn status(&self, key: &str) -> Result<String> {
+        let path = format!("jsonpath={{.data.{key}}}");
+        self.kubectl(&["-n", MOORING, "get", "configmap", STATUS, "-o", &path])
+    }
+
+    fn documents(&self) -> Result<Vec<Value>> {
+        documents(&render(FOLDER, self.target)?)
     }
 
     fn field(&self, kind: &str, name: &str, path: &str) -> Result<String> {
@@ -254,14 +339,9 @@ impl Trial<'_> {
             ensure!(left.is_empty(), "{left:?}");
             Ok(())
         })?;
-        for claim in &CLAIMS {
-            let documents = example(claim.example)?;
-            for document in documents {
-                let kind = document["kind"].as_str().context("an example has a kind")?;
-                let name = document["metadata"]["name"].as_str().context("an example has a name")?;
-                self.kubectl(&["-n", MOORING, "delete", kind, name, "--ignore-not-found", &limit])?;
-            }
-        }
+        let mut delete = self.target.kubectl(["delete", "--ignore-not-found", &limit, "-f", "-"]);
+        output_with_input(&mut delete, render(FOLDER, self.target)?.as_bytes())?;
+        self.kubectl(&["-n", MOORING, "delete", "secret", SECRET, "--ignore-not-found", &limit])?;
         Ok(())
     }
 
@@ -301,6 +381,7 @@ impl Trial<'_> {
                 "yaml",
                 "cinder",
                 "manila",
+                STATUS,
                 "--ignore-not-found",
             ],
         ] {
