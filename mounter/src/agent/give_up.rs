@@ -1,4 +1,5 @@
-//! Ends the connection of a FUSE file system whose program runs but does not answer, since its server does not.
+//! Ends the connection of a FUSE file system whose program runs but does not answer, since its server does not, and the
+//! daemons of a device that a program serves.
 //!
 //! Every process that waits for an answer waits in the kernel, where no signal reaches it: processes of a Pod that is
 //! being deleted, and the kubelet, which looks at the directory before it unmounts it. When the connection ends, all of
