@@ -29,19 +29,23 @@ impl WatchedServer {
     pub(super) async fn silent<A: Future>(&self, limit: Duration, period: Duration, ask: impl Fn() -> A) -> Duration {
         let asks = async {
             loop {
-                *self.asked() = Some(Instant::now());
+                let asked = self.ask();
                 if tokio::time::timeout(limit, ask()).await.is_err() {
-                    return;
+                    return self.silence();
                 }
-                *self.asked() = None;
+                drop(asked);
                 tokio::time::sleep(period).await;
             }
         };
-        tokio::select! {
-            () = asks => {}
-            () = self.given_up.notified() => {}
-        }
-        self.silence().unwrap_or_default()
+        let given_up = async {
+            self.given_up.notified().await;
+            self.silence()
+        };
+        let silence = tokio::select! {
+            silence = asks => silence,
+            silence = given_up => silence,
+        };
+        silence.unwrap_or_default()
     }
 
     /// How long it has not answered.
@@ -54,8 +58,22 @@ impl WatchedServer {
         self.given_up.notify_one();
     }
 
+    fn ask(&self) -> Asked<'_> {
+        *self.asked() = Some(Instant::now());
+        Asked(self)
+    }
+
     fn asked(&self) -> MutexGuard<'_, Option<Instant>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Marks a server as asked until it is dropped: also when its daemons have ended, and nobody waits for an answer.
+struct Asked<'a>(&'a WatchedServer);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        *self.0.asked() = None;
     }
 }
 
@@ -97,6 +115,7 @@ mod tests {
         };
         let silence = server.silent(limit, period, ask).await;
         assert!(silence >= limit, "{silence:?}");
+        assert_eq!(server.silence(), None, "it is not asked any more");
         assert_eq!(asked.get(), 3);
         assert!(start.elapsed() >= (slow + period) * 2 + limit);
     }
