@@ -168,8 +168,11 @@ pub trait Sys {
     /// The name, without its directory, of the file behind a device, if that is a loop device.
     fn file_behind(&self, device: DeviceNumber) -> Result<Option<OsString>>;
 
-    /// Puts the image behind a free loop device.
-    fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice>;
+    /// Puts the image behind a free loop device, which can be written or only read.
+    fn attach_loop(&self, image: &ImageFile, read_only: bool) -> Result<LoopDevice>;
+
+    /// Whether a loop device can only be read.
+    fn is_read_only(&self, device: &LoopDevice) -> Result<bool>;
 
     /// Tells a loop device that its file has grown.
     fn refresh_loop(&self, device: &LoopDevice) -> Result<()>;

@@ -1,4 +1,5 @@
-//! Ends the connection of a FUSE file system whose program runs but does not answer, since its server does not.
+//! Ends the connection of a FUSE file system whose program runs but does not answer, since its server does not, and the
+//! daemons of a device that a program serves.
 //!
 //! Every process that waits for an answer waits in the kernel, where no signal reaches it: processes of a Pod that is
 //! being deleted, and the kubelet, which looks at the directory before it unmounts it. When the connection ends, all of
@@ -11,13 +12,14 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use tracing::warn;
 
 use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
+use super::store;
 use super::target_mounts::TargetMountError;
 use crate::sys::thread;
 use crate::sys::{Kernel, NewMount, Sys as _};
@@ -57,12 +59,14 @@ impl Mounts {
         });
         let ended = ended.await.map_err(no_thread(path));
         let not_fuse = || AgentError::NotFuse(path.to_owned());
-        let ended = ended.and_then(|ended| ended?.then_some(()).ok_or_else(not_fuse));
+        // What is on a device has no connection of its own, and its daemon has one.
+        let by_daemon = || self.services.give_up(&store::id(path));
+        let ended = ended.and_then(|ended| (ended? || by_daemon()).then_some(()).ok_or_else(not_fuse));
         match ended {
             Ok(()) => {
                 warn!(
                     target.path = path,
-                    "it was silent and is no longer in use: its connection was ended"
+                    "it was silent and is no longer in use: what waited for it got an error"
                 );
                 Ok(())
             }
@@ -75,8 +79,10 @@ impl Mounts {
 
     /// How long a mount has been silent; none if it answered in time.
     pub(super) fn silence(&self, path: &str) -> Option<Duration> {
-        let asked = self.looked_at().get(path).copied()?;
-        Some(asked.elapsed()).filter(|silence| *silence >= LOOK_LIMIT)
+        let looked = self.looked_at().get(path).map(Instant::elapsed);
+        // A file system on a device, or the device, may answer from memory.
+        let watched = self.services.silence(&store::id(path));
+        looked.max(watched).filter(|silence| *silence >= LOOK_LIMIT)
     }
 
     pub(super) fn is_given_up(&self, path: &str) -> bool {

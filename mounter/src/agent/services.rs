@@ -42,6 +42,7 @@ use self::command::{SOCKET, VOLUME};
 use self::daemon::{Foreground, OutputReader};
 pub use self::error::ServiceError;
 use self::process::{GRACE, Process, ProcessIdentity};
+use self::silence::WatchedServer;
 pub use self::volume::ServiceRun;
 use self::volume::{KeptService, Live, ServiceRecord, VolumeServices, end_apart};
 use super::store::{self, StoreError};
@@ -197,11 +198,13 @@ impl Services {
             }
             ServiceCall::Loop { file, read_only } => return self.attach(volume, file, read_only, left).await,
             ServiceCall::GiveDevice { device } => self.give(volume, device, environment, left.min(SHOW_LIMIT)).await?,
-            ServiceCall::WatchServer { limit: 0, .. } => {}
             ServiceCall::WatchServer { limit, file } => {
                 let record = ServiceRecord::Watch {
                     file,
-                    limit: Duration::from_secs(limit),
+                    limit: match limit {
+                        0 => Duration::MAX,
+                        limit => Duration::from_secs(limit),
+                    },
                     source: run.source,
                 };
                 if self
@@ -341,9 +344,13 @@ impl Services {
             },
             // The mount held it already, or it is gone.
             ServiceRecord::Loop { .. } => Live::Loop(None),
-            ServiceRecord::Watch { file, limit, source } => Live::Watch {
-                _task: self.watch_server(volume, file.clone(), *limit, source.clone()),
-            },
+            ServiceRecord::Watch { file, limit, source } => {
+                let server = Arc::default();
+                Live::Watch {
+                    _task: self.watch_server(volume, file.clone(), *limit, source.clone(), Arc::clone(&server)),
+                    server,
+                }
+            }
         }
     }
 
@@ -392,6 +399,7 @@ impl Services {
         file: PathBuf,
         limit: Duration,
         source: String,
+        server: Arc<WatchedServer>,
     ) -> AbortOnDropHandle<()> {
         let daemons: Vec<_> = self
             .lock()
@@ -405,18 +413,32 @@ impl Services {
                 let file = file.clone();
                 thread::run(move || silence::read_block(&file))
             };
-            tokio::select! {
+            let silence = tokio::select! {
                 () = all_ended => return,
-                () = silence::silent(limit, silence::PERIOD, ask) => {}
-            }
+                silence = server.silent(limit, silence::PERIOD, ask) => silence,
+            };
             warn!(
                 "the server of {source} was silent for {} s: processes that wait for it get an error",
-                limit.as_secs()
+                silence.as_secs()
             );
             for daemon in &daemons {
                 daemon.signal(rustix::process::Signal::KILL);
             }
         }))
+    }
+
+    /// How long the server that a volume has watched has not answered; none if it answers.
+    pub fn silence(&self, volume: &str) -> Option<Duration> {
+        let volumes = self.lock();
+        volumes.get(volume)?.servers().filter_map(WatchedServer::silence).max()
+    }
+
+    /// Has the daemons of a volume killed whose server is watched, so that processes that wait for it get an error;
+    /// whether one is watched.
+    pub fn give_up(&self, volume: &str) -> bool {
+        let volumes = self.lock();
+        let servers = volumes.get(volume).into_iter().flat_map(VolumeServices::servers);
+        servers.map(WatchedServer::give_up).count() > 0
     }
 
     async fn attach(

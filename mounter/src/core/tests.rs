@@ -60,6 +60,7 @@ fn job(line: &str, name: &str) -> MountJob {
         .unwrap(),
         access: Access::FileSystem,
         sole: false,
+        only_read: false,
         read_only: false,
         fs_group: None,
         pod: PodRef::default(),

@@ -143,7 +143,7 @@ impl GiveUp {
     fn silent(&mut self) -> Vec<Silent> {
         self.network.ask();
         let of_agents = self.pods.silent().into_iter().filter_map(|(uid, mount, silence)| {
-            let target = Target::parse(self.pods.kubelet_root(), &mount.target).ok()?;
+            let target = Target::parse_any(self.pods.kubelet_root(), &mount.target).ok()?;
             // A mount of the kernel that a program in a container made is asked from here as well.
             (silence >= SILENCE && !self.network.has(&target)).then_some(Silent {
                 target,

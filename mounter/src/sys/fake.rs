@@ -42,6 +42,8 @@ struct State {
     loops: Vec<(u32, PathBuf)>,
     /// The minor numbers of those that stay without a user.
     kept: BTreeSet<u32>,
+    /// Those of loop devices that can only be read.
+    only_read: BTreeSet<u32>,
     /// Where the next mount is attached, if not on the target of tests.
     opened: Option<PathBuf>,
     images: BTreeMap<PathBuf, Image>,
@@ -207,7 +209,13 @@ impl Fake {
 
     fn free_loops(&self) {
         let mut state = self.0.borrow_mut();
-        let State { loops, table, kept, .. } = &mut *state;
+        let State {
+            loops,
+            table,
+            kept,
+            only_read,
+            ..
+        } = &mut *state;
         loops.retain(|(minor, _)| {
             kept.contains(minor)
                 || table
@@ -215,6 +223,7 @@ impl Fake {
                     .iter()
                     .any(|entry| entry.device.minor == *minor && entry.device.major == 7)
         });
+        only_read.retain(|minor| loops.iter().any(|(there, _)| there == minor));
     }
 
     fn enter(&self, call: &str) -> Result<()> {
@@ -419,12 +428,20 @@ impl Sys for Fake {
         Ok(of_device.and_then(|(_, path)| path.file_name()).map(Into::into))
     }
 
-    fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice> {
+    fn attach_loop(&self, image: &ImageFile, read_only: bool) -> Result<LoopDevice> {
         self.enter("attach_loop")?;
         let mut state = self.0.borrow_mut();
         let minor = u32::try_from(state.loops.len()).unwrap() + 1;
         state.loops.push((minor, image.path.clone()));
+        if read_only {
+            state.only_read.insert(minor);
+        }
         Ok(device(minor))
+    }
+
+    fn is_read_only(&self, device: &LoopDevice) -> Result<bool> {
+        self.enter("is_read_only")?;
+        Ok(self.0.borrow().only_read.contains(&device.number.minor))
     }
 
     fn refresh_loop(&self, _: &LoopDevice) -> Result<()> {

@@ -39,7 +39,7 @@ pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
         let handle = open_device(&path, FileType::BlockDevice, makedev(LOOP_MAJOR, number), access).map_err(failed)?;
-        match raw::configure_loop(handle.as_fd(), file.as_fd(), false) {
+        match raw::configure_loop(handle.as_fd(), file.as_fd(), false, read_only) {
             Ok(()) => {
                 let device = fstat(&handle).map_err(failed)?.st_rdev;
                 return Ok(LoopDevice {

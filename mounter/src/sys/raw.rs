@@ -28,14 +28,23 @@ pub(super) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     u32::try_from(number).map_err(|_| Errno::RANGE)
 }
 
-/// Puts a file behind a loop device, which the kernel removes with its last user.
-pub(super) fn configure_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>, direct: bool) -> Result<(), Errno> {
+/// Puts a file behind a loop device, which the kernel removes with its last user. It can also only be
+/// read where one of the two was opened so.
+pub(super) fn configure_loop(
+    device: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    direct: bool,
+    read_only: bool,
+) -> Result<(), Errno> {
     // SAFETY: plain numbers and arrays of them; all zeros is a value.
     let mut config: loop_config = unsafe { std::mem::zeroed() };
     config.fd = u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?;
     config.info.lo_flags = LoFlags::LO_FLAGS_AUTOCLEAR as u32;
     if direct {
         config.info.lo_flags |= LoFlags::LO_FLAGS_DIRECT_IO as u32;
+    }
+    if read_only {
+        config.info.lo_flags |= LoFlags::LO_FLAGS_READ_ONLY as u32;
     }
     // SAFETY: the kernel reads one loop_config.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE.into(), &raw const config) }).map(drop)
@@ -56,6 +65,11 @@ fn loop_info(device: BorrowedFd<'_>) -> Result<loop_info64, Errno> {
     // SAFETY: the kernel writes one loop_info64.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64.into(), &raw mut info) })?;
     Ok(info)
+}
+
+/// Whether a loop device can only be read.
+pub(super) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
+    Ok(loop_info(device)?.lo_flags & LoFlags::LO_FLAGS_READ_ONLY as u32 != 0)
 }
 
 /// Has a loop device read its file's size again.

@@ -303,7 +303,7 @@ impl Sys for Kernel {
         }
     }
 
-    fn attach_loop(&self, image: &ImageFile) -> Result<LoopDevice> {
+    fn attach_loop(&self, image: &ImageFile, read_only: bool) -> Result<LoopDevice> {
         let attempted = || format!("put image file {} behind a loop device", image.path.display());
         let control = rustix::fs::open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| SysError::call("open /dev/loop-control (is the module loop loaded?)", e))?;
@@ -314,7 +314,7 @@ impl Sys for Kernel {
                 cause: Cause::of(NoLoopDevice(errno.into())),
             })?;
             let device = open_loop(&PathBuf::from(format!("/dev/loop{number}")))?;
-            let configure = |direct| raw::configure_loop(device.handle.as_fd(), image.file.as_fd(), direct);
+            let configure = |direct| raw::configure_loop(device.handle.as_fd(), image.file.as_fd(), direct, read_only);
             // Without direct I/O where the file system under the pool has none.
             let configured = match configure(true) {
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => configure(false),
@@ -328,6 +328,11 @@ impl Sys for Kernel {
             }
         }
         Err(SysError::call(attempted(), Errno::BUSY))
+    }
+
+    fn is_read_only(&self, device: &LoopDevice) -> Result<bool> {
+        raw::is_read_only(device.handle.as_fd())
+            .map_err(|e| SysError::call(format!("ask whether {} can be written", device.path.display()), e))
     }
 
     fn refresh_loop(&self, device: &LoopDevice) -> Result<()> {

@@ -50,6 +50,8 @@ pub struct MountJob {
     pub sole: bool,
     /// Whether it is read-only. The mount option `ro` means the same.
     pub read_only: bool,
+    /// Whether no Pod may write it, by its access mode: one device serves several Pods.
+    pub only_read: bool,
     /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
     /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
     pub fs_group: Option<u32>,

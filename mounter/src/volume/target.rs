@@ -96,7 +96,7 @@ impl Target {
     ///
     /// # Errors
     /// Anything that is not literally of the form that one of the drivers has. The file of a raw block volume: nothing
-    /// is mounted on it that could be revived or given up.
+    /// is mounted on it that could be revived.
     pub fn parse(root: &Path, directory: &str) -> Result<Self, TargetError> {
         match Self::parse_as(Driver::Csi, root, directory) {
             Err(TargetError::NotAVolume { .. }) => Self::parse_as(Driver::FlexVolume, root, directory),

@@ -17,20 +17,32 @@ const MOST: u64 = 16 << 10;
 #[serde(rename_all = "camelCase")]
 struct VolumeData {
     driver_name: String,
+    #[serde(default)]
+    volume_handle: String,
 }
 
 /// Whether a CSI volume is Mooring's, by the directory that it is mounted on. Nothing of the volume itself is looked
 /// at.
 pub fn is_ours(target: &Path) -> bool {
-    target.parent().is_some_and(says_so)
+    target.parent().and_then(ours).is_some()
 }
 
 /// Whether a raw block volume is Mooring's, by its name in the kubelet's directory of them.
 pub fn is_our_device(devices: &Path, name: &OsStr) -> bool {
-    says_so(&devices.join(name).join("data"))
+    of_device(devices, name).is_some()
 }
 
-fn says_so(directory: &Path) -> bool {
+/// Whether a raw block volume is Mooring's and has this id.
+pub fn is_our_device_of(devices: &Path, name: &OsStr, volume_id: &str) -> bool {
+    of_device(devices, name).is_some_and(|data| data.volume_handle == volume_id)
+}
+
+fn of_device(devices: &Path, name: &OsStr) -> Option<VolumeData> {
+    ours(&devices.join(name).join("data"))
+}
+
+/// What is noted in a directory, if that is about a volume of Mooring's.
+fn ours(directory: &Path) -> Option<VolumeData> {
     let read = || -> std::io::Result<VolumeData> {
         let mut text = Vec::new();
         File::open(directory.join(CSI_VOLUME_DATA))?
@@ -38,5 +50,5 @@ fn says_so(directory: &Path) -> bool {
             .read_to_end(&mut text)?;
         Ok(serde_json::from_slice(&text)?)
     };
-    read().is_ok_and(|data| data.driver_name == CSI_DRIVER)
+    read().ok().filter(|data| data.driver_name == CSI_DRIVER)
 }

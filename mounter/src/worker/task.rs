@@ -113,6 +113,8 @@ pub struct MountTask {
     /// Whether no other Pod may have it.
     pub sole: bool,
     pub read_only: bool,
+    /// Whether no Pod may write it.
+    pub only_read: bool,
     /// The volume's secrets. They come over the pipe only, like all of the task.
     pub secrets: Secrets,
     /// The group that the Pod's files should belong to.
@@ -126,6 +128,7 @@ impl From<&MountJob> for MountTask {
             target: job.target.clone(),
             sole: job.sole,
             read_only: job.read_only,
+            only_read: job.only_read,
             secrets: job.secrets.clone(),
             fs_group: job.fs_group,
         }
@@ -175,6 +178,7 @@ pub(crate) mod tests {
             target: target(),
             sole: false,
             read_only: false,
+            only_read: false,
             secrets: Secrets::default(),
             fs_group: None,
         }

@@ -170,7 +170,7 @@ impl Way {
             CALLS => {
                 let started = Instant::now();
                 let image = Kernel.open_image(Path::new(POOL), &self.image)?;
-                let device = Kernel.attach_loop(&image)?;
+                let device = Kernel.attach_loop(&image, false)?;
                 let mount = Kernel.new_mount(&NewMount {
                     fs_type: "ext4".to_owned(),
                     source: device.path.display().to_string(),

@@ -177,6 +177,10 @@ func (n node) NodeGetVolumeHealth(ctx context.Context, request *csi.NodeGetVolum
 	return n.driver.NodeGetVolumeHealth(ctx, request)
 }
 
+func (n node) NodeGetStorageHealth(ctx context.Context, request *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
+	return n.driver.NodeGetStorageHealth(ctx, request)
+}
+
 // testing is what sanity.Test wants of a test.
 type testing struct{ failed bool }
 

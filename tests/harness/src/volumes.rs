@@ -47,7 +47,7 @@ impl Scope {
     }
 
     /// Creates a PersistentVolume with this merged into its spec, and a claim named `name` that is bound to it, with
-    /// the same `volumeMode`.
+    /// the same `volumeMode` and `accessModes`.
     fn volume_from(&self, name: &str, more: Value) -> Result<()> {
         let volume = self.volume_name(name);
         let size = json!({"storage": "64Mi"});
@@ -76,8 +76,9 @@ impl Scope {
                 },
             },
         ]});
-        let volume_mode = more.get("volumeMode").cloned().unwrap_or_default();
-        merge(&mut list["items"][1]["spec"], json!({"volumeMode": volume_mode}));
+        let same = |key: &str| more.get(key).cloned().unwrap_or_default();
+        let of_both = json!({"volumeMode": same("volumeMode"), "accessModes": same("accessModes")});
+        merge(&mut list["items"][1]["spec"], of_both);
         merge(&mut list["items"][0]["spec"], more);
         self.apply(&list.to_string())
     }

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use tempfile::TempDir;
 
 use super::*;
@@ -276,6 +278,42 @@ async fn no_service_is_given_when_no_program_mounts_and_one_that_is_ready_too_la
     assert!(agent.is_clean());
 }
 
+/// Makes a file that does not answer: opening it to read waits for a writer.
+fn make_silent(file: &Path) {
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        file,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_whose_server_is_waited_for_without_a_limit_can_be_given_up() {
+    let agent = Agent::new();
+    let _running = agent.mounting();
+    let silent = agent.services.state(VOLUME).join("silent");
+    make_silent(&silent);
+    agent.daemon("one", "").await.unwrap();
+    assert!(!agent.services.give_up(VOLUME), "no server is watched");
+    let watch = ServiceCall::WatchServer {
+        limit: 0,
+        file: silent.clone(),
+    };
+    agent.serve(watch).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(agent.services.silence(VOLUME) > Some(Duration::ZERO));
+    let process = agent.processes().remove(0);
+    assert!(process.is_alive());
+    assert!(agent.services.give_up(VOLUME));
+    soon(process.ended()).await;
+    drop(OpenOptions::new().read(true).write(true).open(&silent).unwrap());
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
 #[tokio::test]
 async fn the_daemon_of_a_silent_server_is_killed_and_that_of_one_that_answers_is_not() {
     let agent = Agent::new();
@@ -294,16 +332,8 @@ async fn the_daemon_of_a_silent_server_is_killed_and_that_of_one_that_answers_is
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let process = agent.processes().remove(0);
     assert!(process.is_alive());
-    // Opening it to read waits for a writer.
     let silent = state.join("silent");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &silent,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-        0,
-    )
-    .unwrap();
+    make_silent(&silent);
     agent.serve(watch("silent", 1)).await.unwrap();
     soon(process.ended()).await;
     // Lets the waiting thread continue.

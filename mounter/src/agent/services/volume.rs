@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::process::{GRACE, Process, ProcessIdentity};
+use super::silence::WatchedServer;
 use crate::agent::store::{self, StoreError};
 use crate::volume::mount_table::DeviceNumber;
 
@@ -54,6 +55,7 @@ pub(super) enum Live {
     /// Keeps the device attached until it is mounted.
     Loop(Option<OwnedFd>),
     Watch {
+        server: Arc<WatchedServer>,
         _task: AbortOnDropHandle<()>,
     },
     /// It existed before the agent restarted, and has ended.
@@ -82,6 +84,14 @@ impl VolumeServices {
     pub(super) fn daemons(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.kept.iter().filter_map(|kept| match &kept.live {
             Live::Daemon { process, .. } => Some(process),
+            _ => None,
+        })
+    }
+
+    /// The servers that are watched.
+    pub(super) fn servers(&self) -> impl Iterator<Item = &WatchedServer> {
+        self.kept.iter().filter_map(|kept| match &kept.live {
+            Live::Watch { server, .. } => Some(&**server),
             _ => None,
         })
     }

@@ -1,9 +1,11 @@
 //! CSI's service Node: mounts and unmounts, and how a volume is.
 
 use std::num::NonZeroU16;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooring_contract::names::CSI_DEVICES_DIR;
 use mooring_csi_proto::csi::node_server;
 use mooring_csi_proto::csi::node_service_capability::{Rpc, Type, rpc};
 use mooring_csi_proto::csi::volume_usage::Unit;
@@ -24,11 +26,13 @@ use super::health::FailedMounts;
 use super::publish::CsiRequestError;
 use super::{expand, health, publish};
 use crate::core::Core;
+use crate::core::client::Trouble;
 use crate::drivers::call_out::{self, CallOutcome, EXPAND, MOUNT, STATS, UNMOUNT};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
-use crate::volume::target::{Target, TargetError};
+use crate::volume::target::{Driver, Target, TargetError};
+use crate::volume::volume_data;
 use crate::worker::usage::Usage;
 
 /// Kept back of a call's time, for the answer's own way.
@@ -200,8 +204,11 @@ impl node_server::Node for NodeService {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
             let found = match request.volume_publish_path.as_str() {
-                // The kubelet has no path of a volume that it never got.
-                "" => failed.of(None, &request.volume_id, Instant::now()),
+                // The kubelet has no path of a volume that it never got, and names none of a raw block volume.
+                "" => match trouble_of_device(&core, &request.volume_id) {
+                    Some(trouble) => Some(health::troubled(&trouble)),
+                    None => failed.of(None, &request.volume_id, Instant::now()),
+                },
                 path => {
                     let target = mounted(&core, path)?;
                     match (mounted_from(&target)?, core.trouble(&target)) {
@@ -283,6 +290,18 @@ fn mounted(core: &Core, path: &str) -> Result<Target, CsiError> {
         Err(CsiRequestError::Target(_)) => Err(CsiError::NotMounted(path.to_owned())),
         target => Ok(target?),
     }
+}
+
+/// What is wrong with the raw block volume of this id, as its client has heard.
+fn trouble_of_device(core: &Core, volume_id: &str) -> Option<Trouble> {
+    let root = core.kubelet_root();
+    let devices = root.join(CSI_DEVICES_DIR.iter().collect::<PathBuf>());
+    let table = Table::read().ok()?;
+    table.volumes(root).find_map(|entry| {
+        let target = Target::parse_as(Driver::CsiDevice, root, entry.mount_point.to_str()?).ok()?;
+        let is_it = volume_data::is_our_device_of(&devices, target.name().as_ref(), volume_id);
+        is_it.then(|| core.trouble(&target)).flatten()
+    })
 }
 
 /// What is mounted on a target, by the mount table: the daemon touches no volume's directory.

@@ -73,19 +73,18 @@ pub(super) fn job(
     named(&request.volume_id)?;
     let target = target(root, &request.target_path)?;
     let capability = request.volume_capability.unwrap_or_default();
-    let sole = match capability.access_mode.map(|mode| Mode::try_from(mode.mode)) {
+    let (sole, only_read) = match capability.access_mode.map(|mode| Mode::try_from(mode.mode)) {
         Some(Ok(Mode::Unknown) | Err(_)) => return Err(CsiRequestError::AccessMode),
-        Some(Ok(Mode::SingleNodeSingleWriter)) => true,
+        Some(Ok(Mode::SingleNodeSingleWriter)) => (true, false),
         // How many nodes may have it, nobody on one of them can tell.
+        Some(Ok(Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)) => (false, true),
         None
         | Some(Ok(
             Mode::SingleNodeWriter
-            | Mode::SingleNodeReaderOnly
             | Mode::SingleNodeMultiWriter
-            | Mode::MultiNodeReaderOnly
             | Mode::MultiNodeSingleWriter
             | Mode::MultiNodeMultiWriter,
-        )) => false,
+        )) => (false, false),
     };
     let (access, mount) = match capability.access_type {
         Some(AccessType::Mount(mount)) => (Access::FileSystem, mount),
@@ -108,7 +107,10 @@ pub(super) fn job(
         group => Some(group.parse().map_err(|_| CsiRequestError::Group(group.to_owned()))?),
     };
     let volume = kubelet_options::volume(options, CSI_PREFIX, &mount.fs_type, &mount.mount_flags)?;
-    let read_only = request.readonly || volume.mount_options.iter().any(|option| option == "ro");
+    // A claim says that a file system is only to be read by readOnly; a device has no mount options.
+    let read_only = request.readonly
+        || volume.mount_options.iter().any(|option| option == "ro")
+        || (only_read && access == Access::Device);
     let secrets = request.secrets.into_iter();
     Ok(MountJob {
         volume,
@@ -118,6 +120,7 @@ pub(super) fn job(
         access,
         sole,
         read_only,
+        only_read,
         fs_group,
         pod,
         image: None,
@@ -209,10 +212,21 @@ mod tests {
         let mut request = request(&[("client", "local"), ("source", "a")]);
         request.target_path = DEVICE.into();
         request.volume_capability = Some(capability(AccessType::Block(BlockVolume {})));
+        let mut for_readers = request.clone();
         let job = read(request).unwrap();
-        assert_eq!(job.access, Access::Device);
+        assert_eq!(
+            (job.access, job.read_only, job.only_read),
+            (Access::Device, false, false)
+        );
         assert_eq!((job.volume_name.as_str(), job.pod.uid.as_str()), ("pv-1", "u-1"));
         assert!(job.volume.fs_type.is_empty() && job.volume.mount_options.is_empty());
+
+        let mode = Some(AccessMode {
+            mode: Mode::MultiNodeReaderOnly.into(),
+        });
+        for_readers.volume_capability.as_mut().unwrap().access_mode = mode;
+        let job = read(for_readers).unwrap();
+        assert!(job.read_only && job.only_read);
     }
 
     /// The kubelet says so once it has seen the capability `SINGLE_NODE_MULTI_WRITER`.

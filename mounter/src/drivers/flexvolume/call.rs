@@ -91,6 +91,7 @@ impl FlexVolumeMountCall {
             target,
             access: Access::FileSystem,
             sole: false,
+            only_read: false,
             read_only,
             fs_group,
             pod,

@@ -99,6 +99,7 @@ fn job(handed: &Value) -> MountJob {
         target: Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/pvc-u1").unwrap(),
         access: Access::FileSystem,
         sole: false,
+        only_read: false,
         read_only: false,
         fs_group: None,
         pod: PodRef::default(),

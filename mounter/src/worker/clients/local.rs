@@ -82,7 +82,7 @@ fn mount_image(
         .ok_or_else(|| mismatch(name, wanted, content(sys, image).ok()))?;
     let device = match found {
         Some(device) => device,
-        None => sys.attach_loop(image)?,
+        None => sys.attach_loop(image, false)?,
     };
     attach(sys, &task.target, file_system, &device, options)?;
     grow_if_short(sys, image, &device, &task.target, options).inspect_err(|_| {

@@ -1,17 +1,18 @@
 //! Block devices of a server, on nodes without program or kernel module for them: client `block` with iSCSI and NBD,
 //! and the image `tgt`, which creates iSCSI targets on a server.
 
+mod device;
+
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Context;
 use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
 use mooring_harness::iscsi::PASSWORD;
 use mooring_harness::nodes::{on_own_nodes, on_two_nodes};
 use mooring_harness::processes::kill_all;
 use mooring_harness::provisioner::user_of;
-use mooring_harness::{Scope, wait_until};
-use mooring_testbed::command::output;
+use mooring_harness::wait_until;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
@@ -226,113 +227,6 @@ fn a_client_container_that_is_killed_leaves_no_loop_device() {
         scope.pod_gone("user").await?;
         wait_until("the loop device to be gone", REVIVE_LIMIT, async || {
             Ok((attribute("backing_file")? != file).then_some(()))
-        })
-        .await?;
-        remove_image(&scope, &image)
-    });
-}
-
-/// Where containers have the device of a raw block volume.
-const DEVICE: &str = "/dev/disk";
-
-/// What is read where [`WRITE`] has written.
-const READ: &str = "dd if=/dev/disk bs=512 skip=9 count=1 iflag=direct 2>/dev/null | head -n 1";
-
-const WRITE: &str = "echo hello | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1";
-
-/// A Pod that has a claim's volume as a device.
-fn with_device(scope: &Scope, name: &str, node: &str, claim: &str) -> Result<()> {
-    let main = json!({
-        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
-        "volumeDevices": [{"name": "data", "devicePath": DEVICE}],
-    });
-    scope.pod(name, node, claim, json!({"containers": [main]}))
-}
-
-fn in_shell(scope: &Scope, pod: &str, script: &str) -> Result<String> {
-    scope.exec(pod, ["sh", "-c", script])
-}
-
-/// The loop device that a Pod has as its device, and the file of a client container that it shows. Other tests have
-/// such devices as well.
-fn loop_of(scope: &Scope, pod: &str) -> Result<(u32, String)> {
-    let numbers = in_shell(scope, pod, "stat -c '%t %T' /dev/disk")?;
-    let minor = numbers
-        .trim()
-        .strip_prefix("7 ")
-        .with_context(|| format!("{numbers} is no loop device"))?;
-    let device = u32::from_str_radix(minor, 16)?;
-    let file = shown_by(scope, device)?;
-    ensure!(
-        file.contains("/mooring/private/services/"),
-        "loop{device} shows {file:?}"
-    );
-    Ok((device, file))
-}
-
-/// The file that a loop device shows; empty if it shows none.
-fn shown_by(scope: &Scope, device: u32) -> Result<String> {
-    scope.on_node(
-        2,
-        &format!("cat /sys/block/loop{device}/loop/backing_file 2>/dev/null || true"),
-    )
-}
-
-async fn end(scope: &Scope, pod: &str) -> Result<()> {
-    scope.delete(&format!("pod/{pod}"))?;
-    scope.pod_gone(pod).await
-}
-
-#[test]
-fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_loop_device() {
-    on_own_nodes("mount-device", async |scope| {
-        let address = scope.nbd_server("node-1", "true").await?;
-        let image = own_image(&scope, BLOCK_CLIENT_IMAGE, "device")?;
-        let options = json!({"client": "block", "source": format!("nbd://{address}/disk"), "client-image": image});
-        scope.csi_volume("disk", &options, &json!({"volumeMode": "Block"}))?;
-        let mut formatted = options.clone();
-        formatted["fs-type"] = "ext4".into();
-        scope.csi_volume("formatted", &formatted, &json!({"volumeMode": "Block"}))?;
-        with_device(&scope, "formatted", "node-2", "formatted")?;
-        with_device(&scope, "first", "node-2", "disk")?;
-        scope.event("formatted", "leave out both").await?;
-        end(&scope, "formatted").await?;
-        scope.pod_ready("first").await?;
-        assert_eq!(
-            in_shell(&scope, "first", "wc -c </dev/disk")?.trim(),
-            (64 << 20).to_string()
-        );
-        let mut loops = vec![loop_of(&scope, "first")?];
-        in_shell(&scope, "first", WRITE)?;
-        // It was blank, and nothing else was written.
-        let others = "dd if=/dev/disk bs=512 count=9 2>/dev/null | tr -d '\\000' | wc -c";
-        assert_eq!(in_shell(&scope, "first", others)?, "0\n");
-
-        // Two devices of one volume on a node would overwrite each other's work.
-        with_device(&scope, "beside", "node-2", "disk")?;
-        scope.event("beside", "each other's writes").await?;
-        end(&scope, "beside").await?;
-        assert_eq!(in_shell(&scope, "first", READ)?, "hello\n");
-
-        let mounter = scope.mounter("node-2").await?;
-        let mut delete = scope.target.kubectl(["-n", NAMESPACE, "delete", "pod", &mounter]);
-        output(&mut delete)?;
-        scope.require_mooring().await?;
-        assert_eq!(in_shell(&scope, "first", READ)?, "hello\n");
-        end(&scope, "first").await?;
-        with_device(&scope, "second", "node-2", "disk")?;
-        scope.pod_ready("second").await?;
-        assert_eq!(in_shell(&scope, "second", READ)?, "hello\n");
-        loops.push(loop_of(&scope, "second")?);
-
-        end(&scope, "second").await?;
-        wait_until("no loop device to be left", REVIVE_LIMIT, async || {
-            for (device, file) in &loops {
-                if shown_by(&scope, *device)? == *file {
-                    return Ok(None);
-                }
-            }
-            Ok(scope.mounts_on(2)?.is_empty().then_some(()))
         })
         .await?;
         remove_image(&scope, &image)

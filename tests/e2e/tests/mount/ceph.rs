@@ -1,7 +1,7 @@
 //! Volumes of a Ceph cluster on nodes without any Ceph program or kernel driver: directories by ceph-fuse and images by
 //! qemu-storage-daemon, each in a client container. The image `ceph` creates them.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use mooring_harness::Scope;
 use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
 use mooring_harness::nodes::on_two_nodes;
@@ -149,6 +149,32 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
     });
 }
 
+/// An image as a raw block volume: written by a Pod on one node, read by one on another, and then larger.
+async fn as_a_device(scope: &Scope, server: &str, nodes: [&str; 2]) -> Result<()> {
+    scope.on_ceph("rbd create --size 64M rbd/device")?;
+    let source = format!("rbd://{server}/rbd/device");
+    let options = json!({"client": "rbd", "source": source, "secret": "key"});
+    scope.csi_volume("device", &options, &json!({"volumeMode": "Block"}))?;
+    let write = "echo hello | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1";
+    let read = "dd if=/dev/disk bs=512 skip=9 count=1 2>/dev/null | head -n 1; blockdev --getsize64 /dev/disk";
+    for (pod, node, script, wanted) in [("writes", nodes[0], write, "64M"), ("reads", nodes[1], read, "96M")] {
+        let main = json!({
+            "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+            "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
+        });
+        scope.on_ceph(&format!(
+            "[ {wanted} = 64M ] || rbd resize --no-progress --size {wanted} rbd/device"
+        ))?;
+        scope.pod(pod, node, "device", json!({"containers": [main]}))?;
+        scope.pod_ready(pod).await?;
+        let said = scope.exec(pod, ["sh", "-euc", script])?;
+        ensure!(pod == "writes" || said == "hello\n100663296\n", "{said}");
+        scope.delete(&format!("pod/{pod}"))?;
+        scope.pod_gone(pod).await?;
+    }
+    Ok(())
+}
+
 #[test]
 fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_with_its_claim() {
     on_two_nodes("mount-rbd", async |scope, [one, two]| {
@@ -196,10 +222,11 @@ fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_wi
 
         scope.delete("pod/second")?;
         scope.pod_gone("second").await?;
+        as_a_device(&scope, &server.address, [&one, &two]).await?;
         assert!(scope.on_ceph("rbd ls rbd")?.contains(&uid));
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
-        assert_eq!(scope.on_ceph("rbd ls rbd; rbd trash ls rbd")?, "");
+        assert_eq!(scope.on_ceph("rbd ls rbd; rbd trash ls rbd")?, "device\n");
 
         // A class for each pool that is meant for images.
         let discovering = provisioner.key("operations", "provision, delete, expand, discover");

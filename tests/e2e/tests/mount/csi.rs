@@ -90,9 +90,31 @@ async fn raw_block_volumes(scope: &Scope) -> Result<()> {
     // It was blank, and nothing else was written.
     let first = format!("dd if={DEVICE} bs=512 count=9 2>/dev/null | tr -d '\\000' | wc -c");
     assert_eq!(scope.exec("second", ["sh", "-c", &first])?, "0\n");
+    let image = scope.volume_name("disk");
+    scope.on_node(1, &format!("truncate -s 96M {POOL}/{image}"))?;
+    let capacity = json!({"spec": {"capacity": {"storage": "96Mi"}}}).to_string();
+    scope.kubectl(["patch", "pv", &image, "-p", &capacity])?;
+    // The kubelet looks at a Pod's volumes when the Pod changes, and else every minute or so.
+    scope.kubectl(["annotate", "pod", "second", "testbed.mooring.dev/look=now"])?;
+    wait_until("the Pod to see the new size", RESTART_LIMIT, async || {
+        let size = scope.exec("second", ["sh", "-c", &format!("wc -c <{DEVICE}")])?;
+        Ok((size.trim() == (96 << 20).to_string()).then_some(()))
+    })
+    .await?;
     scope.event("letters", "raw block volume").await?;
     end(scope, "letters").await?;
-    end(scope, "second").await
+
+    // By their access mode no Pod may write them; the other device is written.
+    let readers = json!({"volumeMode": "Block", "accessModes": ["ReadOnlyMany"]});
+    scope.csi_volume("read", &json!({"client": "local", "source": image}), &readers)?;
+    with_device(scope, "looker", "read")?;
+    scope.event("looker", "another access mode").await?;
+    end(scope, "second").await?;
+    scope.pod_ready("looker").await?;
+    assert_eq!(scope.exec("looker", ["sh", "-c", &read])?, "hello\n");
+    let refused = scope.exec("looker", ["sh", "-c", &format!("{write} 2>&1 || true")])?;
+    ensure!(refused.contains("Operation not permitted"), "{refused}");
+    end(scope, "looker").await
 }
 
 #[test]

@@ -107,6 +107,31 @@ fn a_vendor_s_client_has_its_options_judged_its_services_watched_and_all_of_them
             // The client container stays for a while, without them.
             all_ended(&format!("Pod {name} was deleted"), &all).await?;
         }
+
+        // The same volume as a device: its file system is the device's content.
+        scope.csi_volume("raw", &volume(&Value::Null), &json!({"volumeMode": "Block"}))?;
+        let read = "dd if=/dev/disk bs=2 skip=540 count=1 2>/dev/null | od -An -tx2; blockdev --getsize64 /dev/disk";
+        for (name, killed) in [("device", true), ("other-device", false)] {
+            let main = json!({
+                "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+                "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
+            });
+            scope.pod(name, "node-2", "raw", json!({"containers": [main]}))?;
+            scope.pod_ready(name).await?;
+            // The magic number of ext4.
+            let read = scope.exec(name, ["sh", "-c", read])?;
+            assert_eq!(read.split_whitespace().collect::<Vec<_>>(), ["ef53", "67108864"]);
+            if killed {
+                kill_all(&daemons(&scope, &image).await?);
+                let failed = "dd if=/dev/zero of=/dev/disk bs=512 seek=100000 count=1 conv=fsync 2>&1";
+                wait_until("writes to fail", END_LIMIT, async || {
+                    Ok(scope.exec(name, ["sh", "-c", failed]).is_err().then_some(()))
+                })
+                .await?;
+            }
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+        }
         remove_image(&scope, &image)
     });
 }

@@ -43,8 +43,9 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
         }
     }
     let device = match found {
+        Some(device) if sys.is_read_only(&device)? != task.only_read => return Err(other_access(name)),
         Some(device) => device,
-        None => sys.attach_loop(&image)?,
+        None => sys.attach_loop(&image, task.only_read)?,
     };
     let node = sys.clone_node(&device)?;
     sys.attach(&node, &sys.open_target(&task.target)?)?;
@@ -108,6 +109,17 @@ pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target)
             .into(),
         }),
         None => Ok(()),
+    }
+}
+
+/// One device serves all Pods of the node.
+fn other_access(name: &str) -> MountError {
+    MountError::Failed {
+        attempted: format!("give the Pod image file {name} as a device"),
+        cause: "another Pod on this node has it by a volume of another access mode, and one device can't be read-only \
+                and written: delete that Pod, or use one access mode for all the volumes of one image file"
+            .to_owned()
+            .into(),
     }
 }
 

@@ -76,6 +76,28 @@ fn two_pods_share_one_device_which_goes_with_the_last_of_them() {
 }
 
 #[test]
+fn what_is_only_read_is_a_device_that_no_pod_can_write() {
+    let readers = |pod| MountTask {
+        only_read: true,
+        ..of(LINE, pod)
+    };
+    let fake = fake();
+    for pod in ["u", "u", "w"] {
+        show(&fake, pool(), &readers(pod)).unwrap();
+    }
+    let error = show(&fake, pool(), &of(LINE, "x")).unwrap_err();
+    assert!(error.to_string().contains("another access mode"), "{error}");
+    for pod in ["u", "w"] {
+        hide(&fake, pool(), &device(pod)).unwrap();
+    }
+    fake.kill_worker();
+    show(&fake, pool(), &of(LINE, "x")).unwrap();
+    let error = show(&fake, pool(), &readers("u")).unwrap_err();
+    assert!(error.to_string().contains("another access mode"), "{error}");
+    assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 1));
+}
+
+#[test]
 fn what_is_for_one_pod_is_not_given_to_a_second() {
     let sole = |pod| MountTask {
         sole: true,
