@@ -188,8 +188,20 @@ fn a_group_that_no_one_run_can_take_is_refused_with_the_reason() {
         scope.apply(&group_snapshot_of("app", "db", "unable", &groups).to_string())?;
         scope.event("unable", "does not list \"snapshot-group\"").await?;
         scope.kubectl(["delete", LIMIT, "volumegroupsnapshot/unable"])?;
-        Ok(())
+        remove_forgotten(&scope)
     });
+}
+
+/// Removes the contents of groups of the test that are gone. The snapshot-controller deletes no content that a group
+/// had not been bound to yet when it was deleted.
+fn remove_forgotten(scope: &Scope) -> Result<()> {
+    let all = "-o=jsonpath={range .items[*]}{.spec.volumeGroupSnapshotRef.namespace} {.metadata.name}{\"\\n\"}{end}";
+    let contents = scope.kubectl(["get", "volumegroupsnapshotcontents", all])?;
+    let contents = contents.lines().filter_map(|line| line.split_once(' '));
+    for (_, name) in contents.filter(|(of, _)| *of == scope.namespace) {
+        scope.kubectl(["delete", LIMIT, "--ignore-not-found", &format!("{CONTENT}/{name}")])?;
+    }
+    Ok(())
 }
 
 /// Proves: P1
