@@ -28,8 +28,8 @@ pub(super) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     u32::try_from(number).map_err(|_| Errno::RANGE)
 }
 
-/// Puts a file behind a loop device, which the kernel removes with its last user. It can also only be
-/// read where one of the two was opened so.
+/// Puts a file behind a loop device, which the kernel removes with its last user. Where one of the two was opened to be
+/// read only, the device can only be read in any case.
 pub(super) fn configure_loop(
     device: BorrowedFd<'_>,
     file: BorrowedFd<'_>,

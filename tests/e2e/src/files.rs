@@ -66,6 +66,7 @@ pub const FILES: &[File] = &[
     file("chaos", "revive", Needs::Quiet, 110),
     file("chaos", "uninstall", Needs::Quiet, 25),
     file("chaos", "upgrade", Needs::Quiet, 115),
+    file("chaos", "upgrade_controller", Needs::Quiet, 40),
     file("mount", "block", Needs::Cluster, 155),
     file("mount", "ceph", Needs::Cluster, 120),
     file("mount", "csi", Needs::Quiet, 90),

@@ -16,10 +16,12 @@ use mooring_testbed::oci::{Runs, write_archive};
 
 pub const MOUNTER_IMAGE: &str = "mooring.dev/mounter";
 
-/// Where the mounter is in its image, relative to the root.
+/// Where each program is in its image, relative to the root.
+const CONTROLLER_IN_IMAGE: &str = "flex-provisioner";
 const MOUNTER_IN_IMAGE: &str = "mounter";
 const SHIM_IN_IMAGE: &str = "usr/libexec/mooring/vcs";
 
+pub const CONTROLLER_IMAGE: &str = "mooring.dev/flex-provisioner";
 pub const SSH_CLIENT_IMAGE: &str = "mooring.dev/client-sshfs";
 
 pub const BLOCK_CLIENT_IMAGE: &str = "mooring.dev/client-block";
@@ -42,7 +44,7 @@ pub fn own_image(scope: &Scope, usual: &str, tag: &str) -> Result<String> {
 
 /// The mounter's image under another name, on all nodes. Its shim behaves the same, and is another file.
 pub fn next_mounter(scope: &Scope, tag: &str) -> Result<String> {
-    mounter_with(scope, tag, |root| {
+    image_with(scope, MOUNTER, tag, |root| {
         let shim = root.join(SHIM_IN_IMAGE);
         let mut program = std::fs::read(&shim).with_context(|| format!("failed to read {}", shim.display()))?;
         program.extend_from_slice(tag.as_bytes());
@@ -52,23 +54,43 @@ pub fn next_mounter(scope: &Scope, tag: &str) -> Result<String> {
 
 /// The mounter's image of an earlier commit, from that commit's programs, on all nodes.
 pub fn earlier_mounter(scope: &Scope, earlier: &Earlier, tag: &str) -> Result<String> {
-    mounter_with(scope, tag, |root| {
-        for (program, place) in [(earlier.mounter(), MOUNTER_IN_IMAGE), (earlier.shim(), SHIM_IN_IMAGE)] {
-            let place = root.join(place);
-            std::fs::copy(&program, &place)
-                .with_context(|| format!("failed to copy {} to {}", program.display(), place.display()))?;
-        }
-        Ok(())
+    image_with(scope, MOUNTER, tag, |root| {
+        put(&earlier.mounter(), &root.join(MOUNTER_IN_IMAGE))?;
+        put(&earlier.shim(), &root.join(SHIM_IN_IMAGE))
     })
 }
 
-/// The mounter's image under another name, on all nodes, with a changed file system.
-fn mounter_with(scope: &Scope, tag: &str, change: impl FnOnce(&Path) -> Result<()>) -> Result<String> {
-    let image = format!("{MOUNTER_IMAGE}:{}-{tag}", scope.namespace);
+/// The controller's image of an earlier commit, from that commit's program, on all nodes.
+pub fn earlier_controller(scope: &Scope, earlier: &Earlier, tag: &str) -> Result<String> {
+    image_with(scope, CONTROLLER, tag, |root| {
+        put(&earlier.controller(), &root.join(CONTROLLER_IN_IMAGE))
+    })
+}
+
+fn put(program: &Path, place: &Path) -> Result<()> {
+    std::fs::copy(program, place)
+        .map(drop)
+        .with_context(|| format!("failed to copy {} to {}", program.display(), place.display()))
+}
+
+/// An image, and its entry point.
+type Image = (&'static str, &'static str);
+
+const MOUNTER: Image = (MOUNTER_IMAGE, "/mounter");
+const CONTROLLER: Image = (CONTROLLER_IMAGE, "/flex-provisioner");
+
+/// An image of Mooring's under another name, on all nodes, with a changed file system.
+fn image_with(
+    scope: &Scope,
+    (name, entrypoint): Image,
+    tag: &str,
+    change: impl FnOnce(&Path) -> Result<()>,
+) -> Result<String> {
+    let image = format!("{name}:{}-{tag}", scope.namespace);
     let cluster = scope.own_cluster()?;
     let folder = format!("var/lib/mooring/{}-{tag}", scope.namespace);
     let at = format!("/{folder}/at");
-    let original = format!("{MOUNTER_IMAGE}:0.1.0");
+    let original = format!("{name}:0.1.0");
     let ctr = |args: &[&str]| {
         let args = ["-n", "k8s.io", "images"].iter().chain(args);
         anyhow::Ok(output(&mut cluster.in_node(1, "ctr", args)?)?)
@@ -87,7 +109,7 @@ fn mounter_with(scope: &Scope, tag: &str, change: impl FnOnce(&Path) -> Result<(
         path: outside.join("image.tar"),
     };
     let runs = Runs {
-        entrypoint: &["/mounter"],
+        entrypoint: &[entrypoint],
         cmd: &[],
     };
     write_archive(&archive.path, &outside.join("layer.tar"), &runs)?;

@@ -7,6 +7,7 @@
 
 mod collect;
 mod mounted;
+mod objects;
 mod picture;
 
 use std::fs::File;

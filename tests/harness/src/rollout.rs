@@ -1,12 +1,13 @@
-//! Changes images, arguments or settings of the mounters' `DaemonSet`, and restores it at the end.
+//! Changes images, arguments or settings of the mounters' `DaemonSet` or the controllers' `Deployment`, and restores it
+//! at the end.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Container, EnvVar};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use mooring_contract::names::NAMESPACE;
 use serde_json::{Value, json};
 
@@ -14,26 +15,46 @@ use super::scope::Scope;
 use mooring_testbed::manifests;
 use mooring_testbed::progress::note;
 
-/// The DaemonSet.
-const NAME: &str = "mounter";
+/// The mounters' `DaemonSet`.
+const MOUNTER: &str = "mounter";
 
-/// Longest wait for all mounters to be replaced.
+/// The controllers' `Deployment`.
+const CONTROLLER: &str = "flex-provisioner";
+
+/// Longest wait for all Pods to be replaced.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// The mounters as they were installed. Dropping this restores them.
+/// Mounters or controllers as they were installed. Dropping this restores them.
 pub struct Installed<'a> {
     scope: &'a Scope,
+    resource: ApiResource,
+    name: &'static str,
     container: Container,
 }
 
 impl<'a> Installed<'a> {
-    /// Reads how they are installed now.
+    /// Reads how the mounters are installed now.
     pub async fn now(scope: &'a Scope) -> Result<Self> {
-        let api: Api<DaemonSet> = Api::namespaced(scope.client.clone(), NAMESPACE);
-        let pod = api.get(NAME).await?.spec.template.spec;
-        let container = pod.and_then(|pod| pod.containers.into_iter().next());
-        let container = container.context("the mounters' DaemonSet has no container")?;
-        Ok(Self { scope, container })
+        Self::read(scope, ApiResource::erase::<DaemonSet>(&()), MOUNTER).await
+    }
+
+    /// Reads how the controllers are installed now.
+    pub async fn controllers(scope: &'a Scope) -> Result<Self> {
+        Self::read(scope, ApiResource::erase::<Deployment>(&()), CONTROLLER).await
+    }
+
+    async fn read(scope: &'a Scope, resource: ApiResource, name: &'static str) -> Result<Self> {
+        let api: Api<DynamicObject> = Api::namespaced_with(scope.client.clone(), NAMESPACE, &resource);
+        let found = api.get(name).await?;
+        let container = &found.data["spec"]["template"]["spec"]["containers"][0];
+        let container = serde_json::from_value(container.clone())
+            .with_context(|| format!("failed to read the container of {} {name}", resource.kind))?;
+        Ok(Self {
+            scope,
+            resource,
+            name,
+            container,
+        })
     }
 
     pub fn image(&self) -> &str {
@@ -52,16 +73,18 @@ impl<'a> Installed<'a> {
         self.roll_out(&container).await
     }
 
-    /// Rolls out the image of an earlier version, with the arguments from that version's manifest.
+    /// Rolls out the image of an earlier version, with arguments and liveness probe from that version's manifest.
     pub async fn downgrade(&self, image: &str, manifest: &str) -> Result<()> {
+        let kind = &self.resource.kind;
         let documents = manifests::documents(manifest)?;
-        let daemon_set = documents.into_iter().find(|document| document["kind"] == "DaemonSet");
-        let daemon_set = daemon_set.context("the earlier version's manifest has no DaemonSet")?;
-        let args = &daemon_set["spec"]["template"]["spec"]["containers"][0]["args"];
+        let workload = documents.into_iter().find(|document| document["kind"] == **kind);
+        let workload = workload.with_context(|| format!("the earlier version's manifest has no {kind}"))?;
+        let earlier: Container = serde_json::from_value(workload["spec"]["template"]["spec"]["containers"][0].clone())
+            .context("failed to read the earlier version's container")?;
         let mut container = self.container.clone();
         container.image = Some(image.to_owned());
-        container.args =
-            serde_json::from_value(args.clone()).context("failed to read the earlier version's arguments")?;
+        container.args = earlier.args;
+        container.liveness_probe = earlier.liveness_probe;
         self.roll_out(&container).await
     }
 
@@ -83,15 +106,23 @@ impl<'a> Installed<'a> {
     }
 
     async fn roll_out(&self, container: &Container) -> Result<()> {
-        let api: Api<DaemonSet> = Api::namespaced(self.scope.client.clone(), NAMESPACE);
+        let api: Api<DynamicObject> = Api::namespaced_with(self.scope.client.clone(), NAMESPACE, &self.resource);
         let patch = Patch::Merge(manifest(container));
-        api.patch(NAME, &PatchParams::default(), &patch).await?;
+        api.patch(self.name, &PatchParams::default(), &patch).await?;
         self.rolled_out()
     }
 
     fn rolled_out(&self) -> Result<()> {
         let limit = format!("--timeout={}s", LIMIT.as_secs());
-        let args = ["-n", NAMESPACE, "rollout", "status", "daemonset", NAME, &limit];
+        let args = [
+            "-n",
+            NAMESPACE,
+            "rollout",
+            "status",
+            &self.resource.plural,
+            self.name,
+            &limit,
+        ];
         self.scope.kubectl(args).map(drop)
     }
 }
@@ -107,8 +138,8 @@ impl Drop for Installed<'_> {
             "-n",
             NAMESPACE,
             "patch",
-            "daemonset",
-            NAME,
+            &self.resource.plural,
+            self.name,
             "--type=merge",
             "-p",
             &patch,
@@ -116,7 +147,8 @@ impl Drop for Installed<'_> {
         let back = self.scope.kubectl(args).and_then(|_| self.rolled_out());
         if let Err(error) = back {
             note(format!(
-                "the mounters are not as they were, install Mooring again: {error:#}"
+                "{} {} is not as it was, install Mooring again: {error:#}",
+                self.resource.kind, self.name
             ));
         }
     }

@@ -1,5 +1,4 @@
-//! The node's programs of an earlier commit, built once and kept in the cache: for tests that upgrade a cluster to this
-//! tree.
+//! The programs of an earlier commit, built once and kept in the cache: for tests that upgrade a cluster to this tree.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -21,8 +20,9 @@ const COMMIT: &str = "6cd9b6626f003416f11de02ffb50ef3bef731fe4";
 /// Longest for compiling the programs, from nothing and on a busy machine.
 const LIMIT_SECONDS: &str = "1500";
 
-/// The manifest of the mounters in that commit.
-const MANIFEST: &str = "configmaps/install/mounter.yaml";
+/// The manifests of mounters and controllers in that commit, and what they are called in the cache.
+const MOUNTERS: (&str, &str) = ("configmaps/install/mounter.yaml", "mounter.yaml");
+const CONTROLLERS: (&str, &str) = ("configmaps/install/provisioner.yaml", "provisioner.yaml");
 
 /// The programs of that commit.
 #[derive(Debug, Clone)]
@@ -40,9 +40,22 @@ impl Earlier {
         self.folder.join("vcs")
     }
 
-    /// The manifest that installed them.
+    pub fn controller(&self) -> PathBuf {
+        self.folder.join("flex-provisioner")
+    }
+
+    /// The manifest that installed the mounters.
     pub fn manifest(&self) -> Result<String> {
-        let path = self.folder.join("mounter.yaml");
+        self.read(MOUNTERS.1)
+    }
+
+    /// The manifest that installed the controllers.
+    pub fn controllers_manifest(&self) -> Result<String> {
+        self.read(CONTROLLERS.1)
+    }
+
+    fn read(&self, manifest: &str) -> Result<String> {
+        let path = self.folder.join(manifest);
         std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
     }
 }
@@ -66,18 +79,20 @@ pub fn ensure() -> Result<Earlier> {
     if is_whole(&earlier) {
         return Ok(earlier);
     }
-    let mut step = Step::begin(format!("build the mounter of commit {}, once", &COMMIT[..12]));
+    let mut step = Step::begin(format!("build the programs of commit {}, once", &COMMIT[..12]));
     let work = earlier.folder.join("work");
     let built = build(&work, &earlier, &mut step);
     let _ = std::fs::remove_dir_all(&work);
-    built.with_context(|| format!("failed to build the mounter of commit {COMMIT}"))?;
+    built.with_context(|| format!("failed to build the programs of commit {COMMIT}"))?;
     step.done("");
     Ok(earlier)
 }
 
-/// The manifest is written last.
+/// The manifests are written last.
 fn is_whole(earlier: &Earlier) -> bool {
-    earlier.manifest().is_ok() && earlier.mounter().is_file() && earlier.shim().is_file()
+    let programs = [earlier.mounter(), earlier.shim(), earlier.controller()];
+    let manifests = [earlier.manifest(), earlier.controllers_manifest()];
+    manifests.iter().all(Result::is_ok) && programs.iter().all(|program| program.is_file())
 }
 
 fn git(args: &[&str]) -> Command {
@@ -106,18 +121,34 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
         step.update(line.trim());
     })?;
     let programs = compiled.join(target).join("dist");
-    for (name, place) in [("mounter", earlier.mounter()), ("vcs", earlier.shim())] {
-        std::fs::copy(programs.join(name), &place).with_context(|| format!("failed to keep {}", place.display()))?;
-    }
     // The same source would make the same shim, and a test that looks at a node must be able to tell them apart.
     let mut shim = OpenOptions::new()
         .append(true)
-        .open(earlier.shim())
+        .open(programs.join("vcs"))
         .context("failed to open the earlier shim")?;
     shim.write_all(b"\n").context("failed to mark the earlier shim")?;
-    let manifest = std::fs::read(source.join(MANIFEST)).context("the commit has no manifest of the mounters")?;
-    ensure!(!manifest.is_empty(), "the commit's manifest of the mounters is empty");
-    write_file(&earlier.folder.join("mounter.yaml"), manifest)
+    drop(shim);
+    for (name, place) in [
+        ("mounter", earlier.mounter()),
+        ("vcs", earlier.shim()),
+        ("flex-provisioner", earlier.controller()),
+    ] {
+        keep(&programs.join(name), &place)?;
+    }
+    for (manifest, name) in [MOUNTERS, CONTROLLERS] {
+        let text = std::fs::read(source.join(manifest)).with_context(|| format!("the commit has no {manifest}"))?;
+        ensure!(!text.is_empty(), "{manifest} of the commit is empty");
+        write_file(&earlier.folder.join(name), text)?;
+    }
+    Ok(())
+}
+
+/// In one step: a suite of another work tree may read the program that was there.
+fn keep(program: &Path, place: &Path) -> Result<()> {
+    let copy = place.with_extension("new");
+    std::fs::copy(program, &copy)
+        .and_then(|_| std::fs::rename(&copy, place))
+        .with_context(|| format!("failed to keep {}", place.display()))
 }
 
 /// Like the images' programs, whatever that commit says about the profile.
@@ -134,6 +165,7 @@ fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command
         "--bins",
         "--package=mooring-mounter",
         "--package=mooring-shim",
+        "--package=flex-provisioner",
     ])?;
     let mut limited = command("timeout", ["--kill-after=10", LIMIT_SECONDS]);
     limited.arg(cargo.get_program()).args(cargo.get_args());

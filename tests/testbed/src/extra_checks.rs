@@ -1,4 +1,5 @@
-//! Checks of the repository that need tools besides Rust's own: shell scripts, licences, the shim for aarch64.
+//! Checks of the repository that need tools besides Rust's own: shell scripts, licences, the shim for aarch64; and what
+//! the workspace does not compile: the fuzz targets' programs.
 //!
 //! Each is an entry in [`CHECKS`]. [`crate::packages::ensure_check_packages`] installs the Debian packages that they
 //! need.
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::binaries::host_target;
 use crate::command::{cargo, command, find_program, output, watched, watched_within};
 use crate::layout::{cache, repository};
 use crate::progress::Step;
@@ -38,6 +40,10 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "shim for aarch64",
         run: aarch64_shim,
+    },
+    Check {
+        name: "programs of the fuzz targets",
+        run: fuzz_programs,
     },
     Check {
         name: "cargo-deny: bans, licences, sources",
@@ -103,9 +109,17 @@ const DENY: &str = "0.20.2";
 /// # Errors
 /// If one does not; or if cargo-deny can't be built.
 pub fn deny() -> Result<Verdict> {
-    // Long warnings about two versions of one crate would push the errors out of the lines that are shown.
-    let check = ["check", "--hide-inclusion-graph", "--allow=duplicate"];
-    output(cargo_deny(&check)?.args(["bans", "licenses", "sources"]))?;
+    // Long warnings about two versions of one crate would push the errors out of the lines that are shown. Only one of
+    // the workspaces has each of the exceptions.
+    let check = [
+        "check",
+        "--hide-inclusion-graph",
+        "--allow=duplicate",
+        "--allow=license-exception-not-encountered",
+    ];
+    for workspace in WORKSPACES {
+        output(cargo_deny(workspace, &check)?.args(["bans", "licenses", "sources"]))?;
+    }
     Ok(Verdict::Passed)
 }
 
@@ -122,13 +136,20 @@ pub fn advisories() -> Result<Verdict> {
         let why = error.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         return Ok(Verdict::Skipped(format!("the RustSec database can't be had: {why}")));
     }
-    output(&mut cargo_deny(&["check", "--disable-fetch", "advisories"])?)?;
+    for workspace in WORKSPACES {
+        output(&mut cargo_deny(workspace, &["check", "--disable-fetch", "advisories"])?)?;
+    }
     Ok(Verdict::Passed)
 }
 
-fn cargo_deny(arguments: &[&str]) -> Result<Command> {
-    let mut deny = command(deny_program()?, ["--locked"]);
-    deny.args(arguments).current_dir(repository());
+/// The repository's workspaces; each has a lock file.
+const WORKSPACES: [&str; 2] = ["Cargo.toml", FUZZ];
+
+const FUZZ: &str = "tests/fuzz/Cargo.toml";
+
+fn cargo_deny(workspace: &str, arguments: &[&str]) -> Result<Command> {
+    let mut deny = command(deny_program()?, ["--locked", "--config=deny.toml", "--manifest-path"]);
+    deny.arg(workspace).args(arguments).current_dir(repository());
     Ok(deny)
 }
 
@@ -154,6 +175,32 @@ fn deny_program() -> Result<PathBuf> {
     std::fs::remove_dir_all(&target).with_context(|| format!("failed to remove {}", target.display()))?;
     step.done("");
     Ok(program)
+}
+
+/// Longest time to check the programs of the fuzz targets with all that they use, on a busy machine.
+const FUZZ_LIMIT: Duration = Duration::from_mins(15);
+
+/// Checks that the programs that cargo-fuzz runs compile, without the sanitizers. Skipped if their crates are
+/// unavailable, or the C++ compiler that libFuzzer needs.
+///
+/// # Errors
+/// If one does not compile; or if the lock file is not up to date.
+pub fn fuzz_programs() -> Result<Verdict> {
+    if find_program("c++").is_none() {
+        return Ok(Verdict::Skipped("there is no C++ compiler for libFuzzer".to_owned()));
+    }
+    let fetch = ["fetch", "--locked", "--target", host_target()?, "--manifest-path", FUZZ];
+    if let Err(error) = output(cargo(fetch)?.current_dir(repository())) {
+        let error = error.to_string();
+        // A lock file that is not up to date is no matter of the network.
+        ensure!(!error.contains("--locked"), "{error}");
+        let why = error.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        return Ok(Verdict::Skipped(format!("their crates can't be had: {why}")));
+    }
+    let mut check = cargo(["check", "--quiet", "--locked", "--manifest-path", FUZZ, "--target-dir"])?;
+    check.arg("target/fuzz-programs").current_dir(repository());
+    watched_within(&mut check, FUZZ_LIMIT, |_| {})?;
+    Ok(Verdict::Passed)
 }
 
 /// Longest time to compile the shim, on a busy machine.

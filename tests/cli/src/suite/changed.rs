@@ -114,6 +114,15 @@ const REACH: &[(&str, &[&str])] = &[
         "provisioner/src/controllers/config/verdict",
         &["provision_config", "security_config"],
     ),
+    (
+        "provisioner/src/operation/record",
+        &[
+            "provision_",
+            "security_config",
+            "chaos_provision",
+            "chaos_upgrade_controller",
+        ],
+    ),
     ("provisioner/", &["provision_", "security_config", "chaos_provision"]),
     (
         "program/src/reasons.rs",
@@ -245,7 +254,10 @@ mod tests {
         assert!(titles("docs/nodes.md").is_empty());
         assert_eq!(titles("docs/administrators.md"), ["chaos_installation"]);
         assert!(titles("configmaps/install/mounter.yaml").contains(&"chaos_installation".to_owned()));
-        assert_eq!(titles("tests/testbed/src/earlier.rs"), ["chaos_upgrade"]);
+        assert_eq!(
+            titles("tests/testbed/src/earlier.rs"),
+            ["chaos_upgrade", "chaos_upgrade_controller"]
+        );
         assert_eq!(titles("tests/harness/src/bare_machine/hung.rs"), ["vm_nfs", "vm_smb"]);
         for machine in [
             "virtual_machine/kernel.rs",

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::api::{PostParams, ResourceExt};
 use kube::{Api, Resource};
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
-use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL, user_of};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
@@ -297,8 +297,8 @@ fn ordinary_persistent_volumes_are_rewritten_with_their_options() {
 
 #[test]
 fn an_ordinary_glusterfs_volume_is_mounted_on_nodes_without_glusterfs() {
-    on_own_nodes("drop-in-glusterfs", async |scope| {
-        let server = scope.storage_server("glusterfs", "node-1", &Value::Null).await?;
+    on_two_nodes("drop-in-glusterfs", async |scope, [one, two]| {
+        let server = scope.storage_server("glusterfs", &one, &Value::Null).await?;
         scope.exec(
             "glusterfs",
             [
@@ -346,7 +346,7 @@ fn an_ordinary_glusterfs_volume_is_mounted_on_nodes_without_glusterfs() {
             "cat /data/letter; touch /own/x 2>&1 || true; sleep 1000000",
         );
         user["metadata"]["labels"] = scope.own_label();
-        user["spec"]["nodeName"] = "node-2".into();
+        user["spec"]["nodeName"] = json!(two);
         user["spec"]["containers"][0]["volumeMounts"] =
             json!([{"name": "data", "mountPath": "/data", "subPath": "team"}, {"name": "own", "mountPath": "/own"}]);
         let own =
@@ -369,10 +369,10 @@ fn an_ordinary_glusterfs_volume_is_mounted_on_nodes_without_glusterfs() {
 
 #[test]
 fn an_ordinary_iscsi_volume_is_mounted_on_nodes_without_iscsi() {
-    on_own_nodes("drop-in-iscsi", async |scope| {
+    on_two_nodes("drop-in-iscsi", async |scope, [one, two]| {
         const PASSWORD: &str = "not-to-be-seen-34";
         let chap = json!({"chap-username": "mooring", "chap-password": PASSWORD});
-        let server = scope.storage_server("tgt", "node-1", &chap).await?;
+        let server = scope.storage_server("tgt", &one, &chap).await?;
         scope.apply(
             &json!({
                 "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "chap"}, "type": FLEX_DRIVER,
@@ -402,7 +402,7 @@ fn an_ordinary_iscsi_volume_is_mounted_on_nodes_without_iscsi() {
         let user = |name: &str, command: &str| {
             let mut user = user_of(name, "disk", command);
             user["metadata"]["labels"] = json!({TEST_LABEL: scope.namespace});
-            user["spec"]["nodeName"] = "node-2".into();
+            user["spec"]["nodeName"] = json!(two);
             user["spec"]["volumes"] = json!([{"name": "data", "iscsi": {
                 "targetPortal": portal, "iqn": target, "lun": lun.parse::<u8>().unwrap_or_default(), "fsType": "ext4",
                 "chapAuthSession": true, "secretRef": {"name": "chap"},

@@ -45,6 +45,20 @@ impl Volumes {
         scope.processes_of(NAMESPACE, &self.pod).await
     }
 
+    /// Waits until process 1 has restarted the agent, or has tried several times in vain.
+    async fn tried_to_restart(&self, scope: &Scope, before: i32) -> Result<()> {
+        wait_until("the agent to be restarted", LIMIT, async || {
+            let log = scope.kubectl(["-n", NAMESPACE, "logs", &self.pod])?;
+            ensure!(log.contains("the agent ended and is started again"), "it has not ended");
+            let refusals = log.matches("trying again").count();
+            let pids = self.pids(scope).await?;
+            let is_back = pids.iter().any(|&pid| pid != before && name_of(pid) == AGENT);
+            ensure!(is_back || refusals > 3, "refused {refusals} times");
+            Ok(Some(()))
+        })
+        .await
+    }
+
     /// Fails if the client container has restarted.
     async fn untouched(&self, scope: &Scope) -> Result<()> {
         let pods = client_pods_of(scope, &self.image).await?;
@@ -107,7 +121,7 @@ fn a_client_container_that_can_have_no_more_processes_serves_what_it_has_and_say
         let mut pids = volumes.pids(&scope).await?.into_iter();
         let agent = pids.find(|&pid| name_of(pid) == AGENT).context("no agent")?;
         kill_all(&[agent]);
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        volumes.tried_to_restart(&scope, agent).await?;
         written_on(&scope, "user").await?;
         volumes.untouched(&scope).await?;
         drop(limited);

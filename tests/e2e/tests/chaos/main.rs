@@ -20,3 +20,4 @@ mod reboot;
 mod revive;
 mod uninstall;
 mod upgrade;
+mod upgrade_controller;

@@ -25,7 +25,7 @@ use serde_json::json;
 const NODE: &str = "node-1";
 
 /// Longest wait for a client Pod to start or to go, and for the node to report it.
-const LIMIT: Duration = Duration::from_mins(3);
+pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 
 /// Time limit of the test that goes from one version to the other and back: all mounters are replaced three times.
 const WHOLE_LIMIT: Duration = Duration::from_mins(20);

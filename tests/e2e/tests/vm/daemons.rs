@@ -377,7 +377,9 @@ async fn locks(scope: &Scope) -> Result<()> {
     scope.pod("locker", MACHINE_NODE, "three", flocks)?;
     scope.pod_ready("locker").await?;
     // The lock is held from here on.
-    let hold = "flock -n /data/held sleep 1000000 >/dev/null 2>&1 & sleep 2; kill -0 $! && ! flock -n /data/held true";
+    let hold = "flock -n /data/held sh -c 'touch /tmp/held; exec sleep 1000000' >/dev/null 2>&1 & \
+                until [ -e /tmp/held ]; do kill -0 $! || exit 1; sleep 0.1; done; \
+                kill -0 $! && ! flock -n /data/held true";
     scope.exec("locker", ["sh", "-c", hold])?;
     // Each notifies the other after a crash.
     let monitored = || scope.exec("nfs", ["sh", "-c", "ls /var/lib/nfs/sm"]);

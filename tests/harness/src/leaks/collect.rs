@@ -7,27 +7,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use mooring_contract::names::{NAMESPACE, labels, parameters};
+use anyhow::Result;
+use mooring_contract::names::{NAMESPACE, labels};
 use mooring_testbed::cgroup::{Hierarchies, hierarchies};
 use mooring_testbed::cluster::{Cluster, LoopDevice, loop_devices};
-use mooring_testbed::command::output;
 use mooring_testbed::node;
 use mooring_testbed::node_folders::folder_of_its_own;
 use serde_json::Value;
 
 use super::super::census::{Census, pod_in};
-use super::super::names::{CONFIG_NAMESPACE, TESTS_LABEL};
+use super::objects::{self, text};
 use super::picture::{Kind, Picture};
 
 /// The place of loop devices: all nodes share the machine's.
 const MACHINE: &str = "the machine";
-
-/// The place of objects.
-const API: &str = "the API server";
-
-/// Where the example `silver.yaml` has its ConfigMap.
-const ADMIN_NAMESPACE: &str = "admin";
 
 /// The node's init process restarts these; a picture may be taken before it has.
 const STARTED_AGAIN: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
@@ -62,19 +55,9 @@ impl Ours {
 /// Takes a picture.
 pub(super) fn picture(cluster: &Cluster, ours: &Ours) -> Result<Picture> {
     let mut picture = Picture::default();
-    let listed = output(&mut cluster.kubectl([
-        "--request-timeout=20s",
-        "get",
-        "pods,secrets,configmaps,persistentvolumeclaims,persistentvolumes,storageclasses,volumeattributesclasses,\
-         volumeattachments,namespaces",
-        "--all-namespaces",
-        "-o",
-        "json",
-    ]))?;
-    let listed: Value = serde_json::from_str(&listed).context("kubectl printed no JSON")?;
-    let objects = listed["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let living = uids_of_pods(objects);
-    objects_of(objects, &mut picture);
+    let objects = objects::list(cluster)?;
+    let living = uids_of_pods(&objects);
+    objects::add(&objects, &mut picture);
     let census = Census::of(cluster)?;
     processes(&census, &living, &mut picture);
     for index in 1..=cluster.description.nodes {
@@ -93,82 +76,14 @@ pub(super) fn picture(cluster: &Cluster, ours: &Ours) -> Result<Picture> {
         }
         control_groups(&name, &node::cgroup_of(&cluster.layout, index), &living, &mut picture)?;
     }
-    container_mounts(&census, objects, &living, &mut picture);
+    container_mounts(&census, &objects, &living, &mut picture);
     devices(cluster, &census, ours, &mut picture)?;
     Ok(picture)
-}
-
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn uids_of_pods(objects: &[Value]) -> BTreeSet<String> {
     let pods = objects.iter().filter(|object| object["kind"] == "Pod");
     pods.map(|pod| text(pod, "/metadata/uid").to_owned()).collect()
-}
-
-/// Objects in Mooring's namespaces, volumes, and namespaces of tests.
-fn objects_of(objects: &[Value], picture: &mut Picture) {
-    picture.look_at(Kind::Object, API);
-    let is_leftover = |object: &&Value| is_compared(object) && !has_config(object, objects);
-    for object in objects.iter().filter(is_leftover) {
-        let mut name = text(object, "/metadata/name").to_owned();
-        let namespace = text(object, "/metadata/namespace");
-        if !namespace.is_empty() {
-            name = format!("{namespace}/{name}");
-        }
-        let kind = text(object, "/kind");
-        let finalizers = if text(object, "/metadata/deletionTimestamp").is_empty() {
-            String::new()
-        } else {
-            format!(
-                ", being deleted, with the finalizers {}",
-                object["metadata"]["finalizers"]
-            )
-        };
-        picture.add(Kind::Object, API, format!("{kind} {name}{finalizers}"));
-    }
-}
-
-/// Whether it is the class of a ConfigMap that is there. Several tests share the examples' ConfigMaps, which stay.
-fn has_config(object: &Value, objects: &[Value]) -> bool {
-    let parameter = |name: &str| object["parameters"][name].as_str();
-    let (namespace, name) = (
-        parameter(parameters::CONFIG_NAMESPACE),
-        parameter(parameters::CONFIG_NAME),
-    );
-    let (Some(namespace), Some(name)) = (namespace, name) else {
-        return false;
-    };
-    let is_it = |other: &Value| {
-        other["kind"] == "ConfigMap"
-            && text(other, "/metadata/namespace") == namespace
-            && text(other, "/metadata/name") == name
-    };
-    object["kind"] == "StorageClass" && objects.iter().any(is_it)
-}
-
-fn is_compared(object: &Value) -> bool {
-    let deleted = !text(object, "/metadata/deletionTimestamp").is_empty();
-    let in_ours = [NAMESPACE, CONFIG_NAMESPACE, ADMIN_NAMESPACE].contains(&text(object, "/metadata/namespace"));
-    match text(object, "/kind") {
-        // A Pod of a DaemonSet or Deployment is replaced, at its controller's pace.
-        "Pod" => {
-            in_ours
-                && !matches!(
-                    text(object, "/metadata/ownerReferences/0/kind"),
-                    "DaemonSet" | "ReplicaSet"
-                )
-        }
-        "Secret" | "PersistentVolumeClaim" => in_ours,
-        "StorageClass" | "VolumeAttributesClass" | "VolumeAttachment" => true,
-        // Another installation of Mooring may add a ConfigMap; one that can't be deleted is a leak.
-        "ConfigMap" => in_ours && deleted,
-        // A retained volume stays on purpose.
-        "PersistentVolume" => deleted || text(object, "/spec/persistentVolumeReclaimPolicy") != "Retain",
-        "Namespace" => object["metadata"]["labels"].get(TESTS_LABEL).is_some(),
-        _ => false,
-    }
 }
 
 /// Processes on nodes that belong to no Pod, or to a Pod that is gone.
@@ -322,7 +237,7 @@ mod tests {
 
     use mooring_testbed::cluster::LoopDevice;
 
-    use super::{Ours, has_config, is_compared, mount_points, place_of};
+    use super::{Ours, mount_points, place_of};
 
     #[test]
     fn a_loop_device_without_its_file_is_recognized_by_its_name_or_by_where_it_was_mounted() {
@@ -368,44 +283,6 @@ mod tests {
                 "/run/mooring/backend/pvc-1"
             ]
         );
-    }
-
-    #[test]
-    fn a_class_whose_configmap_is_there_is_not_left_over() {
-        let config = json!({"kind": "ConfigMap", "metadata": {"namespace": "mooring", "name": "local"}});
-        let class = |parameters| json!({"kind": "StorageClass", "metadata": {"name": "x"}, "parameters": parameters});
-        let named = |name: &str| json!({"mooring.dev/config-namespace": "mooring", "mooring.dev/config-name": name});
-        let all = [config];
-        assert!(has_config(&class(named("local")), &all));
-        assert!(!has_config(&class(named("gone")), &all));
-        assert!(!has_config(&class(json!({})), &all));
-        assert!(!has_config(&all[0], &all));
-    }
-
-    #[test]
-    fn objects_that_come_and_go_by_themselves_are_left_out() {
-        let object =
-            |kind: &str, namespace: &str| json!({"kind": kind, "metadata": {"name": "x", "namespace": namespace}});
-        assert!(is_compared(&object("Pod", "mooring")));
-        assert!(is_compared(&object("Secret", "mooring-e2e")));
-        assert!(!is_compared(&object("Secret", "kube-system")));
-        assert!(is_compared(&object("StorageClass", "")));
-        assert!(!is_compared(&object("PersistentVolumeClaim", "of-a-test")));
-        assert!(!is_compared(&object("Namespace", "")));
-        let mut pod = object("Pod", "mooring");
-        pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);
-        assert!(!is_compared(&pod));
-        // As in a client Pod.
-        pod["metadata"]["ownerReferences"] = json!([{"kind": "ServiceAccount"}]);
-        assert!(is_compared(&pod));
-        let mut config = object("ConfigMap", "mooring-e2e");
-        assert!(!is_compared(&config));
-        config["metadata"]["deletionTimestamp"] = "now".into();
-        assert!(is_compared(&config));
-        let mut volume = json!({"kind": "PersistentVolume", "spec": {"persistentVolumeReclaimPolicy": "Retain"}});
-        assert!(!is_compared(&volume));
-        volume["spec"]["persistentVolumeReclaimPolicy"] = "Delete".into();
-        assert!(is_compared(&volume));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, ResourceExt};
 use kube::{Api, Client};
 use mooring_contract::names::{NAMESPACE, labels};
 use mooring_harness::credentials::{dry_run, refusal};
-use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::CONFIG_NAMESPACE;
 use serde_json::{Value, json};
 
@@ -35,14 +35,14 @@ fn client_pod(node: &str) -> Value {
 /// Proves: M6
 #[test]
 fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
-    on_own_nodes("sec-mounter", async |scope| {
-        let mounter = scope.mounter("node-1").await?;
+    on_two_nodes("sec-mounter", async |scope, [one, two]| {
+        let mounter = scope.mounter(&one).await?;
         let token = scope.token_of(NAMESPACE, "mounter", Some(&mounter)).await?;
         let client = scope.with_token(&token).await?;
         let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-        let good = client_pod("node-1");
+        let good: Value = serde_json::from_str(&scope.target.with_image_names(&client_pod(&one).to_string()))?;
         pods.create(&dry_run(), &parsed(&good)?).await?;
-        for (pointer, value, why) in other_pods() {
+        for (pointer, value, why) in other_pods(&two) {
             // A label's name may contain a slash.
             let pod = match pointer.strip_prefix("/metadata/labels/") {
                 Some(label) => with(&good, "/metadata/labels/x", json!("y"))
@@ -65,7 +65,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
             dry_run: true,
             ..DeleteParams::default()
         };
-        for other in [scope.mounter("node-2").await?, mounter, scope.leader()?] {
+        for other in [scope.mounter(&two).await?, mounter, scope.leader()?] {
             refusal(pods.delete(&other, &dry).await);
         }
         refusal(pods.delete_collection(&dry, &ListParams::default()).await);
@@ -103,9 +103,9 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
 }
 
 /// What a client Pod may not have: where in [`client_pod`], and what the policy says of it.
-fn other_pods() -> Vec<(&'static str, Value, &'static str)> {
+fn other_pods(other_node: &str) -> Vec<(&'static str, Value, &'static str)> {
     vec![
-        ("/spec/nodeName", json!("node-2"), "own node only"),
+        ("/spec/nodeName", json!(other_node), "own node only"),
         ("/spec/nodeName", Value::Null, "own node only"),
         ("/metadata/labels", json!({"app": "x"}), "client Pods only"),
         (
@@ -204,16 +204,17 @@ fn mark(part: &str, key: &str, value: Value) -> Value {
 /// Proves: M6
 #[test]
 fn a_mounter_s_token_sees_the_pods_of_its_own_node_in_that_node_s_name_and_nothing_else() {
-    on_own_nodes("sec-node-pods", async |scope| {
-        let mounter = scope.mounter("node-1").await?;
+    on_two_nodes("sec-node-pods", async |scope, [one, two]| {
+        let mounter = scope.mounter(&one).await?;
         let token = scope.token_of(NAMESPACE, "mounter", Some(&mounter)).await?;
-        let own = scope.with_token_as(&token, Some("system:node:node-1")).await?;
+        let own_name = format!("system:node:{one}");
+        let own = scope.with_token_as(&token, Some(&own_name)).await?;
         let on = |node: &str| ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods: Api<Pod> = Api::all(own.clone());
-        let seen = pods.list_metadata(&on("node-1")).await?;
+        let seen = pods.list_metadata(&on(&one)).await?;
         ensure!(seen.items.iter().any(|pod| pod.name_any() == mounter));
 
-        assert!(refusal(pods.list(&on("node-2")).await).contains("cannot list"));
+        assert!(refusal(pods.list(&on(&two)).await).contains("cannot list"));
         assert!(refusal(pods.list(&ListParams::default()).await).contains("cannot list"));
         let elsewhere: Api<Pod> = Api::namespaced(own.clone(), NAMESPACE);
         let mine = "impersonate-on:associated-node";
@@ -226,21 +227,19 @@ fn a_mounter_s_token_sees_the_pods_of_its_own_node_in_that_node_s_name_and_nothi
         let secrets: Api<Secret> = Api::all(own.clone());
         assert!(refusal(secrets.list(&ListParams::default()).await).contains(mine));
         let nodes: Api<Node> = Api::all(own);
-        assert!(refusal(nodes.get("node-1").await).contains(mine));
+        assert!(refusal(nodes.get(&one).await).contains(mine));
 
         // It can't impersonate any other user.
-        for user in ["system:node:node-2", "system:kube-controller-manager", "system:admin"] {
+        let other = format!("system:node:{two}");
+        for user in [&other, "system:kube-controller-manager", "system:admin"] {
             let client = scope.with_token_as(&token, Some(user)).await?;
             let pods: Api<Pod> = Api::all(client);
-            assert!(
-                refusal(pods.list(&on("node-1")).await).contains("impersonate"),
-                "{user}"
-            );
+            assert!(refusal(pods.list(&on(&one)).await).contains("impersonate"), "{user}");
         }
         let token = scope.token_of(NAMESPACE, "mounter", None).await?;
-        let unbound = scope.with_token_as(&token, Some("system:node:node-1")).await?;
+        let unbound = scope.with_token_as(&token, Some(&own_name)).await?;
         let pods: Api<Pod> = Api::all(unbound);
-        assert!(refusal(pods.list(&on("node-1")).await).contains("impersonate"));
+        assert!(refusal(pods.list(&on(&one)).await).contains("impersonate"));
         Ok(())
     });
 }
@@ -248,8 +247,8 @@ fn a_mounter_s_token_sees_the_pods_of_its_own_node_in_that_node_s_name_and_nothi
 /// Proves: M6
 #[test]
 fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
-    on_own_nodes("sec-node", async |scope| {
-        let mounter = scope.mounter("node-1").await?;
+    on_two_nodes("sec-node", async |scope, [one, two]| {
+        let mounter = scope.mounter(&one).await?;
         let token = scope.token_of(NAMESPACE, "mounter", Some(&mounter)).await?;
         let client = scope.with_token(&token).await?;
         let nodes: Api<Node> = Api::all(client.clone());
@@ -267,14 +266,14 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
             &mark("annotations", labels::NODE_OLD_CLIENT_PODS, json!("a Pod")),
             &mark("labels", labels::NODE_MOUNTER, Value::Null),
         ] {
-            nodes.patch("node-1", &dry, &Patch::Merge(patch)).await?;
+            nodes.patch(&one, &dry, &Patch::Merge(patch)).await?;
         }
         let others = "and no others";
         let elsewhere = "client.mooring.dev.example.com/x";
         for (patch, why) in [
             (mark("labels", "a", json!("b")), others),
             (mark("labels", elsewhere, json!(labels::READY)), others),
-            (mark("labels", "kubernetes.io/hostname", json!("node-2")), others),
+            (mark("labels", "kubernetes.io/hostname", json!(two)), others),
             (mark("labels", "kubernetes.io/hostname", Value::Null), others),
             (
                 mark("labels", "node-role.kubernetes.io/control-plane", json!("")),
@@ -301,7 +300,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
                 "no taint",
             ),
         ] {
-            let said = refusal(nodes.patch("node-1", &dry, &Patch::Merge(&patch)).await);
+            let said = refusal(nodes.patch(&one, &dry, &Patch::Merge(&patch)).await);
             assert!(said.contains(why), "{patch}: {why:?} is not in {said}");
         }
         // By every kind of patch.
@@ -311,26 +310,26 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
         };
         let mut all = json!({"apiVersion": "v1", "kind": "Node"});
         all["metadata"] = good["metadata"].clone();
-        nodes.patch("node-1", &apply, &Patch::Apply(&all)).await?;
+        nodes.patch(&one, &apply, &Patch::Apply(&all)).await?;
         for patch in [Patch::Merge(&good), Patch::Strategic(&good)] {
-            let said = refusal(nodes.patch("node-2", &dry, &patch).await);
+            let said = refusal(nodes.patch(&two, &dry, &patch).await);
             assert!(said.contains("no other node"), "{said}");
         }
-        let said = refusal(nodes.patch("node-2", &apply, &Patch::Apply(&all)).await);
+        let said = refusal(nodes.patch(&two, &apply, &Patch::Apply(&all)).await);
         assert!(said.contains("no other node"), "{said}");
 
         // It can't list all nodes, nor create, replace or delete one, nor change a node's status.
         assert!(refusal(nodes.list(&ListParams::default()).await).contains("cannot list"));
-        assert!(refusal(nodes.get("node-1").await).contains("cannot get"));
-        assert!(refusal(nodes.patch_status("node-1", &dry, &Patch::Merge(&good)).await).contains("cannot patch"));
-        let mine = Api::<Node>::all(scope.client.clone()).get("node-1").await?;
-        assert!(refusal(nodes.replace("node-1", &dry_run(), &mine).await).contains("cannot update"));
+        assert!(refusal(nodes.get(&one).await).contains("cannot get"));
+        assert!(refusal(nodes.patch_status(&one, &dry, &Patch::Merge(&good)).await).contains("cannot patch"));
+        let mine = Api::<Node>::all(scope.client.clone()).get(&one).await?;
+        assert!(refusal(nodes.replace(&one, &dry_run(), &mine).await).contains("cannot update"));
         assert!(refusal(nodes.create(&dry_run(), &mine).await).contains("cannot create"));
         let delete = DeleteParams {
             dry_run: true,
             ..DeleteParams::default()
         };
-        assert!(refusal(nodes.delete("node-1", &delete).await).contains("cannot delete"));
+        assert!(refusal(nodes.delete(&one, &delete).await).contains("cannot delete"));
 
         // Its Events are about its own node only.
         let event = |node: &str| {
@@ -341,14 +340,14 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
             })
         };
         let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(client, "default");
-        events.create(&dry_run(), &parsed(&event("node-1"))?).await?;
-        let said = refusal(events.create(&dry_run(), &parsed(&event("node-2"))?).await);
+        events.create(&dry_run(), &parsed(&event(&one))?).await?;
+        let said = refusal(events.create(&dry_run(), &parsed(&event(&two))?).await);
         assert!(said.contains("its own node"), "{said}");
 
         // Without its node in it, a token allows nothing.
         let unbound = scope.token_of(NAMESPACE, "mounter", None).await?;
         let nodes: Api<Node> = Api::all(scope.with_token(&unbound).await?);
-        let said = refusal(nodes.patch("node-1", &dry, &Patch::Merge(&good)).await);
+        let said = refusal(nodes.patch(&one, &dry, &Patch::Merge(&good)).await);
         assert!(said.contains("bound to no node"), "{said}");
         Ok(())
     });
