@@ -10,31 +10,41 @@ use mooring_seal::{Purpose, seal};
 use pv::volume::{SecretName, termination_message};
 use serde_json::Value;
 
-use crate::error::Error;
-use crate::given::Given;
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
 
-pub type Options = BTreeMap<String, String>;
+pub type VolumeOptions = BTreeMap<String, String>;
 
 /// Options as they are written in code.
-pub fn options<const N: usize>(pairs: [(&str, String); N]) -> Options {
+pub fn options<const N: usize>(pairs: [(&str, String); N]) -> VolumeOptions {
     let filled = pairs.into_iter().filter(|(_, value)| !value.is_empty());
     filled.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Answer<'a> {
+pub struct AnswerWriter<'a> {
     pub to: &'a Path,
 }
 
-impl Answer<'_> {
+impl AnswerWriter<'_> {
     /// The options of a volume that was made.
-    pub fn volume(&self, given: &Given, options: Options, secret: Option<SecretName>) -> Result<(), Error> {
+    pub fn volume(
+        &self,
+        given: &GivenRun,
+        options: VolumeOptions,
+        secret: Option<SecretName>,
+    ) -> Result<(), OpenstackError> {
         check(&options, &given.request.mount_options)?;
         self.write(&termination_message(options, secret)?)
     }
 
     /// What a node needs to reach a volume that was attached to it: options beside the volume's own, and secrets.
-    pub fn connection(&self, given: &Given, mut options: Options, secrets: &Options) -> Result<(), Error> {
+    pub fn connection(
+        &self,
+        given: &GivenRun,
+        mut options: VolumeOptions,
+        secrets: &VolumeOptions,
+    ) -> Result<(), OpenstackError> {
         let mut whole = given.request.volume.clone();
         whole.extend(options.clone());
         check(&whole, &given.request.mount_options)?;
@@ -50,7 +60,7 @@ impl Answer<'_> {
     }
 
     /// What the service can serve.
-    pub fn classes(&self, printed: &Value) -> Result<usize, Error> {
+    pub fn classes(&self, printed: &Value) -> Result<usize, OpenstackError> {
         let message = printed.to_string();
         let read = Discovered::parse(&message).map_err(pv::error::Error::Classes)?;
         if message.len() > MAX_MESSAGE {
@@ -64,7 +74,7 @@ impl Answer<'_> {
         Ok(read.classes.len())
     }
 
-    fn write(&self, message: &str) -> Result<(), Error> {
+    fn write(&self, message: &str) -> Result<(), OpenstackError> {
         let written = fs::write(self.to, message);
         Ok(written.map_err(|source| pv::error::Error::Write {
             path: self.to.to_owned(),
@@ -74,15 +84,15 @@ impl Answer<'_> {
 }
 
 /// Mooring would refuse it too, and the volume would be there for nothing.
-fn check(options: &Options, granted: &[String]) -> Result<(), Error> {
+fn check(options: &VolumeOptions, granted: &[String]) -> Result<(), OpenstackError> {
     let volume = Volume::from_options(options).map_err(pv::error::Error::Options)?;
     let checked = volume.check(Speaker::Image, granted);
-    checked.map_err(|error| Error::Refused(format!("the volume can't be mounted: {error}")))
+    checked.map_err(|error| OpenstackError::Refused(format!("the volume can't be mounted: {error}")))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, options};
+    use super::{AnswerWriter, options};
     use crate::given::tests::given;
     use serde_json::{Value, json};
     use std::fs;
@@ -94,7 +104,7 @@ mod tests {
         let changes = json!({"operation": "attach", "node-name": "a", "volume": volume});
         let (folder, given) = given(&changes, &[("answer-key", &key)]);
         let to = folder.path().join("message");
-        let answer = Answer { to: &to };
+        let answer = AnswerWriter { to: &to };
         let source = "rbd://10.0.0.1:6789/volumes/volume-1";
         let secrets = options([("key", "geheim".to_owned()), ("user", String::new())]);
         answer
@@ -119,7 +129,7 @@ mod tests {
     fn more_classes_than_fit_are_refused() {
         let (folder, _given) = given(&json!({}), &[]);
         let to = folder.path().join("message");
-        let answer = Answer { to: &to };
+        let answer = AnswerWriter { to: &to };
         let short = json!({"parameter": "volume-type", "classes": ["ssd", "hdd"]});
         assert_eq!(answer.classes(&short).unwrap(), 2);
         let names: Vec<_> = (0..200).map(|n| format!("a-rather-long-name-of-a-type-{n}")).collect();

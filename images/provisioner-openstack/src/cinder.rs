@@ -4,11 +4,11 @@ use mooring_contract::operation::Operation;
 use mooring_contract::volume::keys;
 use serde_json::json;
 
-use crate::answer::Answer;
-use crate::error::Error;
-use crate::given::Given;
+use crate::answer::AnswerWriter;
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
 use crate::keystone::Session;
-use crate::service::{Kind, Version};
+use crate::service::{Kind, Microversion};
 use crate::storage::{BACKUP, Item, SNAPSHOT, Storage, Way, Words};
 use crate::wait::Pace;
 
@@ -25,9 +25,9 @@ static WORDS: Words = Words {
         types: &["block-storage", "volumev3", "volume"],
         api: "v3",
         header: ("openstack-api-version", "volume "),
-        newest: Version(3, 59),
+        newest: Microversion(3, 59),
         // Attachments without Nova.
-        oldest: Version(3, 44),
+        oldest: Microversion(3, 44),
     },
     one: "volume",
     all: "volumes",
@@ -63,14 +63,19 @@ pub struct Cinder<'a> {
 }
 
 impl<'a> Cinder<'a> {
-    pub fn open(session: &'a Session, given: &'a Given, answer: Answer<'a>, pace: Pace) -> Result<Self, Error> {
+    pub fn open(
+        session: &'a Session,
+        given: &'a GivenRun,
+        answer: AnswerWriter<'a>,
+        pace: Pace,
+    ) -> Result<Self, OpenstackError> {
         Ok(Self {
             storage: Storage::open(session, &WORDS, given, answer, pace)?,
         })
     }
 
     /// Carries out the run's operation; returns what to print.
-    pub fn run(&self) -> Result<String, Error> {
+    pub fn run(&self) -> Result<String, OpenstackError> {
         let storage = &self.storage;
         match storage.given.request.operation {
             Operation::Provision => self.provision(),
@@ -87,13 +92,13 @@ impl<'a> Cinder<'a> {
             Operation::Detach => self.detach(),
             Operation::Discover => self.discover(),
             other @ (Operation::SnapshotGroup | Operation::DeleteGroup) => {
-                Err(Error::Operation(other.to_string(), KNOWN))
+                Err(OpenstackError::Operation(other.to_string(), KNOWN))
             }
         }
     }
 
     /// Saves the volume, also while a node uses it.
-    fn save(&self, way: &Way) -> Result<String, Error> {
+    fn save(&self, way: &Way) -> Result<String, OpenstackError> {
         self.storage
             .save(way, || Ok(self.this_volume()?.id), &json!({"force": true}))
     }
@@ -103,7 +108,7 @@ impl<'a> Cinder<'a> {
         place::id(self.storage.given.option(keys::SOURCE))
     }
 
-    fn this_volume(&self) -> Result<Item, Error> {
+    fn this_volume(&self) -> Result<Item, OpenstackError> {
         let name = &self.storage.given.request.pv_name;
         let found = self.storage.standing(name, self.id())?;
         found.ok_or_else(|| self.storage.gone(name))

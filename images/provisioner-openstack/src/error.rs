@@ -5,11 +5,11 @@ use std::time::Duration;
 use mooring_contract::outcome::{EX_CONFIG, EX_TEMPFAIL};
 
 use crate::clouds::CloudsError;
-use crate::service::Version;
+use crate::service::Microversion;
 
 /// Why an operation is not done; the message says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum OpenstackError {
     /// The run's properties or its answer.
     #[error(transparent)]
     Pv(#[from] pv::error::Error),
@@ -60,8 +60,8 @@ pub enum Error {
     #[error("{server} speaks API {has} at most, and {what} needs {needs}: upgrade it")]
     TooOld {
         server: &'static str,
-        has: Version,
-        needs: Version,
+        has: Microversion,
+        needs: Microversion,
         what: &'static str,
     },
     /// The service said no.
@@ -111,7 +111,7 @@ pub enum Error {
     Operation(String, &'static str),
 }
 
-impl Error {
+impl OpenstackError {
     /// Exit code that the contract has for this: 75 to try again, 78 not to.
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -160,10 +160,10 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    use super::Error;
+    use super::OpenstackError;
 
-    fn fault(status: u16) -> Error {
-        Error::Fault {
+    fn fault(status: u16) -> OpenstackError {
+        OpenstackError::Fault {
             what: "make volume pvc-1".into(),
             server: "Cinder",
             status,

@@ -7,23 +7,23 @@ use mooring_contract::request::{Request, gib_rounded_up};
 use mooring_contract::volume::split_list;
 use pv::given::RunInput;
 
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 #[derive(Debug)]
-pub struct Given {
+pub struct GivenRun {
     input: RunInput,
     pub request: Request,
 }
 
-impl Given {
-    pub fn read(run_dir: &Path) -> Result<Self, Error> {
+impl GivenRun {
+    pub fn read(run_dir: &Path) -> Result<Self, OpenstackError> {
         let input = RunInput::at(run_dir, None);
         let request = input.request()?;
         Ok(Self { input, request })
     }
 
     /// A property without blanks around it; none if it is not there or empty.
-    pub fn property(&self, name: &str) -> Result<Option<String>, Error> {
+    pub fn property(&self, name: &str) -> Result<Option<String>, OpenstackError> {
         let value = self.input.property(name)?;
         Ok(value
             .map(|value| value.trim().to_owned())
@@ -31,12 +31,12 @@ impl Given {
     }
 
     /// A property that has to be there; `what` is what to put there.
-    pub fn needed(&self, name: &'static str, what: &'static str) -> Result<String, Error> {
-        self.property(name)?.ok_or(Error::NoProperty { name, what })
+    pub fn needed(&self, name: &'static str, what: &'static str) -> Result<String, OpenstackError> {
+        self.property(name)?.ok_or(OpenstackError::NoProperty { name, what })
     }
 
     /// The items of a list with commas.
-    pub fn list(&self, name: &str) -> Result<Vec<String>, Error> {
+    pub fn list(&self, name: &str) -> Result<Vec<String>, OpenstackError> {
         Ok(split_list(&self.property(name)?.unwrap_or_default()))
     }
 
@@ -67,11 +67,11 @@ impl Given {
     }
 
     /// The name that the snapshot or backup has on the storage.
-    pub fn snapshot_name(&self) -> Result<&str, Error> {
+    pub fn snapshot_name(&self) -> Result<&str, OpenstackError> {
         let snapshot = self.request.snapshot.as_ref();
         snapshot
             .map(|snapshot| snapshot.name.as_str())
-            .ok_or(Error::NoProperty {
+            .ok_or(OpenstackError::NoProperty {
                 name: keys::SNAPSHOT_NAME,
                 what: "nothing: Mooring sets it, so the operation is not one of a snapshot or backup",
             })
@@ -83,24 +83,24 @@ impl Given {
     }
 
     /// The run's token for the Kubernetes API, and the certificate of that.
-    pub fn kubernetes(&self) -> Result<(String, String), Error> {
+    pub fn kubernetes(&self) -> Result<(String, String), OpenstackError> {
         Ok((self.input.token()?, self.input.certificate()?))
     }
 
     /// What secrets are sealed with.
-    pub fn answer_key(&self) -> Result<String, Error> {
+    pub fn answer_key(&self) -> Result<String, OpenstackError> {
         Ok(self.property(keys::ANSWER_KEY)?.ok_or(pv::error::Error::NoAnswerKey)?)
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::Given;
+    use super::GivenRun;
     use serde_json::{Value, json};
     use std::fs;
 
     /// A request with these fields changed, and these properties.
-    pub(crate) fn given(changes: &Value, properties: &[(&str, &str)]) -> (tempfile::TempDir, Given) {
+    pub(crate) fn given(changes: &Value, properties: &[(&str, &str)]) -> (tempfile::TempDir, GivenRun) {
         let folder = tempfile::tempdir().unwrap();
         let mut request = json!({
             "contract": 1, "operation": "provision", "pv-name": "pvc-u1", "username": "", "groups": [],
@@ -117,7 +117,7 @@ pub(crate) mod tests {
         for (name, value) in properties {
             fs::write(folder.path().join("properties").join(name), value).unwrap();
         }
-        let given = Given::read(folder.path()).unwrap();
+        let given = GivenRun::read(folder.path()).unwrap();
         (folder, given)
     }
 

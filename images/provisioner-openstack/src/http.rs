@@ -5,7 +5,7 @@ use std::time::Duration;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, http};
 
-use crate::error::Error;
+use crate::error::OpenstackError;
 use crate::wait::Pace;
 
 pub use ureq::http::Method;
@@ -26,7 +26,7 @@ pub struct Http {
 }
 
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct HttpCall<'a> {
     /// What it does, as in "failed to …".
     pub what: &'a str,
     /// Whom it asks.
@@ -40,7 +40,7 @@ pub struct Call<'a> {
 
 /// The answer to a call, whatever its status.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub text: String,
     /// Keystone's token.
@@ -52,11 +52,11 @@ pub struct Answer {
 
 impl Http {
     /// With the public authorities, or with those of a PEM text, which property `from` has.
-    pub fn new(authorities: Option<(&str, &str)>, pace: Pace) -> Result<Self, Error> {
+    pub fn new(authorities: Option<(&str, &str)>, pace: Pace) -> Result<Self, OpenstackError> {
         let roots = match authorities {
             None => RootCerts::WebPki,
             Some((from, pem)) => {
-                let bad = |error| Error::Certificates(from.to_owned(), Box::new(error));
+                let bad = |error| OpenstackError::Certificates(from.to_owned(), Box::new(error));
                 let mut roots = Vec::new();
                 for item in parse_pem(pem.as_bytes()) {
                     if let PemItem::Certificate(certificate) = item.map_err(bad)? {
@@ -86,7 +86,7 @@ impl Http {
     }
 
     /// Makes the call, again and again while the server says that it is busy and until when.
-    pub fn send(&self, call: &Call<'_>) -> Result<Answer, Error> {
+    pub fn send(&self, call: &HttpCall<'_>) -> Result<Response, OpenstackError> {
         let mut left = self.pauses;
         loop {
             let answer = self.once(call)?;
@@ -100,8 +100,8 @@ impl Http {
         }
     }
 
-    fn once(&self, call: &Call<'_>) -> Result<Answer, Error> {
-        let unreachable = |source| Error::Unreachable {
+    fn once(&self, call: &HttpCall<'_>) -> Result<Response, OpenstackError> {
+        let unreachable = |source| OpenstackError::Unreachable {
             what: call.what.to_owned(),
             server: call.server,
             url: call.url.to_owned(),
@@ -131,7 +131,7 @@ impl Http {
         let request = header("x-openstack-request-id").or_else(|| header("x-compute-request-id"));
         let status = response.status().as_u16();
         let text = response.body_mut().read_to_string().map_err(unreachable)?;
-        Ok(Answer {
+        Ok(Response {
             status,
             text,
             token,
@@ -141,7 +141,7 @@ impl Http {
     }
 }
 
-impl Answer {
+impl Response {
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -175,7 +175,7 @@ pub fn encoded(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Http, encoded};
+    use super::{Http, Response, encoded};
     use crate::test_server::{PACE, call, reply, serve};
     use std::time::Duration;
 
@@ -199,10 +199,10 @@ mod tests {
     #[test]
     fn what_is_no_wish_for_a_pause_is_none() {
         let pause = |status, after: Option<&str>| {
-            let answer = Answer {
+            let answer = Response {
                 status,
                 retry_after: after.map(str::to_owned),
-                ..Answer::default()
+                ..Response::default()
             };
             answer.pause()
         };

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::clouds::Cloud;
-use crate::error::Error;
+use crate::error::OpenstackError;
 use crate::fault;
-use crate::http::{Answer, Call, Http, Method};
+use crate::http::{Http, HttpCall, Method, Response};
 
 const KEYSTONE: &str = "Keystone";
 
@@ -58,7 +58,7 @@ impl Session {
         }
     }
 
-    pub fn token(&self) -> Result<Rc<Token>, Error> {
+    pub fn token(&self) -> Result<Rc<Token>, OpenstackError> {
         if let Some(token) = self.token.borrow().as_ref() {
             return Ok(token.clone());
         }
@@ -68,17 +68,17 @@ impl Session {
     }
 
     /// Another token, as a service does not take this one any more.
-    pub fn renewed(&self) -> Result<Rc<Token>, Error> {
+    pub fn renewed(&self) -> Result<Rc<Token>, OpenstackError> {
         *self.token.borrow_mut() = None;
         self.token()
     }
 
-    pub fn send(&self, call: &Call<'_>) -> Result<Answer, Error> {
+    pub fn send(&self, call: &HttpCall<'_>) -> Result<Response, OpenstackError> {
         self.http.send(call)
     }
 
     /// Where the catalogue has a service, by the first of its types that is there.
-    pub fn address(&self, server: &'static str, types: &[&str]) -> Result<String, Error> {
+    pub fn address(&self, server: &'static str, types: &[&str]) -> Result<String, OpenstackError> {
         let token = self.token()?;
         let fits = |endpoint: &&Endpoint| {
             let regions = [&endpoint.region_id, &endpoint.region];
@@ -92,17 +92,17 @@ impl Session {
         let found = types.iter().find_map(named);
         found
             .map(|endpoint| endpoint.url.clone())
-            .ok_or_else(|| Error::NoService {
+            .ok_or_else(|| OpenstackError::NoService {
                 server,
                 region: self.cloud.region.clone().unwrap_or_else(|| "any".to_owned()),
                 interface: self.cloud.interface.clone(),
             })
     }
 
-    fn log_in(&self) -> Result<Token, Error> {
+    fn log_in(&self) -> Result<Token, OpenstackError> {
         let url = format!("{}/auth/tokens", self.cloud.auth_url);
         let what = "log in";
-        let answer = self.http.send(&Call {
+        let answer = self.http.send(&HttpCall {
             what,
             server: KEYSTONE,
             method: Method::POST,
@@ -111,11 +111,11 @@ impl Session {
             body: Some(self.cloud.login.to_string()),
         })?;
         match answer.status {
-            401 | 403 => return Err(Error::Login(fault::words(&answer.text))),
+            401 | 403 => return Err(OpenstackError::Login(fault::words(&answer.text))),
             _ if !answer.is_success() => return Err(refused(what, KEYSTONE, &answer)),
             _ => {}
         }
-        let strange = |source| Error::Answer {
+        let strange = |source| OpenstackError::Answer {
             what: what.to_owned(),
             server: KEYSTONE,
             url: url.clone(),
@@ -138,12 +138,12 @@ impl Session {
 }
 
 /// A service's refusal, in its words.
-pub fn refused(what: &str, server: &'static str, answer: &Answer) -> Error {
+pub fn refused(what: &str, server: &'static str, answer: &Response) -> OpenstackError {
     let words = fault::words(&answer.text);
     if answer.status == 413 {
-        return Error::Quota { server, words };
+        return OpenstackError::Quota { server, words };
     }
-    Error::Fault {
+    OpenstackError::Fault {
         what: what.to_owned(),
         server,
         status: answer.status,

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use mooring_contract::names::FLEX_DRIVER;
 use serde_json::json;
 
-use crate::error::Error;
-use crate::given::Given;
-use crate::http::{Call, Http, Method};
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
+use crate::http::{Http, HttpCall, Method};
 use crate::keystone::refused;
 use crate::wait::Pace;
 
@@ -16,15 +16,15 @@ const KUBERNETES: &str = "Kubernetes";
 
 /// The Secrets of one namespace, with the run's token. The account may create, patch and delete them, and reads none.
 #[derive(Debug)]
-pub struct Secrets<'a> {
+pub struct KubeSecrets<'a> {
     http: Http,
     api: &'a str,
     token: String,
     namespace: String,
 }
 
-impl<'a> Secrets<'a> {
-    pub fn of(given: &'a Given, namespace: String, pace: Pace) -> Result<Self, Error> {
+impl<'a> KubeSecrets<'a> {
+    pub fn of(given: &'a GivenRun, namespace: String, pace: Pace) -> Result<Self, OpenstackError> {
         let (token, certificate) = given.kubernetes()?;
         Ok(Self {
             http: Http::new(Some(("kube-ca", &certificate)), pace)?,
@@ -39,7 +39,7 @@ impl<'a> Secrets<'a> {
     }
 
     /// Writes a Secret, whether or not it is there.
-    pub fn write(&self, name: &str, values: &BTreeMap<String, String>) -> Result<(), Error> {
+    pub fn write(&self, name: &str, values: &BTreeMap<String, String>) -> Result<(), OpenstackError> {
         let secret = json!({
             "apiVersion": "v1",
             "kind": "Secret",
@@ -56,7 +56,7 @@ impl<'a> Secrets<'a> {
     }
 
     /// Deletes a Secret. What is not there is deleted.
-    pub fn delete(&self, name: &str) -> Result<(), Error> {
+    pub fn delete(&self, name: &str) -> Result<(), OpenstackError> {
         match self.call("delete", name, Method::DELETE, &format!("/{name}"), None) {
             Err(error) if error.status() != Some(404) => Err(error),
             _ => Ok(()),
@@ -70,7 +70,7 @@ impl<'a> Secrets<'a> {
         method: Method,
         path: &str,
         body: Option<((&'static str, String), String)>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), OpenstackError> {
         let what = format!("{verb} Secret {}/{name}", self.namespace);
         let url = format!("{}/api/v1/namespaces/{}/secrets{path}", self.api, self.namespace);
         let mut headers = vec![("authorization", format!("Bearer {}", self.token))];
@@ -78,7 +78,7 @@ impl<'a> Secrets<'a> {
             headers.push(kind);
             text
         });
-        let answer = self.http.send(&Call {
+        let answer = self.http.send(&HttpCall {
             what: &what,
             server: KUBERNETES,
             method,

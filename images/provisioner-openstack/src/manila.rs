@@ -3,12 +3,12 @@
 use mooring_contract::operation::Operation;
 use serde_json::json;
 
-use crate::answer::Answer;
-use crate::error::Error;
-use crate::given::Given;
+use crate::answer::AnswerWriter;
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
 use crate::keystone::Session;
-use crate::kube_secret::Secrets;
-use crate::service::{Kind, Version};
+use crate::kube_secret::KubeSecrets;
+use crate::service::{Kind, Microversion};
 use crate::storage::{SNAPSHOT, Storage, Words};
 use crate::wait::Pace;
 
@@ -24,9 +24,9 @@ static WORDS: Words = Words {
         types: &["shared-file-system", "sharev2"],
         api: "v2",
         header: ("x-openstack-manila-api-version", ""),
-        newest: Version(2, 78),
+        newest: Microversion(2, 78),
         // Access rules with a resource of their own.
-        oldest: Version(2, 45),
+        oldest: Microversion(2, 45),
     },
     one: "share",
     all: "shares",
@@ -65,14 +65,19 @@ pub struct Manila<'a> {
 }
 
 impl<'a> Manila<'a> {
-    pub fn open(session: &'a Session, given: &'a Given, answer: Answer<'a>, pace: Pace) -> Result<Self, Error> {
+    pub fn open(
+        session: &'a Session,
+        given: &'a GivenRun,
+        answer: AnswerWriter<'a>,
+        pace: Pace,
+    ) -> Result<Self, OpenstackError> {
         Ok(Self {
             storage: Storage::open(session, &WORDS, given, answer, pace)?,
         })
     }
 
     /// Carries out the run's operation; returns what to print.
-    pub fn run(&self) -> Result<String, Error> {
+    pub fn run(&self) -> Result<String, OpenstackError> {
         let storage = &self.storage;
         match storage.given.request.operation {
             Operation::Provision => self.provision(),
@@ -89,24 +94,24 @@ impl<'a> Manila<'a> {
             | Operation::Attach
             | Operation::Detach
             | Operation::SnapshotGroup
-            | Operation::DeleteGroup) => Err(Error::Operation(other.to_string(), KNOWN)),
+            | Operation::DeleteGroup) => Err(OpenstackError::Operation(other.to_string(), KNOWN)),
         }
     }
 
     /// The id of the share that this run is about.
-    fn this_share(&self) -> Result<String, Error> {
+    fn this_share(&self) -> Result<String, OpenstackError> {
         let name = &self.storage.given.request.pv_name;
         let found = self.storage.standing(name, None)?;
         Ok(found.ok_or_else(|| self.storage.gone(name))?.id)
     }
 
     /// Deletes the share, then the Secret with its key: the share's client in Ceph goes with the share.
-    fn delete(&self) -> Result<String, Error> {
+    fn delete(&self) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let done = self.storage.delete(None)?;
         if let Some(namespace) = given.property(access::NAMESPACE)? {
             let name = access::secret_name(&given.request.pv_name);
-            Secrets::of(given, namespace, self.storage.pace)?.delete(&name)?;
+            KubeSecrets::of(given, namespace, self.storage.pace)?.delete(&name)?;
         }
         Ok(done)
     }

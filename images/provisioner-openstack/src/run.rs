@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::answer::Answer;
+use crate::answer::AnswerWriter;
 use crate::cinder::Cinder;
 use crate::clouds;
-use crate::error::Error;
-use crate::given::Given;
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
 use crate::http::Http;
 use crate::keystone::Session;
 use crate::manila::Manila;
@@ -19,14 +19,14 @@ const CLOUDS: &str = "clouds.yaml";
 const CACERT: &str = "cacert";
 
 /// Carries out the run in `run_dir`; returns what to print. The answer to Mooring goes to the file `answer`.
-pub fn run(run_dir: &Path, answer: &Path, pace: Pace) -> Result<String, Error> {
-    let given = Given::read(run_dir)?;
+pub fn run(run_dir: &Path, answer: &Path, pace: Pace) -> Result<String, OpenstackError> {
+    let given = GivenRun::read(run_dir)?;
     let session = session(&given, pace)?;
-    let answer = Answer { to: answer };
+    let answer = AnswerWriter { to: answer };
     match given.needed("service", "cinder or manila")?.as_str() {
         "cinder" => Cinder::open(&session, &given, answer, pace)?.run(),
         "manila" => Manila::open(&session, &given, answer, pace)?.run(),
-        other => Err(Error::Property {
+        other => Err(OpenstackError::Property {
             name: "service",
             value: other.to_owned(),
             wanted: "cinder or manila",
@@ -34,7 +34,7 @@ pub fn run(run_dir: &Path, answer: &Path, pace: Pace) -> Result<String, Error> {
     }
 }
 
-fn session(given: &Given, pace: Pace) -> Result<Session, Error> {
+fn session(given: &GivenRun, pace: Pace) -> Result<Session, OpenstackError> {
     let text = given.needed(CLOUDS, "a clouds.yaml of OpenStack's clients")?;
     let cloud = clouds::read(&text, given.property("cloud")?.as_deref())?;
     let (from, authorities) = match &cloud.cacert {

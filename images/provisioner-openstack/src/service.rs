@@ -6,21 +6,21 @@ use std::str::FromStr;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::Error;
+use crate::error::OpenstackError;
 use crate::fault;
-use crate::http::{Answer, Call, Method};
+use crate::http::{HttpCall, Method, Response};
 use crate::keystone::{Session, Token, refused};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u32, pub u32);
+pub struct Microversion(pub u32, pub u32);
 
-impl fmt::Display for Version {
+impl fmt::Display for Microversion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0, self.1)
     }
 }
 
-impl FromStr for Version {
+impl FromStr for Microversion {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -40,24 +40,24 @@ pub struct Kind {
     /// The header that asks for a version, and what stands before the version there.
     pub header: (&'static str, &'static str),
     /// The newest version whose changes this program knows.
-    pub newest: Version,
+    pub newest: Microversion,
     /// The oldest that it can work with.
-    pub oldest: Version,
+    pub oldest: Microversion,
 }
 
 /// A service of one cloud.
 #[derive(Debug)]
-pub struct Service<'a> {
+pub struct CloudService<'a> {
     session: &'a Session,
     kind: &'static Kind,
     /// Address of its API for the project.
     base: String,
-    version: Version,
+    version: Microversion,
 }
 
-impl<'a> Service<'a> {
+impl<'a> CloudService<'a> {
     /// Finds the service and the newest version that both sides know.
-    pub fn open(session: &'a Session, kind: &'static Kind) -> Result<Self, Error> {
+    pub fn open(session: &'a Session, kind: &'static Kind) -> Result<Self, OpenstackError> {
         let address = session.address(kind.name, kind.types)?;
         let (root, base) = addresses(&address, kind.api, &session.token()?.project);
         let what = format!("ask {} for its versions", kind.name);
@@ -71,17 +71,17 @@ impl<'a> Service<'a> {
         let read = service.json(&what, &root, &answer)?;
         let versions = read["versions"].as_array().into_iter().flatten();
         let version = versions.map(|one| &one["version"]).find_map(|text| {
-            let version: Version = text.as_str()?.parse().ok()?;
+            let version: Microversion = text.as_str()?.parse().ok()?;
             kind.api.ends_with(&version.0.to_string()).then_some(version)
         });
-        let has = version.ok_or_else(|| Error::Answer {
+        let has = version.ok_or_else(|| OpenstackError::Answer {
             what,
             server: kind.name,
             url: root,
             source: None,
         })?;
         if has < kind.oldest {
-            return Err(Error::TooOld {
+            return Err(OpenstackError::TooOld {
                 server: kind.name,
                 has,
                 needs: kind.oldest,
@@ -95,16 +95,16 @@ impl<'a> Service<'a> {
     }
 
     /// Whether the version that is spoken has what came with that one.
-    pub fn has(&self, version: Version) -> bool {
+    pub fn has(&self, version: Microversion) -> bool {
         self.version >= version
     }
 
-    /// Fails with [`Error::TooOld`], which says what would need the newer version: `what`.
-    pub fn needs(&self, version: Version, what: &'static str) -> Result<(), Error> {
+    /// Fails with [`OpenstackError::TooOld`], which says what would need the newer version: `what`.
+    pub fn needs(&self, version: Microversion, what: &'static str) -> Result<(), OpenstackError> {
         if self.has(version) {
             return Ok(());
         }
-        Err(Error::TooOld {
+        Err(OpenstackError::TooOld {
             server: self.kind.name,
             has: self.version,
             needs: version,
@@ -113,7 +113,7 @@ impl<'a> Service<'a> {
     }
 
     /// Reads something; none if it is not there.
-    pub fn find(&self, what: &str, path: &str) -> Result<Option<Value>, Error> {
+    pub fn find(&self, what: &str, path: &str) -> Result<Option<Value>, OpenstackError> {
         match self.call(what, &Method::GET, path, None) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.status() == Some(404) => Ok(None),
@@ -121,16 +121,16 @@ impl<'a> Service<'a> {
         }
     }
 
-    pub fn get(&self, what: &str, path: &str) -> Result<Value, Error> {
+    pub fn get(&self, what: &str, path: &str) -> Result<Value, OpenstackError> {
         self.call(what, &Method::GET, path, None)
     }
 
-    pub fn post(&self, what: &str, path: &str, body: &Value) -> Result<Value, Error> {
+    pub fn post(&self, what: &str, path: &str, body: &Value) -> Result<Value, OpenstackError> {
         self.call(what, &Method::POST, path, Some(body))
     }
 
     /// Deletes something. What is not there any more is deleted.
-    pub fn delete(&self, what: &str, path: &str) -> Result<(), Error> {
+    pub fn delete(&self, what: &str, path: &str) -> Result<(), OpenstackError> {
         match self.call(what, &Method::DELETE, path, None) {
             Err(error) if error.status() != Some(404) => Err(error),
             _ => Ok(()),
@@ -138,14 +138,14 @@ impl<'a> Service<'a> {
     }
 
     /// All items of a list, which a service hands out in pages. `path` has a query.
-    pub fn list(&self, what: &str, path: &str, key: &str) -> Result<Vec<Value>, Error> {
+    pub fn list(&self, what: &str, path: &str, key: &str) -> Result<Vec<Value>, OpenstackError> {
         let mut all: Vec<Value> = Vec::new();
         let mut marker = String::new();
         loop {
             let mut page = self.get(what, &format!("{path}{marker}"))?;
             let links = page[format!("{key}_links")].as_array().cloned().unwrap_or_default();
             let Value::Array(items) = page[key].take() else {
-                return Err(Error::Answer {
+                return Err(OpenstackError::Answer {
                     what: what.to_owned(),
                     server: self.kind.name,
                     url: format!("{}{path}", self.base),
@@ -162,8 +162,8 @@ impl<'a> Service<'a> {
     }
 
     /// An answer, or a part of one, as what it is.
-    pub fn read<T: DeserializeOwned>(&self, what: &str, value: Value) -> Result<T, Error> {
-        serde_json::from_value(value).map_err(|source| Error::Answer {
+    pub fn read<T: DeserializeOwned>(&self, what: &str, value: Value) -> Result<T, OpenstackError> {
+        serde_json::from_value(value).map_err(|source| OpenstackError::Answer {
             what: what.to_owned(),
             server: self.kind.name,
             url: self.base.clone(),
@@ -171,7 +171,7 @@ impl<'a> Service<'a> {
         })
     }
 
-    fn call(&self, what: &str, method: &Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+    fn call(&self, what: &str, method: &Method, path: &str, body: Option<&Value>) -> Result<Value, OpenstackError> {
         let url = format!("{}{path}", self.base);
         let answer = self.send(what, method, &url, Some(self.version), body)?;
         self.json(what, &url, &answer)
@@ -183,9 +183,9 @@ impl<'a> Service<'a> {
         what: &str,
         method: &Method,
         url: &str,
-        version: Option<Version>,
+        version: Option<Microversion>,
         body: Option<&Value>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, OpenstackError> {
         let once = |token: &Token| {
             let mut headers = vec![
                 ("x-auth-token", token.id.clone()),
@@ -195,7 +195,7 @@ impl<'a> Service<'a> {
                 let (name, before) = self.kind.header;
                 headers.push((name, format!("{before}{version}")));
             }
-            self.session.send(&Call {
+            self.session.send(&HttpCall {
                 what,
                 server: self.kind.name,
                 method: method.clone(),
@@ -210,7 +210,7 @@ impl<'a> Service<'a> {
         }
         let answer = once(&*self.session.renewed()?)?;
         if answer.status == 401 {
-            return Err(Error::Token {
+            return Err(OpenstackError::Token {
                 server: self.kind.name,
                 words: fault::words(&answer.text),
             });
@@ -218,7 +218,7 @@ impl<'a> Service<'a> {
         Ok(answer)
     }
 
-    fn json(&self, what: &str, url: &str, answer: &Answer) -> Result<Value, Error> {
+    fn json(&self, what: &str, url: &str, answer: &Response) -> Result<Value, OpenstackError> {
         // A list of versions is an answer of 300 in some releases.
         if !answer.is_success() && answer.status != 300 {
             return Err(refused(what, self.kind.name, answer));
@@ -226,7 +226,7 @@ impl<'a> Service<'a> {
         if answer.text.trim().is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_str(&answer.text).map_err(|source| Error::Answer {
+        serde_json::from_str(&answer.text).map_err(|source| OpenstackError::Answer {
             what: what.to_owned(),
             server: self.kind.name,
             url: url.to_owned(),
@@ -250,7 +250,7 @@ fn addresses(address: &str, api: &str, project: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Service, Version, addresses};
+    use super::{CloudService, Kind, Microversion, addresses};
     use crate::test_server::{Reply, login, reply, serve, session};
 
     static KIND: Kind = Kind {
@@ -258,8 +258,8 @@ mod tests {
         types: &["block-storage", "volumev3"],
         api: "v3",
         header: ("openstack-api-version", "volume "),
-        newest: Version(3, 59),
-        oldest: Version(3, 27),
+        newest: Microversion(3, 59),
+        oldest: Microversion(3, 27),
     };
 
     fn versions(newest: &str) -> Reply {
@@ -291,9 +291,9 @@ mod tests {
         for (has, asked) in [("3.71", "volume 3.59"), ("3.40", "volume 3.40")] {
             let (url, seen) = serve(vec![login("t", "URL/v3/p"), versions(has), reply(200, "{}")]);
             let session = session(&url);
-            let service = Service::open(&session, &KIND).unwrap();
+            let service = CloudService::open(&session, &KIND).unwrap();
             service.get("look", "/types").unwrap();
-            assert_eq!(service.needs(Version(3, 54), "that").is_ok(), has == "3.71");
+            assert_eq!(service.needs(Microversion(3, 54), "that").is_ok(), has == "3.71");
             let seen = seen.join().unwrap();
             assert!(seen[1].starts_with("GET /v3/ "), "{}", seen[1]);
             assert!(!seen[1].contains("openstack-api-version"), "{}", seen[1]);
@@ -310,7 +310,7 @@ mod tests {
     fn a_service_that_is_too_old_is_refused() {
         let (url, seen) = serve(vec![login("t", "URL/v3/p"), versions("3.15")]);
         let session = session(&url);
-        let error = Service::open(&session, &KIND).unwrap_err();
+        let error = CloudService::open(&session, &KIND).unwrap_err();
         assert_eq!(error.exit_code(), 78);
         assert!(error.to_string().contains("3.15"), "{error}");
         seen.join().unwrap();
@@ -330,7 +330,7 @@ mod tests {
             no(),
         ]);
         let session = session(&url);
-        let service = Service::open(&session, &KIND).unwrap();
+        let service = CloudService::open(&session, &KIND).unwrap();
         service.get("look", "/types").unwrap();
         let error = service.get("look", "/types").unwrap_err();
         assert!(error.to_string().contains("refuses a token"), "{error}");
@@ -354,7 +354,7 @@ mod tests {
             reply(404, "{}"),
         ]);
         let session = session(&url);
-        let service = Service::open(&session, &KIND).unwrap();
+        let service = CloudService::open(&session, &KIND).unwrap();
         assert_eq!(service.list("look", "/volumes?x=y", "volumes").unwrap().len(), 2);
         let error = service.get("look", "/types").unwrap_err();
         assert_eq!(

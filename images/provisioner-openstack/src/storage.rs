@@ -6,13 +6,13 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
-use crate::error::Error;
-use crate::given::Given;
+use crate::answer::AnswerWriter;
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
 use crate::http::encoded;
 use crate::keystone::Session;
-use crate::service::{Kind, Service};
-use crate::wait::{Look, Pace, until};
+use crate::service::{CloudService, Kind};
+use crate::wait::{LookResult, Pace, until};
 
 mod delete;
 mod expand;
@@ -20,7 +20,7 @@ mod item;
 mod make;
 mod saved;
 
-pub use item::{Held, Item};
+pub use item::{Item, ItemAttachment};
 pub use saved::{BACKUP, SNAPSHOT, Way};
 
 /// Metadata: the name of the PersistentVolume.
@@ -55,9 +55,9 @@ pub struct Words {
 #[derive(Debug)]
 pub struct Storage<'a> {
     pub words: &'static Words,
-    pub service: Service<'a>,
-    pub given: &'a Given,
-    pub answer: Answer<'a>,
+    pub service: CloudService<'a>,
+    pub given: &'a GivenRun,
+    pub answer: AnswerWriter<'a>,
     pub pace: Pace,
 }
 
@@ -65,13 +65,13 @@ impl<'a> Storage<'a> {
     pub fn open(
         session: &'a Session,
         words: &'static Words,
-        given: &'a Given,
-        answer: Answer<'a>,
+        given: &'a GivenRun,
+        answer: AnswerWriter<'a>,
         pace: Pace,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenstackError> {
         Ok(Self {
             words,
-            service: Service::open(session, &words.service)?,
+            service: CloudService::open(session, &words.service)?,
             given,
             answer,
             pace,
@@ -85,7 +85,7 @@ impl<'a> Storage<'a> {
 
     /// Those that were made for a PersistentVolume of this name, the oldest first. A run that was cut off while it
     /// asked for one may leave a second.
-    pub fn items_of(&self, pv_name: &str) -> Result<Vec<Item>, Error> {
+    pub fn items_of(&self, pv_name: &str) -> Result<Vec<Item>, OpenstackError> {
         let Words { one, all, .. } = self.words;
         let what = format!("look for {one} {pv_name}");
         let path = format!("/{all}/detail?name={}", encoded(pv_name));
@@ -97,7 +97,7 @@ impl<'a> Storage<'a> {
         Ok(items)
     }
 
-    pub fn item(&self, id: &str) -> Result<Option<Item>, Error> {
+    pub fn item(&self, id: &str) -> Result<Option<Item>, OpenstackError> {
         let Words { one, all, .. } = self.words;
         let what = format!("look at {one} {id}");
         let found = self.service.find(&what, &format!("/{all}/{}", encoded(id)))?;
@@ -107,7 +107,7 @@ impl<'a> Storage<'a> {
 
     /// That of a PersistentVolume of this name, if it is there. It is looked for by its id first, if that is known: it
     /// may have been given another name.
-    pub fn standing(&self, pv_name: &str, id: Option<&str>) -> Result<Option<Item>, Error> {
+    pub fn standing(&self, pv_name: &str, id: Option<&str>) -> Result<Option<Item>, OpenstackError> {
         if let Some(id) = id
             && let Some(item) = self.item(id)?
         {
@@ -118,11 +118,11 @@ impl<'a> Storage<'a> {
     }
 
     /// Those who may write a PersistentVolume can write any id there.
-    pub fn check_own(&self, item: &Item, pv_name: &str) -> Result<(), Error> {
+    pub fn check_own(&self, item: &Item, pv_name: &str) -> Result<(), OpenstackError> {
         if item.is_of(pv_name) {
             return Ok(());
         }
-        Err(Error::NotOurs {
+        Err(OpenstackError::NotOurs {
             what: format!("{} {} of {}", self.words.one, item.id, self.server()),
             key: PV_NAME,
             name: pv_name.to_owned(),
@@ -130,30 +130,30 @@ impl<'a> Storage<'a> {
     }
 
     /// What is wanted has gone, and its content with it.
-    pub fn gone(&self, pv_name: &str) -> Error {
+    pub fn gone(&self, pv_name: &str) -> OpenstackError {
         let (server, one) = (self.server(), self.words.one);
-        Error::Refused(format!("{server} has no {one} {pv_name} any more: its content is gone"))
+        OpenstackError::Refused(format!("{server} has no {one} {pv_name} any more: its content is gone"))
     }
 
     /// Waits until its state does not change by itself any more; none if it is gone.
-    pub fn settled(&self, id: &str, what: &str) -> Result<Option<Item>, Error> {
+    pub fn settled(&self, id: &str, what: &str) -> Result<Option<Item>, OpenstackError> {
         until(self.pace, what, || {
             Ok(match self.item(id)? {
-                None => Look::Ready(None),
-                Some(item) if self.words.passing.contains(&item.status.as_str()) => Look::NotYet(item.status),
-                Some(item) => Look::Ready(Some(item)),
+                None => LookResult::Ready(None),
+                Some(item) if self.words.passing.contains(&item.status.as_str()) => LookResult::NotYet(item.status),
+                Some(item) => LookResult::Ready(Some(item)),
             })
         })
     }
 
     /// Asks for something to be done with one.
-    pub fn act(&self, what: &str, id: &str, action: &str, about: &Value) -> Result<(), Error> {
+    pub fn act(&self, what: &str, id: &str, action: &str, about: &Value) -> Result<(), OpenstackError> {
         let path = format!("/{}/{id}/action", self.words.all);
         self.service.post(what, &path, &json!({action: about})).map(drop)
     }
 
     /// The error of something that ended badly, in the service's words to its users.
-    pub fn failed(&self, what: &str, id: &str, then: &str) -> Error {
+    pub fn failed(&self, what: &str, id: &str, then: &str) -> OpenstackError {
         let (before, after) = self.words.messages;
         let path = format!("/messages?{before}{id}{after}");
         let found = self.service.get("read the service's messages", &path).ok();
@@ -165,8 +165,8 @@ impl<'a> Storage<'a> {
     }
 
     /// As `failed`, where the service says why.
-    fn failed_with(&self, what: &str, reason: &str, then: &str) -> Error {
-        Error::Failed {
+    fn failed_with(&self, what: &str, reason: &str, then: &str) -> OpenstackError {
+        OpenstackError::Failed {
             what: what.to_owned(),
             server: self.server(),
             words: format!("{}: {then}", reason.trim_end_matches('.')),

@@ -4,14 +4,14 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::error::Error;
+use crate::error::OpenstackError;
 use crate::given::tests::given;
 use crate::run::run;
 use crate::test_server::{PACE, Reply, login, reply, serve};
 
 /// A run that has ended.
 pub(crate) struct Ran {
-    pub(crate) result: Result<String, Error>,
+    pub(crate) result: Result<String, OpenstackError>,
     /// Method and path of each call behind the login and the question for versions, with its body.
     pub(crate) calls: Vec<String>,
     /// The answer to Mooring.

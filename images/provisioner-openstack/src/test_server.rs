@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::clouds::Cloud;
-use crate::http::{Call, Http, Method};
+use crate::http::{Http, HttpCall, Method};
 use crate::keystone::Session;
 use crate::wait::Pace;
 
@@ -126,8 +126,8 @@ pub(crate) fn session(url: &str) -> Session {
     Session::new(Http::new(None, PACE).unwrap(), cloud)
 }
 
-pub(crate) fn call(url: &str) -> Call<'_> {
-    Call {
+pub(crate) fn call(url: &str) -> HttpCall<'_> {
+    HttpCall {
         what: "look",
         server: "Keystone",
         method: Method::GET,

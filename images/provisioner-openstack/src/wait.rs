@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 /// How patient a run is.
 #[derive(Debug, Clone, Copy)]
@@ -28,33 +28,37 @@ impl Pace {
 }
 
 #[derive(Debug)]
-pub enum Look<T> {
+pub enum LookResult<T> {
     Ready(T),
     /// Not yet, and the state so far.
     NotYet(String),
 }
 
 /// Looks until it is there. `what` names the state, as in "the making of volume x".
-pub fn until<T>(pace: Pace, what: &str, mut look: impl FnMut() -> Result<Look<T>, Error>) -> Result<T, Error> {
+pub fn until<T>(
+    pace: Pace,
+    what: &str,
+    mut look: impl FnMut() -> Result<LookResult<T>, OpenstackError>,
+) -> Result<T, OpenstackError> {
     let end = Instant::now() + pace.limit;
     loop {
         match look()? {
-            Look::Ready(value) => return Ok(value),
-            Look::NotYet(state) if Instant::now() >= end => {
-                return Err(Error::Slow {
+            LookResult::Ready(value) => return Ok(value),
+            LookResult::NotYet(state) if Instant::now() >= end => {
+                return Err(OpenstackError::Slow {
                     what: what.to_owned(),
                     state,
                     limit: pace.limit,
                 });
             }
-            Look::NotYet(_) => std::thread::sleep(pace.period),
+            LookResult::NotYet(_) => std::thread::sleep(pace.period),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Look, Pace, until};
+    use super::{LookResult, Pace, until};
     use std::time::Duration;
 
     #[test]
@@ -64,7 +68,7 @@ mod tests {
             limit: Duration::ZERO,
             pauses: Duration::ZERO,
         };
-        let error = until::<()>(pace, "rain", || Ok(Look::NotYet("sunny".into()))).unwrap_err();
+        let error = until::<()>(pace, "rain", || Ok(LookResult::NotYet("sunny".into()))).unwrap_err();
         assert_eq!(
             error.to_string(),
             "rain takes longer than 0 s (sunny): it is looked at again"

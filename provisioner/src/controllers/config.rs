@@ -40,7 +40,7 @@ pub mod usage;
 pub mod verdict;
 
 use classes::ClassError;
-use summary::Member;
+use summary::Part;
 use usage::Uses;
 use verdict::{Verdict, verdict};
 
@@ -285,7 +285,7 @@ impl ConfigLoop {
         let actions = plan.actions.into_iter().chain(by_discovery.actions).collect();
         let failed = self.act(actions).await;
         let mut all_well = failed.is_empty();
-        let mut members = Vec::new();
+        let mut parts = Vec::new();
         for (reference, (config_map, verdict)) in &verdicts {
             let claim = match plan.claims.get(reference).cloned() {
                 Some(Claim::Kept(class)) => Some(match failed.get(&class) {
@@ -307,9 +307,9 @@ impl ConfigLoop {
             );
             let said = self.report(config_map, verdict, claim.as_ref(), shown);
             all_well &= said.instrument(span).await;
-            members.push(Member::new(config_map, verdict, claim.as_ref(), shown));
+            parts.push(Part::new(config_map, verdict, claim.as_ref(), shown));
         }
-        all_well &= self.sum_up(&status_maps, &members).await;
+        all_well &= self.sum_up(&status_maps, &parts).await;
         self.context
             .metrics
             .reconciled(CONTROLLER, if all_well { "ok" } else { "api" });
@@ -378,12 +378,12 @@ impl ConfigLoop {
         true
     }
 
-    /// Writes into each ConfigMap of a status what there is to say of all its members; false if that failed.
-    async fn sum_up(&self, status_maps: &[ConfigMap], members: &[Member<'_>]) -> bool {
+    /// Writes into each ConfigMap of a status what there is to say of all its parts; false if that failed.
+    async fn sum_up(&self, status_maps: &[ConfigMap], parts: &[Part<'_>]) -> bool {
         let mut all_well = true;
         let mut all = Vec::new();
         for status_map in status_maps {
-            let conditions = summary::conditions(status_map, members, Timestamp::now());
+            let conditions = summary::conditions(status_map, parts, Timestamp::now());
             if let Some(data) = summary::change(status_map, &conditions) {
                 let reference = ConfigRef::of(status_map);
                 let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &reference.namespace);

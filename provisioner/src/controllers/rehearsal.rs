@@ -35,7 +35,7 @@ use crate::operation::backoff::Backoff;
 use crate::operation::observed::Limits;
 use crate::operation::tests::{class, config};
 use crate::process::context::{Context, Settings};
-use crate::process::events::Recorder;
+use crate::process::events::EventRecorder;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
 use crate::volume::grant::Version;
@@ -107,7 +107,7 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
 
 fn shared(api: &FakeApi, script: Script) -> Shared {
     let metrics = Metrics::new();
-    let (events, _) = Recorder::new(metrics.clone());
+    let (events, _) = EventRecorder::new(metrics.clone());
     let store = ConfigStore::new();
     store.replace(configs(script));
     let context = Context {
@@ -519,7 +519,7 @@ async fn of_a_pv_that_mooring_may_not_remove_the_claim_has_an_event_with_the_cur
         deleted_after: None,
         offers: Offers::Changes,
     });
-    let (events, mut told) = Recorder::new(theatre.shared.context.metrics.clone());
+    let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
     theatre.shared.context.events = events;
     theatre.turn().await;
     {

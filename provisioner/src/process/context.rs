@@ -7,7 +7,7 @@ use kube::Client;
 
 use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
-use crate::process::events::Recorder;
+use crate::process::events::EventRecorder;
 use crate::process::metrics::Metrics;
 
 /// Handles and settings; a clone is cheap and shares them.
@@ -19,7 +19,7 @@ pub struct Context {
     pub configs: ConfigStore,
     /// What the images of the ConfigMaps have discovered.
     pub discoveries: Discoveries,
-    pub events: Recorder,
+    pub events: EventRecorder,
     pub metrics: Metrics,
     /// What the command line says.
     pub settings: Settings,

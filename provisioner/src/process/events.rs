@@ -1,6 +1,6 @@
 //! Events: what users and administrators are told, on the object that they look at.
 //!
-//! [`Recorder::publish`] never waits and never fails: no Event delays anything else. A repeated Event
+//! [`EventRecorder::publish`] never waits and never fails: no Event delays anything else. A repeated Event
 //! becomes a series, so that a volume that fails for a week costs a handful of writes.
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -29,19 +29,19 @@ const QUEUE: usize = 512;
 
 /// Takes the Events of the controllers. A clone shares the queue.
 #[derive(Debug, Clone)]
-pub struct Recorder {
+pub struct EventRecorder {
     queue: mpsc::Sender<(ObjectReference, Note)>,
     metrics: Metrics,
 }
 
-/// What writes the Events; see [`Recorder::new`].
+/// What writes the Events; see [`EventRecorder::new`].
 #[derive(Debug)]
 pub struct Writer {
     queue: mpsc::Receiver<(ObjectReference, Note)>,
     metrics: Metrics,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// A recorder, and the writer that must run beside it.
     pub fn new(metrics: Metrics) -> (Self, Writer) {
         let (sender, queue) = mpsc::channel(QUEUE);

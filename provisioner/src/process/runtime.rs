@@ -20,7 +20,7 @@ use crate::process::args::RunArgs;
 use crate::process::client::{self, ClientError};
 use crate::process::context::{Context, Settings};
 use crate::process::election::{Election, Timing};
-use crate::process::events::{Recorder, Writer};
+use crate::process::events::{EventRecorder, Writer};
 use crate::process::health::{self, Health, ListenError, Phase};
 use crate::process::held;
 use crate::process::metrics::Metrics;
@@ -91,7 +91,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     let health = Health::new(configs.clone(), metrics.clone());
     let config = client::config(kubeconfig.as_deref(), api_timeout).await?;
     let client = client::limited(&config, &metrics, api_qps, api_burst, api_timeout)?;
-    let (events, event_writer) = Recorder::new(metrics.clone());
+    let (events, event_writer) = EventRecorder::new(metrics.clone());
     let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
     let namespaces: Vec<_> = trust.namespaces().map(str::to_owned).collect();
     let context = Context {

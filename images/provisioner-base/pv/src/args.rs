@@ -89,7 +89,7 @@ Example:
 Example:
   pv options client=local source=\"$PV_NAME.img\" fs-type=ext4
   pv options source=\"iscsi://$portal/$target/1\" --seal chap-password=/tmp/password  # attach")]
-    Options(Options),
+    Options(OptionsArgs),
     /// Hand the list of what the storage can serve to Mooring, which makes a StorageClass for each (operation
     /// 'discover').
     ///
@@ -205,7 +205,7 @@ pub struct Classes {
 
 /// Arguments of `pv options`.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct OptionsArgs {
     /// Options of the volume.
     #[arg(value_name = "KEY=VALUE", required_unless_present = "seal")]
     pub options: Vec<String>,

@@ -13,7 +13,7 @@ use mooring_seal::{Purpose, seal};
 use serde_json::Value;
 
 use crate::api::Api;
-use crate::args::{Args, Create, Get, Options, PvCommand};
+use crate::args::{Args, Create, Get, OptionsArgs, PvCommand};
 use crate::error::Error;
 use crate::given::RunInput;
 use crate::volume::{Extra, VolumeSource, options_from_args, pairs_from_args, persistent_volume, termination_message};
@@ -133,8 +133,8 @@ fn lines(members: &[Member]) -> String {
     members.iter().map(line).collect()
 }
 
-fn options(given: &RunInput, args: Options) -> Result<(), Error> {
-    let Options {
+fn options(given: &RunInput, args: OptionsArgs) -> Result<(), Error> {
+    let OptionsArgs {
         options,
         secret,
         seal,

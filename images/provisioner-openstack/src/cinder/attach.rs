@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::connection::{CephLogin, read};
 use super::{Cinder, place};
-use crate::error::Error;
-use crate::service::Version;
+use crate::error::OpenstackError;
+use crate::service::Microversion;
 use crate::storage::Item;
 
 /// Begins what an attachment has for its device: which node it is for. Only this of a connector can be read again.
@@ -22,7 +22,7 @@ struct Attachment {
 }
 
 impl Cinder<'_> {
-    pub(super) fn attach(&self) -> Result<String, Error> {
+    pub(super) fn attach(&self) -> Result<String, OpenstackError> {
         let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
         let volume = self.this_volume()?;
@@ -52,14 +52,14 @@ impl Cinder<'_> {
         Ok(format!("volume {name} of Cinder is attached to node {node}"))
     }
 
-    pub(super) fn detach(&self) -> Result<String, Error> {
+    pub(super) fn detach(&self) -> Result<String, OpenstackError> {
         let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
         let gone = request.attachment.as_ref().is_some_and(|attachment| attachment.gone);
         if gone && !self.storage.given.list("fenced-nodes")?.contains(node) {
             let addresses = request.attachment.iter().flat_map(|attachment| &attachment.addresses);
             let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" and ");
-            return Err(Error::Refused(format!(
+            return Err(OpenstackError::Refused(format!(
                 "node {node} is gone, and Cinder can't tell whether it still writes to volume {name}: keep it from the \
                  storage (RBD: \"ceph osd blocklist add\" {addresses}), then put {node} into \"fenced-nodes\" of the \
                  ConfigMap"
@@ -75,7 +75,7 @@ impl Cinder<'_> {
     }
 
     /// The connection that this node has already: it keeps what it has open.
-    fn attached_here(&self, volume: &Item) -> Result<Option<Value>, Error> {
+    fn attached_here(&self, volume: &Item) -> Result<Option<Value>, OpenstackError> {
         let mark = Some(self.mark());
         let Some(held) = volume.attachments.iter().find(|held| held.device == mark) else {
             return Ok(None);
@@ -88,18 +88,18 @@ impl Cinder<'_> {
         Ok(found.map(|mut found| found["attachment"]["connection_info"].take()))
     }
 
-    fn attach_anew(&self, id: &str) -> Result<Value, Error> {
+    fn attach_anew(&self, id: &str) -> Result<Value, OpenstackError> {
         let name = &self.storage.given.request.pv_name;
         let what = format!("attach volume {name}");
         // Of a run that was cut off.
         if let Some(other) = self.end_own(id)? {
-            return Err(Error::NotNow(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "volume {name} of Cinder is attached elsewhere ({other}): it is attached here when that has ended"
             )));
         }
         self.storage.settled(id, &format!("Cinder's work on volume {name}"))?;
         let mut about = json!({"volume_uuid": id, "connector": self.connector()});
-        if self.storage.service.has(Version(3, 54)) {
+        if self.storage.service.has(Microversion(3, 54)) {
             about["mode"] = json!("rw");
         }
         let mut made = self
@@ -113,7 +113,7 @@ impl Cinder<'_> {
     }
 
     /// Ends this node's attachment of a volume and those that were never complete. Returns whose another one is.
-    fn end_own(&self, id: &str) -> Result<Option<String>, Error> {
+    fn end_own(&self, id: &str) -> Result<Option<String>, OpenstackError> {
         let Some(volume) = self.storage.item(id)? else {
             return Ok(None);
         };

@@ -4,8 +4,8 @@
 use mooring_contract::volume::keys;
 use serde_json::Value;
 
-use crate::answer::{Options, options};
-use crate::error::Error;
+use crate::answer::{VolumeOptions, options};
+use crate::error::OpenstackError;
 
 /// A Ceph client's login, of the ConfigMap's Secret: Cinder does not hand out keys.
 #[derive(Debug, Default)]
@@ -17,16 +17,16 @@ pub(super) struct CephLogin {
 /// What a node is given.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Connection {
-    pub(super) options: Options,
-    pub(super) secrets: Options,
+    pub(super) options: VolumeOptions,
+    pub(super) secrets: VolumeOptions,
 }
 
 /// Reads `connection_info` of an attachment for `client`.
-pub(super) fn read(info: &Value, client: &str, ceph: &CephLogin) -> Result<Connection, Error> {
+pub(super) fn read(info: &Value, client: &str, ceph: &CephLogin) -> Result<Connection, OpenstackError> {
     let text = |key: &str| info[key].as_str().unwrap_or_default();
     let kind = text("driver_volume_type");
     if info["encrypted"] == true {
-        return Err(Error::Refused(
+        return Err(OpenstackError::Refused(
             "the volume's type has Cinder's encryption, which no client here can undo: use another volume type"
                 .to_owned(),
         ));
@@ -34,23 +34,23 @@ pub(super) fn read(info: &Value, client: &str, ceph: &CephLogin) -> Result<Conne
     match (kind, client) {
         ("rbd", "rbd") => rbd(info, ceph),
         ("iscsi", "iscsi" | "block") => iscsi(info),
-        ("rbd" | "iscsi", _) => Err(Error::Refused(format!(
+        ("rbd" | "iscsi", _) => Err(OpenstackError::Refused(format!(
             "Cinder serves the volume by {kind}, and client {client} can't mount that: write client: {kind} into the \
              ConfigMap, or \"volume-types\" with those that {client} can mount"
         ))),
-        ("nfs", _) => Err(Error::Refused(
+        ("nfs", _) => Err(OpenstackError::Refused(
             "Cinder serves the volume by nfs, as one file of an export that has other volumes too: a node would see \
              all of them, so it is not attached; use a volume type of RBD or iSCSI, or a share of Manila"
                 .to_owned(),
         )),
-        (kind, _) => Err(Error::Refused(format!(
+        (kind, _) => Err(OpenstackError::Refused(format!(
             "Cinder serves the volume by {kind:?}, for which there is no client here: use a volume type of RBD or iSCSI"
         ))),
     }
 }
 
-fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, Error> {
-    let lacks = |what: &str| Error::Refused(format!("Cinder says of the volume's connection no {what}"));
+fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, OpenstackError> {
+    let lacks = |what: &str| OpenstackError::Refused(format!("Cinder says of the volume's connection no {what}"));
     let name = info["name"].as_str().filter(|name| name.contains('/'));
     let name = name.ok_or_else(|| lacks("pool and image"))?;
     let texts = |key: &str| -> Vec<String> {
@@ -77,7 +77,7 @@ fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, Error> {
         .user
         .clone()
         .or_else(|| info["auth_username"].as_str().map(str::to_owned));
-    let key = ceph.key.clone().ok_or(Error::NoProperty {
+    let key = ceph.key.clone().ok_or(OpenstackError::NoProperty {
         name: "ceph-key",
         what: "the key of Cinder's Ceph client (\"ceph auth get-key client.cinder\")",
     })?;
@@ -87,8 +87,8 @@ fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, Error> {
     })
 }
 
-fn iscsi(info: &Value) -> Result<Connection, Error> {
-    let lacks = |what: &str| Error::Refused(format!("Cinder says of the volume's connection no {what}"));
+fn iscsi(info: &Value) -> Result<Connection, OpenstackError> {
+    let lacks = |what: &str| OpenstackError::Refused(format!("Cinder says of the volume's connection no {what}"));
     let text = |key: &str| info[key].as_str().unwrap_or_default();
     let (portal, target) = (text("target_portal"), text("target_iqn"));
     if portal.is_empty() || target.is_empty() {

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Cinder;
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 #[derive(Debug, Deserialize)]
 struct Type {
@@ -13,7 +13,7 @@ struct Type {
 }
 
 impl Cinder<'_> {
-    pub(super) fn discover(&self) -> Result<String, Error> {
+    pub(super) fn discover(&self) -> Result<String, OpenstackError> {
         let what = "list volume types";
         // Those that the project may use: public ones, and private ones that it was given.
         let types = self

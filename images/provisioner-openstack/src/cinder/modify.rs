@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use super::Cinder;
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 /// Attributes that a claim can ask for.
 const TYPE: &str = "volume-type";
 const POLICY: &str = "migration-policy";
 
 impl Cinder<'_> {
-    pub(super) fn modify(&self) -> Result<String, Error> {
+    pub(super) fn modify(&self) -> Result<String, OpenstackError> {
         let name = &self.storage.given.request.pv_name;
         self.check_attributes()?;
         let Some(wanted) = self.storage.given.attribute(TYPE) else {
@@ -50,7 +50,7 @@ impl Cinder<'_> {
     }
 
     /// Refuses attributes that nobody would heed.
-    pub(super) fn check_attributes(&self) -> Result<(), Error> {
+    pub(super) fn check_attributes(&self) -> Result<(), OpenstackError> {
         let attributes = self.storage.given.request.attributes.as_ref();
         let asked = attributes.into_iter().flat_map(|attributes| &attributes.parameters);
         for (name, value) in asked {
@@ -60,7 +60,7 @@ impl Cinder<'_> {
                 _ => false,
             };
             if !known {
-                return Err(Error::Refused(format!(
+                return Err(OpenstackError::Refused(format!(
                     "there is no attribute {name}={value}: write {TYPE} with a volume type of Cinder's, or {POLICY} \
                      with never or on-demand, into the VolumeAttributesClass"
                 )));

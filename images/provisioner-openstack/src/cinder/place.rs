@@ -1,8 +1,8 @@
 //! What a PersistentVolume says of where its volume is. How a node reaches it, Cinder says only when it is attached:
 //! until then its source has the volume's id.
 
-use crate::error::Error;
-use crate::given::Given;
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
 
 /// Stands where a server's name will be.
 const LATER: &str = "by-attach";
@@ -14,11 +14,11 @@ const BEFORE: &str = "volume-";
 const CLIENTS: &str = "rbd, iscsi or block";
 
 /// The client that mounts the volumes of this ConfigMap or class.
-pub(super) fn client(given: &Given) -> Result<String, Error> {
+pub(super) fn client(given: &GivenRun) -> Result<String, OpenstackError> {
     let client = given.needed("client", CLIENTS)?;
     match client.as_str() {
         "rbd" | "iscsi" | "block" => Ok(client),
-        _ => Err(Error::Property {
+        _ => Err(OpenstackError::Property {
             name: "client",
             value: client,
             wanted: CLIENTS,

@@ -5,19 +5,19 @@ use serde_json::Value;
 
 use super::{Cinder, place};
 use crate::answer::options;
-use crate::error::Error;
-use crate::service::Version;
+use crate::error::OpenstackError;
+use crate::service::Microversion;
 use crate::storage::{BACKUP, SNAPSHOT};
 
 /// What a new volume holds: nothing, or the content of what has this id, under this key of Cinder's.
 type Content = Option<(&'static str, String)>;
 
 impl Cinder<'_> {
-    pub(super) fn provision(&self) -> Result<String, Error> {
+    pub(super) fn provision(&self) -> Result<String, OpenstackError> {
         self.make(|| Ok(None))
     }
 
-    pub(super) fn clone_volume(&self) -> Result<String, Error> {
+    pub(super) fn clone_volume(&self) -> Result<String, OpenstackError> {
         self.make(|| {
             let given = self.storage.given;
             let name = given.request.source.as_ref().map_or("", |source| &source.pv_name);
@@ -28,12 +28,14 @@ impl Cinder<'_> {
         })
     }
 
-    pub(super) fn restore(&self) -> Result<String, Error> {
+    pub(super) fn restore(&self) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let name = given.snapshot_name()?;
         self.make(|| {
             if given.request.snapshot.as_ref().is_some_and(|one| one.backup) {
-                self.storage.service.needs(Version(3, 47), "a volume of a backup")?;
+                self.storage
+                    .service
+                    .needs(Microversion(3, 47), "a volume of a backup")?;
                 return Ok(Some(("backup_id", self.storage.to_restore(&BACKUP, name)?)));
             }
             Ok(Some(("snapshot_id", self.storage.to_restore(&SNAPSHOT, name)?)))
@@ -41,11 +43,11 @@ impl Cinder<'_> {
     }
 
     /// Makes the volume unless it is there, and answers where it is.
-    fn make(&self, content: impl FnOnce() -> Result<Content, Error>) -> Result<String, Error> {
+    fn make(&self, content: impl FnOnce() -> Result<Content, OpenstackError>) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let request = &given.request;
         if request.access_modes.iter().any(|mode| mode.ends_with("Many")) {
-            return Err(Error::Refused(
+            return Err(OpenstackError::Refused(
                 "a volume of Cinder can be used on one node only: ask for access mode ReadWriteOnce".to_owned(),
             ));
         }

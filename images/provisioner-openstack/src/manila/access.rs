@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::Manila;
 use super::protocol::Protocol;
-use crate::error::Error;
-use crate::kube_secret::Secrets;
+use crate::error::OpenstackError;
+use crate::kube_secret::KubeSecrets;
 use crate::storage::Item;
-use crate::wait::{Look, until};
+use crate::wait::{LookResult, until};
 
 /// Begins the name of the Secret of a share.
 const SECRET: &str = "share-";
@@ -56,7 +56,7 @@ pub(super) fn secret_name(pv_name: &str) -> String {
 
 impl Manila<'_> {
     /// What the ConfigMap says about that.
-    pub(super) fn access(&self, protocol: Protocol) -> Result<Access, Error> {
+    pub(super) fn access(&self, protocol: Protocol) -> Result<Access, OpenstackError> {
         match protocol {
             Protocol::CephFs => Ok(Access::Ceph {
                 user: self.storage.given.request.pv_name.clone(),
@@ -68,7 +68,7 @@ impl Manila<'_> {
             Protocol::Nfs => {
                 let addresses = self.storage.given.list("allowed-addresses")?;
                 if addresses.is_empty() {
-                    return Err(Error::NoProperty {
+                    return Err(OpenstackError::NoProperty {
                         name: "allowed-addresses",
                         what: "the nodes' addresses or networks, with commas between them,",
                     });
@@ -79,7 +79,7 @@ impl Manila<'_> {
     }
 
     /// Makes the rules that are not there, and waits until they are in force. Returns the Secret that a mount needs.
-    pub(super) fn let_in(&self, share: &Item, access: &Access) -> Result<Option<SecretName>, Error> {
+    pub(super) fn let_in(&self, share: &Item, access: &Access) -> Result<Option<SecretName>, OpenstackError> {
         match access {
             Access::Addresses(addresses) => {
                 for address in addresses {
@@ -89,7 +89,7 @@ impl Manila<'_> {
             }
             Access::Ceph { user, namespace } => {
                 // Before anything is made that could not be used.
-                let secrets = Secrets::of(self.storage.given, namespace.clone(), self.storage.pace)?;
+                let secrets = KubeSecrets::of(self.storage.given, namespace.clone(), self.storage.pace)?;
                 let key = self.rule(share, "cephx", user)?.access_key.unwrap_or_default();
                 let name = secret_name(&self.storage.given.request.pv_name);
                 let values = BTreeMap::from([("user".to_owned(), user.clone()), ("key".to_owned(), key)]);
@@ -102,19 +102,19 @@ impl Manila<'_> {
         }
     }
 
-    fn rule(&self, share: &Item, kind: &str, whom: &str) -> Result<Rule, Error> {
+    fn rule(&self, share: &Item, kind: &str, whom: &str) -> Result<Rule, OpenstackError> {
         let what = format!("let {whom} mount share {}", share.id);
         if self.rule_of(share, kind, whom)?.is_none() {
             let about = json!({"access_type": kind, "access_to": whom, "access_level": "rw"});
             let made = self.storage.act(&what, &share.id, "allow_access", &about);
-            made.map_err(Error::of_the_request)?;
+            made.map_err(OpenstackError::of_the_request)?;
         }
         let found = until(self.storage.pace, &format!("Manila's rule for {whom}"), || {
             Ok(match self.rule_of(share, kind, whom)? {
-                Some(rule) if rule.is_complete() => Look::Ready(Ok(rule)),
-                Some(rule) if rule.state == "error" => Look::Ready(Err(rule)),
-                Some(rule) => Look::NotYet(rule.state),
-                None => Look::NotYet("not listed".to_owned()),
+                Some(rule) if rule.is_complete() => LookResult::Ready(Ok(rule)),
+                Some(rule) if rule.state == "error" => LookResult::Ready(Err(rule)),
+                Some(rule) => LookResult::NotYet(rule.state),
+                None => LookResult::NotYet("not listed".to_owned()),
             })
         })?;
         found.or_else(|rule| {
@@ -127,7 +127,7 @@ impl Manila<'_> {
         })
     }
 
-    fn rule_of(&self, share: &Item, kind: &str, whom: &str) -> Result<Option<Rule>, Error> {
+    fn rule_of(&self, share: &Item, kind: &str, whom: &str) -> Result<Option<Rule>, OpenstackError> {
         let what = format!("look at the rules of share {}", share.id);
         let path = format!("/share-access-rules?share_id={}", share.id);
         let mut found = self.storage.service.get(&what, &path)?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Manila;
 use super::protocol::Protocol;
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 #[derive(Debug, Deserialize)]
 struct Type {
@@ -41,13 +41,13 @@ impl Type {
 }
 
 impl Manila<'_> {
-    pub(super) fn discover(&self) -> Result<String, Error> {
+    pub(super) fn discover(&self) -> Result<String, OpenstackError> {
         let what = "list share types";
         let mut found = self.storage.service.get(what, "/types?is_public=all")?;
         let types: Vec<Type> = self.storage.service.read(what, found["share_types"].take())?;
         let usual = Protocol::among(&self.storage.given.property("protocols")?.unwrap_or_default());
         if usual.is_empty() {
-            return Err(Error::NoProperty {
+            return Err(OpenstackError::NoProperty {
                 name: "protocols",
                 what: "CEPHFS or NFS, or both with a comma: what types serve that do not say it,",
             });

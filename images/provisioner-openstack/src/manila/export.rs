@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::Manila;
 use super::protocol::Protocol;
-use crate::error::Error;
+use crate::error::OpenstackError;
 use crate::storage::Item;
 
 /// Metadata of a share of CephFS that names its file system, as in `fs=cephfs`.
@@ -29,7 +29,7 @@ struct Location {
 
 impl Manila<'_> {
     /// The place of a share that its back end prefers.
-    pub(super) fn export(&self, share: &Item, protocol: Protocol) -> Result<Export, Error> {
+    pub(super) fn export(&self, share: &Item, protocol: Protocol) -> Result<Export, OpenstackError> {
         let what = format!("ask where share {} is", share.id);
         let mut found = self
             .storage
@@ -39,7 +39,7 @@ impl Manila<'_> {
         let open = || locations.iter().filter(|location| !location.is_admin_only);
         let best = open().find(|location| location.preferred).or_else(|| open().next());
         let best = best.ok_or_else(|| {
-            Error::NotNow(format!(
+            OpenstackError::NotNow(format!(
                 "Manila does not say where share {} is: it is asked again",
                 share.id
             ))

@@ -1,7 +1,7 @@
 //! The protocols by which shares are served and mounted here.
 
-use crate::error::Error;
-use crate::given::Given;
+use crate::error::OpenstackError;
+use crate::given::GivenRun;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
@@ -35,14 +35,14 @@ impl Protocol {
     }
 
     /// That of the share to be made: the class's, or the only one that the ConfigMap names.
-    pub(super) fn asked(given: &Given) -> Result<Self, Error> {
+    pub(super) fn asked(given: &GivenRun) -> Result<Self, OpenstackError> {
         if given.property("share-protocol")?.is_none()
             && let [only] = Self::among(&given.property("protocols")?.unwrap_or_default())[..]
         {
             return Ok(only);
         }
         let name = given.needed("share-protocol", WANTED)?;
-        Self::named(&name).ok_or(Error::Property {
+        Self::named(&name).ok_or(OpenstackError::Property {
             name: "share-protocol",
             value: name,
             wanted: WANTED,

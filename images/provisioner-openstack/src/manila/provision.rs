@@ -6,25 +6,28 @@ use serde_json::Value;
 use super::Manila;
 use super::protocol::Protocol;
 use crate::answer::options;
-use crate::error::Error;
+use crate::error::OpenstackError;
 use crate::storage::SNAPSHOT;
 
 impl Manila<'_> {
-    pub(super) fn provision(&self) -> Result<String, Error> {
+    pub(super) fn provision(&self) -> Result<String, OpenstackError> {
         self.make(|| Ok(None))
     }
 
-    pub(super) fn restore(&self) -> Result<String, Error> {
+    pub(super) fn restore(&self) -> Result<String, OpenstackError> {
         let name = self.storage.given.snapshot_name()?;
         self.make(|| self.storage.to_restore(&SNAPSHOT, name).map(Some))
     }
 
     /// Makes the share unless it is there, lets the nodes in, and answers where it is.
-    fn make(&self, snapshot: impl FnOnce() -> Result<Option<String>, Error>) -> Result<String, Error> {
+    fn make(
+        &self,
+        snapshot: impl FnOnce() -> Result<Option<String>, OpenstackError>,
+    ) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let request = &given.request;
         if request.volume_mode == "Block" {
-            return Err(Error::Refused(
+            return Err(OpenstackError::Refused(
                 "a share is no device: ask for volumeMode Filesystem, or for a volume of Cinder".to_owned(),
             ));
         }

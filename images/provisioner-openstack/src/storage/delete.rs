@@ -4,11 +4,11 @@
 use serde_json::{Value, json};
 
 use super::{DELETED, Item, Storage};
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 impl Storage<'_> {
     /// Deletes those of this PersistentVolume, and the one with this id if it is its own.
-    pub fn delete(&self, id: Option<&str>) -> Result<String, Error> {
+    pub fn delete(&self, id: Option<&str>) -> Result<String, OpenstackError> {
         let name = &self.given.request.pv_name;
         let mut there = self.items_of(name)?;
         // It may have been given another name.
@@ -30,7 +30,7 @@ impl Storage<'_> {
     }
 
     /// Deletes one, or marks it if it has snapshots. Returns whether it is gone.
-    pub fn remove(&self, item: &Item) -> Result<bool, Error> {
+    pub fn remove(&self, item: &Item) -> Result<bool, OpenstackError> {
         let (id, one, all) = (&item.id, self.words.one, self.words.all);
         if self.has_snapshots(id)? {
             if !item.is_deleted() {
@@ -66,7 +66,7 @@ impl Storage<'_> {
 
     /// Deletes what was left for its snapshots, if the last of them is gone: those of this PersistentVolume or, where
     /// nobody knows it, the one with this id.
-    pub(super) fn remove_left(&self, id: Option<&str>) -> Result<(), Error> {
+    pub(super) fn remove_left(&self, id: Option<&str>) -> Result<(), OpenstackError> {
         let name = &self.given.request.pv_name;
         let there = match id {
             Some(id) if name.is_empty() => self.item(id)?.into_iter().collect(),
@@ -79,7 +79,7 @@ impl Storage<'_> {
         Ok(())
     }
 
-    fn has_snapshots(&self, id: &str) -> Result<bool, Error> {
+    fn has_snapshots(&self, id: &str) -> Result<bool, OpenstackError> {
         let what = format!("look for snapshots of {} {id}", self.words.one);
         let path = format!("/snapshots?{}={id}", self.words.of);
         Ok(!self.service.list(&what, &path, "snapshots")?.is_empty())

@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::Storage;
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 impl Storage<'_> {
-    pub fn expand(&self, id: &str) -> Result<String, Error> {
+    pub fn expand(&self, id: &str) -> Result<String, OpenstackError> {
         let name = &self.given.request.pv_name;
         let wanted = self.given.gib();
         let (server, one) = (self.server(), self.words.one);

@@ -25,12 +25,12 @@ pub struct Item {
     pub kind: Option<String>,
     /// Of a volume: its attachments that are complete.
     #[serde(default)]
-    pub attachments: Vec<Held>,
+    pub attachments: Vec<ItemAttachment>,
 }
 
 /// An attachment that is complete, as a volume shows it.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Held {
+pub struct ItemAttachment {
     pub attachment_id: String,
     #[serde(default)]
     pub device: Option<String>,

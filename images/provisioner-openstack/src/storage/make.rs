@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{Item, PV_NAME, Storage};
-use crate::error::Error;
+use crate::error::OpenstackError;
 
 impl Storage<'_> {
     /// That of this claim, ready to be used. `about` adds to what is asked for, if it has to be asked for.
-    pub fn ready(&self, about: impl FnOnce(&mut Value) -> Result<(), Error>) -> Result<Item, Error> {
+    pub fn ready(&self, about: impl FnOnce(&mut Value) -> Result<(), OpenstackError>) -> Result<Item, OpenstackError> {
         let name = &self.given.request.pv_name;
         let (server, one) = (self.server(), self.words.one);
         let mut there = self.items_of(name)?;
@@ -16,7 +16,7 @@ impl Storage<'_> {
             there = self.items_of(name)?;
         }
         let Some(first) = there.first() else {
-            return Err(Error::NotNow(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "{server} does not list {one} {name} yet: it is looked for again"
             )));
         };
@@ -24,7 +24,7 @@ impl Storage<'_> {
             self.remove(second)?;
         }
         let Some(item) = self.settled(&first.id, &format!("the making of {one} {name}"))? else {
-            return Err(Error::NotNow(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "somebody deleted {one} {name} of {server}: it is made again"
             )));
         };
@@ -46,7 +46,7 @@ impl Storage<'_> {
         json!({PV_NAME: self.given.request.pv_name, "mooring-claim": self.given.claim()})
     }
 
-    fn ask(&self, about: impl FnOnce(&mut Value) -> Result<(), Error>) -> Result<(), Error> {
+    fn ask(&self, about: impl FnOnce(&mut Value) -> Result<(), OpenstackError>) -> Result<(), OpenstackError> {
         let request = &self.given.request;
         let mut item = json!({
             "name": request.pv_name,
@@ -58,6 +58,6 @@ impl Storage<'_> {
         let what = format!("make {} {}", self.words.one, request.pv_name);
         let path = format!("/{}", self.words.all);
         let made = self.service.post(&what, &path, &json!({self.words.one: item}));
-        made.map(drop).map_err(Error::of_the_request)
+        made.map(drop).map_err(OpenstackError::of_the_request)
     }
 }

@@ -4,9 +4,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Storage;
-use crate::error::Error;
+use crate::error::OpenstackError;
 use crate::http::encoded;
-use crate::wait::{Look, until};
+use crate::wait::{LookResult, until};
 
 /// Begins the description of what Mooring made.
 const MADE: &str = "Mooring, for claim";
@@ -65,7 +65,12 @@ impl Saved {
 
 impl Storage<'_> {
     /// Saves the one with this id, unless that is done. `about` adds to what is asked for.
-    pub fn save(&self, way: &Way, id: impl FnOnce() -> Result<String, Error>, about: &Value) -> Result<String, Error> {
+    pub fn save(
+        &self,
+        way: &Way,
+        id: impl FnOnce() -> Result<String, OpenstackError>,
+        about: &Value,
+    ) -> Result<String, OpenstackError> {
         let name = self.given.snapshot_name()?;
         let (server, one) = (self.server(), way.one);
         let what = format!("make {one} {name}");
@@ -86,7 +91,7 @@ impl Storage<'_> {
             })?;
         }
         let Some(saved) = self.saved_settled(way, name, &format!("the making of {one} {name}"))? else {
-            return Err(Error::NotNow(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "{server} does not list {one} {name} yet: it is looked for again"
             )));
         };
@@ -99,7 +104,7 @@ impl Storage<'_> {
     }
 
     /// Deletes it, and what it was of if that was left for it.
-    pub fn delete_saved(&self, way: &Way) -> Result<String, Error> {
+    pub fn delete_saved(&self, way: &Way) -> Result<String, OpenstackError> {
         let name = self.given.snapshot_name()?;
         let (server, one) = (self.server(), way.one);
         let saved = self.saved_settled(way, name, &format!("{server}'s work on {one} {name}"))?;
@@ -117,20 +122,20 @@ impl Storage<'_> {
     }
 
     /// The id of the snapshot or backup of this name, to be restored.
-    pub fn to_restore(&self, way: &Way, name: &str) -> Result<String, Error> {
+    pub fn to_restore(&self, way: &Way, name: &str) -> Result<String, OpenstackError> {
         let (server, one) = (self.server(), way.one);
         let Some(saved) = self.saved(way, name)? else {
-            return Err(Error::Refused(format!(
+            return Err(OpenstackError::Refused(format!(
                 "{server} has no {one} {name}: there is nothing to restore"
             )));
         };
         if let Some(size) = saved.size.filter(|size| *size > self.given.gib()) {
-            return Err(Error::Refused(format!(
+            return Err(OpenstackError::Refused(format!(
                 "{one} {name} of {server} is of {size} GiB: ask for that much"
             )));
         }
         if saved.status != "available" {
-            return Err(Error::NotNow(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "{one} {name} of {server} is {}: it can be restored when it is available",
                 saved.status
             )));
@@ -138,7 +143,7 @@ impl Storage<'_> {
         Ok(saved.id)
     }
 
-    fn remove_saved(&self, way: &Way, name: &str, saved: &Saved) -> Result<(), Error> {
+    fn remove_saved(&self, way: &Way, name: &str, saved: &Saved) -> Result<(), OpenstackError> {
         let what = format!("delete {} {name}", way.one);
         self.service.delete(&what, &format!("/{}/{}", way.all, saved.id))?;
         let waiting = format!("{}'s deletion of {} {name}", self.server(), way.one);
@@ -149,24 +154,24 @@ impl Storage<'_> {
         }
     }
 
-    fn not_saved(&self, what: &str, saved: &Saved, then: &str) -> Error {
+    fn not_saved(&self, what: &str, saved: &Saved, then: &str) -> OpenstackError {
         match saved.fail_reason.as_deref().filter(|reason| !reason.is_empty()) {
             Some(reason) => self.failed_with(what, reason, then),
             None => self.failed(what, &saved.id, then),
         }
     }
 
-    fn saved_settled(&self, way: &Way, name: &str, what: &str) -> Result<Option<Saved>, Error> {
+    fn saved_settled(&self, way: &Way, name: &str, what: &str) -> Result<Option<Saved>, OpenstackError> {
         until(self.pace, what, || {
             Ok(match self.saved(way, name)? {
-                Some(saved) if saved.is_passing() => Look::NotYet(saved.status),
-                found => Look::Ready(found),
+                Some(saved) if saved.is_passing() => LookResult::NotYet(saved.status),
+                found => LookResult::Ready(found),
             })
         })
     }
 
     /// That of this name: Mooring's, or else the only one.
-    fn saved(&self, way: &Way, name: &str) -> Result<Option<Saved>, Error> {
+    fn saved(&self, way: &Way, name: &str) -> Result<Option<Saved>, OpenstackError> {
         let what = format!("look for {} {name}", way.one);
         let path = format!("/{}/detail?name={}", way.all, encoded(name));
         let found = self.service.list(&what, &path, way.all)?;
@@ -176,7 +181,7 @@ impl Storage<'_> {
             return Ok(Some(all.swap_remove(at)));
         }
         if all.len() > 1 {
-            return Err(Error::Refused(format!(
+            return Err(OpenstackError::Refused(format!(
                 "{} has {} {} {name}, none of them made by Mooring: rename all but the one that is meant",
                 self.server(),
                 all.len(),

@@ -87,9 +87,10 @@ pub struct Condition {
 
 /// A provisioner ConfigMap, as this turn has found it.
 #[derive(Debug, Clone)]
-pub struct Member<'a> {
+pub struct Part<'a> {
     reference: ConfigRef,
-    part_of: Option<&'a str>,
+    /// The status that it is part of.
+    of: Option<&'a str>,
     /// What is said on the ConfigMap itself.
     says: String,
     serves: bool,
@@ -116,7 +117,7 @@ impl Fault {
     }
 }
 
-impl<'a> Member<'a> {
+impl<'a> Part<'a> {
     pub fn new(config_map: &'a ConfigMap, verdict: &Verdict, claim: Option<&Claim>, shown: Option<&Shown>) -> Self {
         let class_is_there = match claim {
             Some(Claim::Kept(_) | Claim::Own(_)) => true,
@@ -130,7 +131,7 @@ impl<'a> Member<'a> {
         };
         Self {
             reference: ConfigRef::of(config_map),
-            part_of: config_map.labels().get(labels::PART_OF).map(String::as_str),
+            of: config_map.labels().get(labels::PART_OF).map(String::as_str),
             says: verdict.status(claim, shown),
             serves: verdict.entry.good.is_some() && shown.map_or(class_is_there, |shown| shown.served > 0),
             is_asked: shown.is_some_and(|shown| shown.last == LastDiscovery::UnderWay),
@@ -145,13 +146,11 @@ pub fn is_status(config_map: &ConfigMap) -> bool {
 }
 
 /// The conditions that this ConfigMap is to have. Each keeps the time of its last change.
-pub fn conditions(status_map: &ConfigMap, members: &[Member<'_>], now: Timestamp) -> Vec<Condition> {
+pub fn conditions(status_map: &ConfigMap, parts: &[Part<'_>], now: Timestamp) -> Vec<Condition> {
     let reference = ConfigRef::of(status_map);
-    let members: Vec<&Member<'_>> = members
+    let parts: Vec<&Part<'_>> = parts
         .iter()
-        .filter(|member| {
-            member.reference.namespace == reference.namespace && member.part_of == Some(reference.name.as_str())
-        })
+        .filter(|part| part.reference.namespace == reference.namespace && part.of == Some(reference.name.as_str()))
         .collect();
     let written = status_map.data.as_ref().and_then(|data| data.get(CONDITIONS));
     // What somebody else has written there is written anew.
@@ -159,7 +158,7 @@ pub fn conditions(status_map: &ConfigMap, members: &[Member<'_>], now: Timestamp
     ConditionKind::ALL
         .into_iter()
         .map(|kind| {
-            let (status, reason, message) = judge(kind, &members, &reference);
+            let (status, reason, message) = judge(kind, &parts, &reference);
             let before = before
                 .iter()
                 .find(|condition| condition.kind == kind && condition.status == status);
@@ -174,10 +173,10 @@ pub fn conditions(status_map: &ConfigMap, members: &[Member<'_>], now: Timestamp
         .collect()
 }
 
-fn judge(kind: ConditionKind, members: &[&Member<'_>], reference: &ConfigRef) -> (Truth, &'static str, String) {
-    let some = |which: &dyn Fn(&Member<'_>) -> bool| list(members.iter().copied().filter(|member| which(member)));
+fn judge(kind: ConditionKind, parts: &[&Part<'_>], reference: &ConfigRef) -> (Truth, &'static str, String) {
+    let some = |which: &dyn Fn(&Part<'_>) -> bool| list(parts.iter().copied().filter(|part| which(part)));
     match kind {
-        ConditionKind::Available if members.is_empty() => {
+        ConditionKind::Available if parts.is_empty() => {
             let name = &reference.name;
             let label = labels::PART_OF;
             (
@@ -186,27 +185,27 @@ fn judge(kind: ConditionKind, members: &[&Member<'_>], reference: &ConfigRef) ->
                 format!("no provisioner ConfigMap of this namespace has label {label}={name}"),
             )
         }
-        ConditionKind::Available => match some(&|member| member.serves) {
+        ConditionKind::Available => match some(&|part| part.serves) {
             Some(list) => (Truth::Yes, AS_EXPECTED, list),
             None => (
                 Truth::No,
                 "NothingServed",
-                list(members.iter().copied()).unwrap_or_default(),
+                list(parts.iter().copied()).unwrap_or_default(),
             ),
         },
-        ConditionKind::Progressing => match some(&|member| member.is_asked) {
+        ConditionKind::Progressing => match some(&|part| part.is_asked) {
             Some(list) => (Truth::Yes, "Discovering", list),
             None => (Truth::No, AS_EXPECTED, String::new()),
         },
         ConditionKind::Degraded => {
-            let worst = members.iter().filter_map(|member| member.fault).min();
-            match (worst, some(&|member| member.fault.is_some())) {
+            let worst = parts.iter().filter_map(|part| part.fault).min();
+            match (worst, some(&|part| part.fault.is_some())) {
                 (Some(worst), Some(list)) => (Truth::Yes, worst.reason(), list),
                 _ => (Truth::No, AS_EXPECTED, String::new()),
             }
         }
         // Another version of Mooring may not take what this one still has of the version before.
-        ConditionKind::Upgradeable => match some(&|member| member.fault == Some(Fault::ConfigRefused)) {
+        ConditionKind::Upgradeable => match some(&|part| part.fault == Some(Fault::ConfigRefused)) {
             Some(list) => (Truth::No, Fault::ConfigRefused.reason(), list),
             None => (Truth::Yes, AS_EXPECTED, String::new()),
         },
@@ -214,9 +213,9 @@ fn judge(kind: ConditionKind, members: &[&Member<'_>], reference: &ConfigRef) ->
 }
 
 /// What these say, with their names, a line each; `None` if there are none.
-fn list<'a>(members: impl Iterator<Item = &'a Member<'a>>) -> Option<String> {
-    let lines: Vec<String> = members
-        .map(|member| format!("{}: {}", member.reference.name, member.says))
+fn list<'a>(parts: impl Iterator<Item = &'a Part<'a>>) -> Option<String> {
+    let lines: Vec<String> = parts
+        .map(|part| format!("{}: {}", part.reference.name, part.says))
         .collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
@@ -246,7 +245,7 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use k8s_openapi::jiff::Timestamp;
 
-    use super::{Condition, ConditionKind, Fault, Member, change, conditions};
+    use super::{Condition, ConditionKind, Fault, Part, change, conditions};
     use crate::config::ConfigRef;
     use crate::yaml;
 
@@ -257,10 +256,10 @@ mod tests {
         .unwrap()
     }
 
-    fn member(name: &str, serves: bool, is_asked: bool, fault: Option<Fault>) -> Member<'static> {
-        Member {
+    fn part(name: &str, serves: bool, is_asked: bool, fault: Option<Fault>) -> Part<'static> {
+        Part {
             reference: ConfigRef::new("mooring", name),
-            part_of: Some("openstack"),
+            of: Some("openstack"),
             says: "in force".to_owned(),
             serves,
             is_asked,
@@ -305,20 +304,20 @@ mod tests {
                 &["Degraded True ConfigRefused", "Upgradeable False ConfigRefused"],
             ),
         ] {
-            let members = [
-                member("cinder", cinder.0, cinder.1, cinder.2),
-                member("manila", manila.0, manila.1, manila.2),
+            let parts = [
+                part("cinder", cinder.0, cinder.1, cinder.2),
+                part("manila", manila.0, manila.1, manila.2),
             ];
-            let all = conditions(&status_map("{}"), &members, Timestamp::UNIX_EPOCH);
-            assert_eq!(unexpected(&all), wanted, "{members:?}");
+            let all = conditions(&status_map("{}"), &parts, Timestamp::UNIX_EPOCH);
+            assert_eq!(unexpected(&all), wanted, "{parts:?}");
         }
     }
 
     #[test]
     fn those_of_another_whole_or_namespace_do_not_count() {
-        let mut other = member("rbd", true, false, None);
-        other.part_of = Some("ceph");
-        let mut elsewhere = member("cinder", true, false, None);
+        let mut other = part("rbd", true, false, None);
+        other.of = Some("ceph");
+        let mut elsewhere = part("cinder", true, false, None);
         elsewhere.reference.namespace = "admin".to_owned();
         let all = conditions(&status_map("{}"), &[other, elsewhere], Timestamp::UNIX_EPOCH);
         assert_eq!(unexpected(&all), ["Available False NoConfigMaps"]);
@@ -330,15 +329,15 @@ mod tests {
     fn a_condition_keeps_the_time_of_its_change_and_nothing_is_written_twice() {
         let (then, now) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(100).unwrap());
         let mut map = status_map("{}");
-        let all = conditions(&map, &[member("cinder", true, false, None)], then);
+        let all = conditions(&map, &[part("cinder", true, false, None)], then);
         map.data = change(&map, &all);
         assert_eq!(map.data.as_ref().unwrap()["available"], "True");
         assert_eq!(
-            change(&map, &conditions(&map, &[member("cinder", true, false, None)], now)),
+            change(&map, &conditions(&map, &[part("cinder", true, false, None)], now)),
             None
         );
 
-        let failed = member("cinder", true, false, Some(Fault::DiscoveryFailed));
+        let failed = part("cinder", true, false, Some(Fault::DiscoveryFailed));
         let all = conditions(&map, &[failed], now);
         map.data = change(&map, &all);
         assert_eq!(map.data.as_ref().unwrap()["degraded"], "True");
