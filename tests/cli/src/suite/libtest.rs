@@ -202,6 +202,9 @@ struct Reading {
     panic: Option<String>,
     panics: BTreeMap<String, String>,
     ended: bool,
+    /// How many tests passed by the program's last line, including skipped ones: what a test prints without a new line
+    /// hides the line of another.
+    counted: Option<usize>,
 }
 
 impl Reading {
@@ -238,7 +241,13 @@ impl Reading {
         } else {
             self.verdict(text);
         }
-        self.ended |= text.starts_with("test result: ");
+        if let Some(result) = text.strip_prefix("test result: ") {
+            self.ended = true;
+            let count = result
+                .split_once(" passed")
+                .and_then(|(before, _)| before.split(' ').next_back());
+            self.counted = count.and_then(|count| count.parse().ok());
+        }
         // Without a terminal, a panic's message may be on either output.
         self.follow_panic(text);
     }
@@ -298,7 +307,7 @@ impl Reading {
             .values()
             .filter(|reason| *reason != "ignored")
             .count();
-        self.results.passed = self.ok.saturating_sub(skipped);
+        self.results.passed = self.counted.unwrap_or(self.ok).saturating_sub(skipped);
         // It was killed, or ended itself: tests that had not ended have no line.
         if !self.ended || (!success && self.results.failed.is_empty()) {
             let panics: Vec<_> = self.panics.into_values().collect();
@@ -364,6 +373,20 @@ mod tests {
         assert_eq!((results.passed, results.failed.len()), (1, 0));
         assert_eq!(results.skipped["a::c"], "it works on the nodes: of the testbed");
         assert_eq!(results.skipped.len(), 2);
+    }
+
+    #[test]
+    fn a_test_whose_line_is_hidden_counts() {
+        let results = read(
+            &[
+                "test a::b ... ok",
+                "noisetest a::c ... ok",
+                "test result: ok. 2 passed; 0 failed; 0 ignored",
+            ],
+            &[],
+            true,
+        );
+        assert_eq!((results.passed, results.failed.len()), (2, 0));
     }
 
     #[test]
