@@ -138,6 +138,7 @@ fn the_original_configmap_gives_tom_s_claim_the_original_s_properties() {
         scope.nothing_left(&uid).await?;
         // The class is removed with its ConfigMap.
         scope.kubectl(["-n", "admin", "delete", "configmap", "custom-isci-provisioner"])?;
+        scope.kubectl(["delete", "clusterrolebinding", "mooring-volume-maker-admin-foo"])?;
         until(
             &classes,
             "silver",
