@@ -42,7 +42,7 @@ pub mod verdict;
 use classes::ClassError;
 use summary::Part;
 use usage::Uses;
-use verdict::{Verdict, verdict};
+use verdict::{Verdict, verdict, without_last_discovery};
 
 /// Name of this loop in metrics and logs.
 const CONTROLLER: &str = "config";
@@ -326,10 +326,12 @@ impl ConfigLoop {
     ) -> bool {
         let status = verdict.status(claim, shown);
         let said = |key| config_map.annotations().get(key);
+        let same_but_discovery = said(annotations::STATUS)
+            .is_some_and(|said| without_last_discovery(said) == without_last_discovery(&status));
+        let last = shown.map(|shown| &shown.last);
         // What is said of the last discovery stays until the next one has ended.
-        let still = shown.is_some_and(|shown| shown.last == LastDiscovery::UnderWay);
-        let news =
-            said(annotations::STATUS).is_none_or(|said| *said != status && !(still && said.starts_with(&status)));
+        let stays = same_but_discovery && last == Some(&LastDiscovery::UnderWay);
+        let news = said(annotations::STATUS) != Some(&status) && !stays;
         let mut change = serde_json::Map::new();
         if news {
             change.insert(annotations::STATUS.to_owned(), json!(status));
@@ -368,8 +370,8 @@ impl ConfigLoop {
                 status
             );
             // Of a discovery that failed, the controller of discoveries tells.
-            let failed = shown.is_some_and(|shown| matches!(shown.last, LastDiscovery::Failed(_)));
-            if !failed {
+            let is_told = same_but_discovery && matches!(last, Some(LastDiscovery::Failed(_)));
+            if !is_told {
                 self.context
                     .events
                     .publish(&config_map.object_ref(&()), note(verdict, claim, shown, status));

@@ -142,10 +142,22 @@ impl Verdict {
                     format!("; note {problems}")
                 };
                 let found = shown.map(discovered).unwrap_or_default();
-                format!("in force{class}{found}{but}")
+                let failed = match shown.map(|shown| &shown.last) {
+                    Some(LastDiscovery::Failed(why)) => format!("{LAST_FAILED}{why}"),
+                    Some(LastDiscovery::UnderWay | LastDiscovery::Listed) | None => String::new(),
+                };
+                format!("in force{class}{found}{but}{failed}")
             }
         }
     }
+}
+
+/// What stands before the reason for which the last discovery failed, the end of a status.
+const LAST_FAILED: &str = "; the last discovery failed: ";
+
+/// A status without what it says of the last discovery.
+pub fn without_last_discovery(status: &str) -> &str {
+    status.split_once(LAST_FAILED).map_or(status, |(before, _)| before)
 }
 
 /// What a status says of the classes of what was discovered.
@@ -167,9 +179,6 @@ fn discovered(shown: &Shown) -> String {
             list(&shown.nameless)
         ));
     }
-    if let LastDiscovery::Failed(why) = &shown.last {
-        parts.push(format!("; the last discovery failed: {why}"));
-    }
     parts.concat()
 }
 
@@ -178,7 +187,7 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use mooring_contract::names::annotations;
 
-    use super::{Verdict, verdict};
+    use super::{Verdict, verdict, without_last_discovery};
     use crate::config::ConfigRef;
     use crate::config::discovered::{LastDiscovery, Shown};
     use crate::config::storage_class::Claim;
@@ -288,6 +297,13 @@ mod tests {
             status.ends_with("; the last discovery failed: exit code 75: no answer"),
             "{status}"
         );
+        let odd = judge(&config_map("use-nfs-server: 10.10.2.4 zone:west"), None).status(None, Some(&shown));
+        let before = without_last_discovery(&odd);
+        assert!(
+            before.contains("; note use-nfs-server: ") && !before.contains("no answer"),
+            "{odd}"
+        );
+        assert_eq!(without_last_discovery(before), before);
         let odd = judge(&config_map("use-nfs-server: 10.10.2.4 zone:west"), None).status(None, None);
         assert!(odd.starts_with("in force; note use-nfs-server: "), "{odd}");
         let bad = judge(&config_map("timeout: soon"), Some(&good)).status(None, None);
