@@ -6,10 +6,13 @@
 //! runs: what an earlier run has made is found again by its name and metadata.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use mooring_contract::names::paths;
+use mooring_contract::property::{env_name, keys};
+use mooring_contract::worker::SERVE;
+use pv::args::Serve;
 
 pub mod answer;
 pub mod cinder;
@@ -42,11 +45,33 @@ pub fn main() -> ExitCode {
     let folder = |variable: &str, usual: &str| std::env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from);
     let run_dir = folder("MOORING_RUN_DIR", RUN_DIR);
     let answer = folder("MOORING_TERMINATION_LOG", paths::TERMINATION_LOG);
+    if std::env::var(env_name(keys::OPERATION)).as_deref() == Ok(SERVE) {
+        return serve(&run_dir, answer);
+    }
     match run::run(&run_dir, &answer, wait::Pace::usual()) {
         Ok(done) => {
             println!("{done}");
             ExitCode::SUCCESS
         }
+        Err(error) => {
+            eprintln!("{}", pv::error::chain(&error));
+            u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+        }
+    }
+}
+
+/// Is a worker, whose runs are this program again.
+#[allow(clippy::print_stderr)] // see above
+fn serve(run_dir: &Path, message: PathBuf) -> ExitCode {
+    let program = std::env::current_exe().unwrap_or_else(|_| "/provision".into());
+    let worker = Serve {
+        command: program.into(),
+        args: Vec::new(),
+        tmp: "/tmp".into(),
+        message,
+    };
+    match pv::serve::run(worker, run_dir) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}", pv::error::chain(&error));
             u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)

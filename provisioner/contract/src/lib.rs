@@ -1,6 +1,6 @@
 //! What passes between Mooring's parts, in one place: the names in the Kubernetes API ([`names`]), one run of a
-//! provisioning image ([`operation`], [`property`], [`request`], [`outcome`], [`discovered`]), the volume itself
-//! ([`volume`]) and how a node reaches one that is attached to it ([`attachment`]).
+//! provisioning image ([`operation`], [`property`], [`request`], [`outcome`], [`discovered`], [`worker`]), the volume
+//! itself ([`volume`]) and how a node reaches one that is attached to it ([`attachment`]).
 //!
 //! Pure data: nothing here does input or output. `docs/vendors.md` says the same to a vendor.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod outcome;
 pub mod property;
 pub mod request;
 pub mod volume;
+pub mod worker;
 
 /// Version of the provisioning contract, handed to the image as property `contract`.
 pub const CONTRACT_VERSION: u32 = 1;

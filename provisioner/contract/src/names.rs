@@ -73,6 +73,8 @@ pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub mod paths {
     /// Folder of one file per property.
     pub const PROPERTIES: &str = "/run/mooring/properties";
+    /// Folder of all that a worker gives to its run.
+    pub const RUN: &str = "/run/mooring";
     /// The properties as typed JSON.
     pub const REQUEST: &str = "/run/mooring/request.json";
     /// The volume named by `backend-volume`.
@@ -127,6 +129,8 @@ pub mod labels {
     pub const CONFIG_NAME: &str = "mooring.dev/config-name";
     /// On a provisioning Pod: the number of the attempt, from 1.
     pub const ATTEMPT: &str = "mooring.dev/attempt";
+    /// On a provisioning Pod, `true`: it is a worker, which carries out one run after another.
+    pub const WORKER: &str = "mooring.dev/worker";
     /// On a client Pod: the node that it serves.
     pub const NODE: &str = "mooring.dev/node";
     /// On a client Pod: the client (the `client` option of the volumes that it serves).
@@ -197,6 +201,12 @@ pub mod annotations {
     pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
     /// On a provisioning Pod: the hash of the ConfigMap that it was made by.
     pub const FINGERPRINT: &str = "mooring.dev/fingerprint";
+    /// On a worker: the number of runs that it was given. The one that it has now is the last of them.
+    pub const RUNS: &str = "mooring.dev/runs";
+    /// On a worker that has a run: since when.
+    pub const BEGUN: &str = "mooring.dev/begun";
+    /// On a worker that has a run: the seconds that the run may take.
+    pub const TIMEOUT: &str = "mooring.dev/timeout";
     /// On a Namespace, by its administrator: clients that a Pod there may name in an inline volume, comma-separated.
     /// Read by the admission policy `mooring-inline-volumes` only.
     pub const INLINE_CLIENTS: &str = "mooring.dev/inline-clients";

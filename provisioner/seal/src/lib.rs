@@ -3,7 +3,11 @@
 //! The controller gives each run a key of its own. The image seals the secrets with it, for this run's volume and node
 //! only; the controller opens them. What was sealed with another key, for another volume or another node, or was
 //! changed, can't be opened.
+//!
+//! With the same cipher, [`channel`] protects what the controller and a worker say to each other.
 #![forbid(unsafe_code)]
+
+pub mod channel;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +27,11 @@ pub enum SealError {
     /// It was not sealed for this run, or has been changed.
     #[error("the secrets were not sealed with the key of this run, or not for this volume and node")]
     NotOurs,
+    #[error(
+        "a message between controller and worker is longer than {} bytes",
+        channel::MAX_FRAME
+    )]
+    TooLong,
     /// What was sealed is no object of texts.
     #[error("what was sealed is not a JSON object of texts")]
     NotTexts(#[source] serde_json::Error),
@@ -50,23 +59,31 @@ pub fn new_key() -> Result<String, SealError> {
 }
 
 pub fn seal(key: &str, purpose: Purpose<'_>, secrets: &BTreeMap<String, String>) -> Result<String, SealError> {
-    let mut nonce = [0; NONCE_LEN];
-    SystemRandom::new().fill(&mut nonce).map_err(|_| SealError::NoRandom)?;
-    let mut text = serde_json::to_vec(secrets).map_err(SealError::NotTexts)?;
-    cipher(key)?
-        .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), purpose.aad(), &mut text)
-        .map_err(|_| SealError::NotOurs)?;
-    Ok(STANDARD.encode([nonce.as_slice(), &text].concat()))
+    let text = serde_json::to_vec(secrets).map_err(SealError::NotTexts)?;
+    Ok(STANDARD.encode(sealed(&cipher(key)?, purpose.aad(), text)?))
 }
 
 pub fn open(key: &str, purpose: Purpose<'_>, sealed: &str) -> Result<BTreeMap<String, String>, SealError> {
     let bytes = STANDARD.decode(sealed.trim()).map_err(|_| SealError::NotOurs)?;
+    serde_json::from_slice(&opened(&cipher(key)?, purpose.aad(), &bytes)?).map_err(SealError::NotTexts)
+}
+
+/// A fresh nonce, and behind it what was sealed with it.
+fn sealed<A: AsRef<[u8]>>(cipher: &LessSafeKey, aad: Aad<A>, mut text: Vec<u8>) -> Result<Vec<u8>, SealError> {
+    let mut nonce = [0; NONCE_LEN];
+    SystemRandom::new().fill(&mut nonce).map_err(|_| SealError::NoRandom)?;
+    cipher
+        .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text)
+        .map_err(|_| SealError::NotOurs)?;
+    Ok([nonce.as_slice(), &text].concat())
+}
+
+fn opened<A: AsRef<[u8]>>(cipher: &LessSafeKey, aad: Aad<A>, bytes: &[u8]) -> Result<Vec<u8>, SealError> {
     let (nonce, text) = bytes.split_at_checked(NONCE_LEN).ok_or(SealError::NotOurs)?;
     let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError::NotOurs)?;
     let mut text = text.to_vec();
-    let opened = cipher(key)?.open_in_place(nonce, purpose.aad(), &mut text);
-    let opened = opened.map_err(|_| SealError::NotOurs)?;
-    serde_json::from_slice(opened).map_err(SealError::NotTexts)
+    let opened = cipher.open_in_place(nonce, aad, &mut text);
+    Ok(opened.map_err(|_| SealError::NotOurs)?.to_vec())
 }
 
 fn cipher(key: &str) -> Result<LessSafeKey, SealError> {

@@ -118,6 +118,15 @@ Example, in a script that makes its volume only if there is room:
 Example, in a script that makes a volume as a copy of another:
   [ -e \"$pool/$PV_NAME.img\" ] || pv copy \"$pool/$SOURCE_PV_NAME.img\" \"$pool/$PV_NAME.img\"")]
     Copy(Copy),
+    /// Make this container a worker, which carries out one run after another without a new Pod for each.
+    ///
+    /// For ConfigMaps with key 'workers': Mooring starts the image with OPERATION=serve, and gives it runs from then on.
+    /// Each is PROGRAM, with the variables and files of a Pod of its own. When it ends, all that it started is ended, and
+    /// /tmp is emptied.
+    #[command(after_help = "\
+Example, first in a script:
+  [ \"$OPERATION\" != serve ] || exec pv serve \"$0\"")]
+    Serve(Serve),
 }
 
 /// Arguments of `pv create`.
@@ -174,6 +183,23 @@ pub struct Lock {
     /// Its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
+}
+
+/// Arguments of `pv serve`.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// The image's own program.
+    #[arg(value_name = "PROGRAM")]
+    pub command: OsString,
+    /// Its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+    /// Folder for temporary files.
+    #[arg(long, value_name = "FOLDER", default_value = "/tmp", hide = true)]
+    pub tmp: PathBuf,
+    /// File of the termination message.
+    #[arg(long, value_name = "FILE", default_value = paths::TERMINATION_LOG, hide = true)]
+    pub message: PathBuf,
 }
 
 /// Arguments of `pv copy`.

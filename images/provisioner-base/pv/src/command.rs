@@ -17,7 +17,7 @@ use crate::args::{Args, Create, Get, OptionsArgs, PvCommand};
 use crate::error::Error;
 use crate::given::RunInput;
 use crate::volume::{Extra, VolumeSource, options_from_args, pairs_from_args, persistent_volume, termination_message};
-use crate::{classes, copy, lock};
+use crate::{classes, copy, lock, serve};
 
 pub fn run(args: Args) -> Result<(), Error> {
     let Args {
@@ -35,6 +35,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         PvCommand::Classes(classes) => classes::run(classes),
         PvCommand::Lock(lock) => Err(lock::run(&lock)),
         PvCommand::Copy(copy) => copy::run(&copy),
+        PvCommand::Serve(serve) => serve::run(serve, &run_dir),
     }
 }
 
@@ -200,7 +201,7 @@ fn read_source(file: &Path) -> Result<Value, Error> {
     serde_json::from_str(&text).map_err(|source| Error::SourceJson { from, source })
 }
 
-fn say(text: &str) -> Result<(), Error> {
+pub(crate) fn say(text: &str) -> Result<(), Error> {
     let write = |source| Error::Write {
         path: "stdout".into(),
         source,

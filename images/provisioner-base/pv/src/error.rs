@@ -77,6 +77,11 @@ pub enum Error {
         path: PathBuf,
         source: io::Error,
     },
+    /// `pv serve` where no worker is.
+    #[error("this is no worker: 'pv serve' is for variable OPERATION=serve, with which Mooring starts a worker")]
+    NoWorker,
+    #[error("failed to listen on port {port}")]
+    Listen { port: u16, source: io::Error },
     /// The command that needs the lock did not start.
     #[error("failed to run {command:?}")]
     Run { command: String, source: io::Error },
@@ -164,8 +169,10 @@ impl Error {
             | Self::Leaving(_)
             | Self::Write { .. }
             | Self::Copy { .. }
-            | Self::Lock { .. } => EX_TEMPFAIL,
-            Self::Given { .. }
+            | Self::Lock { .. }
+            | Self::Listen { .. } => EX_TEMPFAIL,
+            Self::NoWorker
+            | Self::Given { .. }
             | Self::Request { .. }
             | Self::PropertyName(_)
             | Self::NoProperty(_)

@@ -2,7 +2,7 @@
 //! no `kubectl` and no JSON of its own.
 //!
 //! All its input comes from `/run/mooring` ([`given`]). [`volume`] decides what the volume looks like, without input or
-//! output; [`api`] has its three calls to Kubernetes.
+//! output; [`api`] has its three calls to Kubernetes. [`mod@serve`] makes a container that stays, and is given run after run.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -17,6 +17,7 @@ pub mod copy;
 pub mod error;
 pub mod given;
 pub mod lock;
+pub mod serve;
 pub mod volume;
 
 /// Runs the command that this process was started with.
