@@ -70,6 +70,8 @@ pub const CONFIG_REFUSED: &str = "ConfigRefused";
 pub const CONFIG_WARNING: &str = "ConfigWarning";
 /// A run that was to list what the storage can serve failed, or what it listed can't be taken.
 pub const DISCOVER_FAILED: &str = "DiscoveryFailed";
+/// A worker of a provisioner ConfigMap does not start, ended or can't be reached.
+pub const WORKER_FAILED: &str = "WorkerFailed";
 /// The storage does not list any more what a StorageClass was made for.
 pub const CLASS_VANISHED: &str = "StorageClassVanished";
 /// Another ConfigMap serves the class.

@@ -169,6 +169,8 @@ pub struct ProvisionerConfig {
     pub timeout: Duration,
     /// How many runs may go on at once; no limit of its own if not said.
     pub max_parallel: Option<NonZeroUsize>,
+    /// How many Pods of the image stay, and carry out one run after another; 0 unless said otherwise.
+    pub workers: usize,
     /// What the image can do.
     pub operations: BTreeSet<Operation>,
     /// `discover-interval`: how long after a discovery the next one is due.

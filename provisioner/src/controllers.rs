@@ -3,8 +3,8 @@
 //! [`all`] is what the process runs. [`provisioning`] starts the controllers of claims, PVs, snapshots, discoveries and
 //! orphaned runs, and the watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume
 //! when the claim is gone, `attachment` has nodes have it where it has to be attached, `snapshot` takes and deletes
-//! snapshots, all in the loop of `reconcile`; `discover` has images list what their storage can serve; `orphan` settles
-//! runs that have none of them. All plan with [`crate::operation`], and read and write the API through
+//! snapshots, all in the loop of `reconcile`; `discover` has images list what their storage can serve; `workers` keeps
+//! Pods in which runs need not wait for a start; `orphan` settles runs that have none of them. All plan with [`crate::operation`], and read and write the API through
 //! [`crate::apply`]. Only [`config`] does not: it keeps ConfigMaps and StorageClasses in step and has nothing to do
 //! with volumes. [`retry`] says when an object that failed is looked at again.
 
@@ -21,6 +21,7 @@ pub mod retry;
 mod serving;
 mod snapshot;
 mod volume;
+mod workers;
 
 use tokio_util::sync::CancellationToken;
 

@@ -206,7 +206,7 @@ impl Apply<'_> {
         let id = RunId::new(Operation::Attach, made_for(volume).unwrap_or_default());
         let run = self.shared.cache.run(namespace, &id);
         let run = run.ok_or_else(|| ApplyError::Changed(id.name()))?;
-        let key = answer_key(&self.shared.context.client, &run).await?;
+        let key = answer_key(&self.shared.context.client, &self.shared.cache.workers, &run).await?;
         let purpose = Purpose {
             pv_name: &pv_name,
             node: &attached.to.node,

@@ -39,7 +39,7 @@ impl ApplyError {
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::Run(RunError::Call(_)) | Self::Call(_) => self.is_rejection(),
-            Self::Run(RunError::Changed(_)) | Self::Changed(_) => false,
+            Self::Run(RunError::Changed(_) | RunError::Worker(_)) | Self::Changed(_) => false,
             Self::Run(_) | Self::NoRecord(_) => true,
         }
     }

@@ -16,7 +16,7 @@ use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::process::call::{CallError, is_not_found};
-use crate::run::observed::{Carrier, selector};
+use crate::run::carrier::{Carrier, selector};
 use crate::run::{Run, RunId};
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;

@@ -1,5 +1,9 @@
 //! Begins a run: the record, the run, its properties, in this order. A controller that stops in between goes on where
 //! it was.
+//!
+//! The record names what carries the run out, a Pod of its own or a worker. One of them has it: whoever goes on from a
+//! record of before writes its own first and then looks whether anything has the run, and whoever gives something the
+//! run first writes that on it and then reads the record.
 
 use std::time::Duration;
 
@@ -16,7 +20,9 @@ use crate::operation::describe::{BackupAccess, Reads, describe};
 use crate::operation::record::Record;
 use crate::process::events::Note;
 use crate::run::begin::{Made, Prepared};
+use crate::run::end::find;
 use crate::run::order::{Order, Owner};
+use crate::run::worker::Worker;
 
 /// Longest wait for a place: a safeguard, since the end of every run wakes those that wait.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -43,8 +49,8 @@ fn order(start: &Start) -> Order<'_> {
 
 impl Apply<'_> {
     /// Begins a run, if there is a place for it.
-    pub(super) async fn start(&mut self, start: Start) -> Result<Action, ApplyError> {
-        let config = &start.config;
+    pub(super) async fn start(&mut self, mut start: Start) -> Result<Action, ApplyError> {
+        let config = start.config.clone();
         let place = start.run.in_namespace(&config.reference.namespace);
         let target = self.subject.target(&start.request);
         let shared = self.shared;
@@ -60,7 +66,14 @@ impl Apply<'_> {
             Place::Full => return Ok(Action::requeue(LOOK_AGAIN)),
             Place::Begun(left) => return Ok(Action::requeue(left)),
         }
-        let begun = self.begin(&start).await;
+        let worker = self.take_worker(&start);
+        if let Some(worker) = &worker {
+            start.record.run = worker.place();
+        }
+        let begun = self.begin(&start, worker.as_ref()).await;
+        if let Some(worker) = worker.filter(|_| begun.is_err()) {
+            shared.cache.workers.give_back(&worker);
+        }
         if !matches!(begun, Ok(Begun::Made)) {
             shared.limiter.seen(&place);
         }
@@ -78,12 +91,33 @@ impl Apply<'_> {
         }
     }
 
+    /// A worker for a run, if one waits that can carry it out. It has to be a run whose record is written now: that says
+    /// where the run is.
+    fn take_worker(&self, start: &Start) -> Option<Worker> {
+        let can = start.intent == Intent::ToRecord
+            && describe(start.run.operation).on_worker
+            && start.node.is_none()
+            && start.allowed.is_empty();
+        can.then(|| self.shared.cache.take_worker(&start.config))?
+    }
+
+    /// After the record was written: whether the run is there already, on whatever carries it out. A first record says
+    /// that it is not.
+    async fn is_there(&self, before: Option<&Record>, start: &Start) -> Result<bool, ApplyError> {
+        let before = before.filter(|_| describe(start.run.operation).on_worker);
+        let Some((namespace, _)) = before.and_then(|before| before.run.split_once('/')) else {
+            return Ok(false);
+        };
+        let found = find(&self.shared.context.client, namespace, &start.run).await?;
+        Ok(found.is_some())
+    }
+
     /// Hands a run that exists its properties, if it has none. Returns the run's uid.
     pub(super) async fn supply(&mut self, start: Start) -> Result<Option<String>, ApplyError> {
         let Some(run) = self.shared.cache.run(&start.config.reference.namespace, &start.run) else {
             return Ok(None);
         };
-        let uid = run.uid().to_owned();
+        let uid = run.uid().into_owned();
         if self.shared.expectations.is_supplied(&uid) {
             return Ok(Some(uid));
         }
@@ -93,7 +127,8 @@ impl Apply<'_> {
                 self.remove(&run.to_remove()).await?;
                 return Ok(());
             }
-            let prepared = Prepared::new(&self.shared.context.client, order(&start)).await?;
+            let (client, workers) = (&self.shared.context.client, &self.shared.cache.workers);
+            let prepared = Prepared::new(client, workers, order(&start)).await?;
             prepared.hand_over(&run, false).await?;
             Ok(())
         };
@@ -118,10 +153,12 @@ impl Apply<'_> {
         }
     }
 
-    async fn begin(&mut self, start: &Start) -> Result<Begun, ApplyError> {
+    async fn begin(&mut self, start: &Start, worker: Option<&Worker>) -> Result<Begun, ApplyError> {
         let client = self.shared.context.client.clone();
+        let workers = self.shared.cache.workers.clone();
         // All that can be wrong with the input is found before anything is written.
-        let prepared = Prepared::new(&client, order(start)).await?;
+        let prepared = Prepared::new(&client, &workers, order(start)).await?;
+        let before = self.record.clone();
         match start.intent {
             Intent::ToRecord => {
                 self.patch(self.subject.intent_patch(start)).await?;
@@ -131,7 +168,15 @@ impl Apply<'_> {
             Intent::Released => self.record = Some(start.record.clone()),
             Intent::Recorded | Intent::Run | Intent::Configured => {}
         }
-        let (run, begun) = match prepared.make().await? {
+        if self.is_there(before.as_ref(), start).await? {
+            // Its watch wakes us.
+            return Ok(Begun::Found);
+        }
+        let made = match worker {
+            Some(worker) => Made::New(prepared.lend(worker).await?),
+            None => prepared.make().await?,
+        };
+        let (run, begun) = match made {
             Made::New(run) => (run, Begun::Made),
             Made::Found(run) => (run, Begun::Found),
             // An earlier attempt that is still going: its end wakes us.
@@ -145,7 +190,7 @@ impl Apply<'_> {
             return Ok(Begun::Found);
         }
         prepared.hand_over(&run, true).await?;
-        self.shared.expectations.supplied(run.uid());
+        self.shared.expectations.supplied(&run.uid());
         info!(
             run = run.place(),
             operation = %start.request.operation,

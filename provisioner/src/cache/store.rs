@@ -22,13 +22,16 @@ use super::groups::{GroupWriters, Groups};
 use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
+use crate::config::ProvisionerConfig;
 use crate::operation::attach;
 use crate::operation::content::{Content, ObservedSource, Permission};
 use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::operation::record::Record;
+use crate::run::carrier::{self, Carrier};
 use crate::run::departed::Departed;
-use crate::run::observed::Carrier;
+use crate::run::worker::Worker;
+use crate::run::workers::Workers;
 use crate::run::{Run, RunId};
 #[cfg(test)]
 use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
@@ -51,6 +54,10 @@ pub struct Cache {
     pub volumes: Store<PersistentVolume>,
     /// What carries out the runs of each namespace that they may be in.
     carriers: BTreeMap<String, Store<Carrier>>,
+    /// What the workers among them say.
+    pub workers: Workers,
+    /// The runs that workers have, by uid of the worker's Pod.
+    on_workers: Arc<RwLock<BTreeMap<String, Run>>>,
     /// The namespaces whose runs have been listed.
     pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
     pub classes: Store<StorageClass>,
@@ -73,6 +80,8 @@ pub struct Cache {
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
     /// A run has changed.
     pub(super) changed: Arc<Notify>,
+    /// A worker has changed.
+    pub(super) workers_changed: Arc<Notify>,
 }
 
 /// What fills [`Cache`]; see [`Cache::new`].
@@ -108,6 +117,8 @@ impl Cache {
             claims,
             volumes,
             carriers,
+            workers: Workers::default(),
+            on_workers: Arc::default(),
             listed: Arc::default(),
             classes,
             attributes,
@@ -120,6 +131,7 @@ impl Cache {
             by_source: Arc::default(),
             departed: Arc::default(),
             changed: Arc::default(),
+            workers_changed: Arc::default(),
         };
         let writers = Writers {
             claims: claims_writer,
@@ -172,7 +184,82 @@ impl Cache {
     /// The run, if it is in this namespace.
     pub fn run(&self, namespace: &str, id: &RunId) -> Option<Run> {
         let carriers = self.carriers.get(namespace)?;
-        carriers.get(&ObjectRef::new(&id.name()).within(namespace)).map(Run::of)
+        let own = carriers.get(&ObjectRef::new(&id.name()).within(namespace)).map(Run::of);
+        own.or_else(|| {
+            let on_worker = |carrier: &Carrier| carrier::is_worker(carrier) && Run::of(carrier.clone()).is(id);
+            carriers.find(on_worker).map(|carrier| self.as_run(carrier))
+        })
+    }
+
+    /// The workers that there are.
+    pub fn all_workers(&self) -> impl Iterator<Item = Worker> {
+        let carriers = self.carriers.values().flat_map(Store::state);
+        carriers.filter_map(|carrier| Worker::of(&carrier))
+    }
+
+    /// A worker for a run of this ConfigMap, which nobody else is given until it has the run or is given back.
+    pub fn take_worker(&self, config: &ProvisionerConfig) -> Option<Worker> {
+        let carriers = self.carriers.get(&config.reference.namespace)?;
+        let is_free = |carrier: &Carrier| carrier::is_worker(carrier) && !carrier::has_run(carrier);
+        let free = carriers.state_filter(is_free);
+        let mut free = free.iter().filter_map(Worker::of);
+        free.find(|worker| worker.is_for(config) && !worker.is_leaving() && self.workers.take(worker))
+    }
+
+    /// A worker's Pod is like this, or gone. Returns the run that it had and has no more.
+    pub(super) fn note_worker(&self, run: &Run, gone: bool) -> Option<Run> {
+        let uid = run.meta().uid.clone().unwrap_or_default();
+        let report = self.workers.report(&uid);
+        let has_run = run.is_run() && !gone;
+        let mut all = self.on_workers.write().unwrap_or_else(PoisonError::into_inner);
+        let before = all.remove(&uid);
+        let before = before.filter(|before| !has_run || before.uid() != run.uid());
+        if has_run {
+            all.insert(uid, run.clone());
+        } else if gone {
+            self.workers.forget(&uid);
+        }
+        before.map(|before| before.reported(report))
+    }
+
+    /// The workers of a namespace have been listed anew.
+    pub(super) fn note_workers_of(&self, namespace: &str) {
+        let listed = self.carriers.get(namespace).map(Store::state).unwrap_or_default();
+        let mut all = self.on_workers.write().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, run| run.namespace() != Some(namespace));
+        let runs = listed.into_iter().map(Run::of).filter(Run::is_run);
+        let on_workers = runs.filter(Run::is_on_worker);
+        all.extend(on_workers.map(|run| (run.meta().uid.clone().unwrap_or_default(), run)));
+        self.workers_changed.notify_one();
+    }
+
+    /// The run that the worker with this Pod has, with what it says of it.
+    pub(super) fn run_on(&self, pod_uid: &str) -> Option<Run> {
+        let all = self.on_workers.read().unwrap_or_else(PoisonError::into_inner);
+        let run = all.get(pod_uid).cloned();
+        run.map(|run| run.reported(self.workers.report(pod_uid)))
+    }
+
+    /// A worker was lost sight of.
+    pub fn wake_keeper(&self) {
+        self.workers_changed.notify_one();
+    }
+
+    /// Returns when a worker has changed since the last time.
+    pub async fn workers_changed(&self) {
+        self.workers_changed.notified().await;
+    }
+
+    /// With what its worker says, if it is on one.
+    pub(super) fn as_run(&self, carrier: Arc<Carrier>) -> Run {
+        let run = Run::of(carrier);
+        if run.is_on_worker() {
+            let uid = run.meta().uid.as_deref().unwrap_or_default();
+            let report = self.workers.report(uid);
+            run.reported(report)
+        } else {
+            run
+        }
     }
 
     /// Whether the runs of a namespace have been listed: before that, a run that is not known may be there.
@@ -184,7 +271,8 @@ impl Cache {
     }
 
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
-        self.carriers.values().flat_map(Store::state).map(Run::of)
+        let carriers = self.carriers.values().flat_map(Store::state);
+        carriers.map(|carrier| self.as_run(carrier)).filter(Run::is_run)
     }
 
     /// The PVs that bear the name or the uid of a claim, the rightly named first.

@@ -34,7 +34,7 @@ use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
-use crate::run::observed::{Carrier, selector};
+use crate::run::carrier::{Carrier, selector};
 use crate::run::{Run, RunId};
 use crate::volume::persistent_volume;
 
@@ -235,20 +235,42 @@ impl Seen {
         }
     }
 
+    /// A run is like this, or was when it went.
+    fn run_is(&self, run: &Run, gone: bool) {
+        self.cache.note_run(run, gone);
+        self.limiter.seen(&run.place());
+        if gone {
+            self.expectations.gone(&run.uid());
+        }
+        for target in targets(run) {
+            self.queue.add(&target);
+        }
+    }
+
+    /// A worker's Pod is like this, or was when it went. That it has a run no more is the end of that.
+    fn worker(&self, run: &Run, gone: bool) {
+        if let Some(before) = self.cache.note_worker(run, gone) {
+            self.run_is(&before, true);
+        }
+        if run.is_run() && !gone {
+            self.run_is(run, false);
+        }
+        self.cache.workers_changed.notify_one();
+    }
+
     fn run(&self, namespace: &str, event: Event<Carrier>) {
         let Self { cache, queue, .. } = self;
         let gone = matches!(event, Event::Delete(_));
         match event {
             Event::Apply(carrier) | Event::Delete(carrier) => {
-                let run = Run::of(carrier);
-                cache.note_run(&run, gone);
-                self.limiter.seen(&run.place());
-                if gone {
-                    self.expectations.gone(run.uid());
+                let run = cache.as_run(Arc::new(carrier));
+                if run.is_on_worker() {
+                    self.worker(&run, gone);
+                } else {
+                    self.run_is(&run, gone);
                 }
-                let next = self.limiter.next();
-                for target in targets(&run).iter().chain(&next) {
-                    queue.add(target);
+                for target in self.limiter.next() {
+                    queue.add(&target);
                 }
             }
             Event::InitDone => {
@@ -256,7 +278,8 @@ impl Seen {
                 listed.insert(namespace.to_owned());
                 drop(listed);
                 self.expectations
-                    .keep_runs(&cache.runs().map(|run| run.uid().to_owned()).collect());
+                    .keep_runs(&cache.runs().map(|run| run.uid().into_owned()).collect());
+                cache.note_workers_of(namespace);
                 cache.queue_all(queue);
             }
             Event::Init | Event::InitApply(_) => {}
@@ -314,6 +337,15 @@ impl Seen {
         }
         self.metrics.set_queued(Operation::Provision, self.limiter.waiting());
     }
+}
+
+/// Wakes whoever waits for the run that the worker with this Pod has.
+pub fn wake_by_worker(cache: &Cache, queue: &WorkQueue, pod_uid: &str) {
+    for target in cache.run_on(pod_uid).iter().flat_map(targets) {
+        queue.add(&target);
+    }
+    cache.changed.notify_one();
+    cache.workers_changed.notify_one();
 }
 
 /// What a run was begun for.

@@ -18,6 +18,8 @@ pub const SECRET_NAME: &str = "secret-name";
 pub const TIMEOUT: &str = "timeout";
 /// How many runs may go on at once.
 pub const MAX_PARALLEL: &str = "max-parallel";
+/// How many Pods of the image stay, and carry out one run after another.
+pub const WORKERS: &str = "workers";
 /// What the image can do.
 pub const OPERATIONS: &str = "operations";
 /// How often the image is asked what the storage can serve.
@@ -49,6 +51,7 @@ pub const KNOWN: &[&str] = &[
     SECRET_NAME,
     TIMEOUT,
     MAX_PARALLEL,
+    WORKERS,
     OPERATIONS,
     DISCOVER_INTERVAL,
     VOLUME_SOURCE,

@@ -82,6 +82,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let secret_name = reader.read(keys::SECRET_NAME, values::object_name);
     let timeout = reader.read(keys::TIMEOUT, values::timeout);
     let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
+    let workers = reader.read(keys::WORKERS, values::workers).unwrap_or(0);
     let operations = reader.operations();
     let discover_interval = reader.read(keys::DISCOVER_INTERVAL, values::discover_interval);
     let volume_source = reader.volume_source();
@@ -101,6 +102,9 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let pass_through = reader.pass_through(config_map);
     reader.contradictions(&class, &operations, backend_volume.as_ref(), class_name.as_deref());
     reader.attachments(&operations, volume_source);
+    if workers > 0 {
+        reader.workers(volume_source, backend_volume.as_ref());
+    }
 
     let mut problems = reader.problems;
     problems.sort_by_key(|problem| problem.severity);
@@ -120,6 +124,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             secret_name,
             timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
             max_parallel,
+            workers,
             operations,
             discover_interval: discover_interval.unwrap_or(DEFAULT_DISCOVER_INTERVAL),
             volume_source,
@@ -431,6 +436,34 @@ impl<'a> Reader<'a> {
                 ProblemKind::Contradiction,
                 keys::OPERATIONS,
                 "has attach, for which Mooring has to make the PersistentVolumes: set volume-source to csi or flexVolume",
+            );
+        }
+    }
+
+    /// What a worker can't do.
+    fn workers(&mut self, volume_source: Option<VolumeSourceKind>, backend_volume: Option<&Volume>) {
+        if volume_source.is_none() {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::WORKERS,
+                "is set, but the image makes its PersistentVolumes itself, for which each run needs a Pod of its own: \
+                 set volume-source to csi or flexVolume, or remove this key",
+            );
+        }
+        for key in [keys::SERVICE_ACCOUNT_NAME, keys::SERVICE_TOKEN] {
+            if self.data.contains_key(key) {
+                self.error(
+                    ProblemKind::Contradiction,
+                    keys::WORKERS,
+                    format!("is set, but {key} gives each run a token for its own Pod: remove one of the two"),
+                );
+            }
+        }
+        if backend_volume.is_some_and(|volume| volume.client.as_str() == ClientName::POOL) {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::WORKERS,
+                "is set, but each run has to be on the node of its volume: remove this key",
             );
         }
     }

@@ -16,6 +16,9 @@ const TIMEOUT_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::
 /// Shortest and longest time from one discovery to the next.
 const DISCOVER_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
 
+/// Most workers of one ConfigMap.
+const MAX_WORKERS: usize = 20;
+
 /// Why a value can't be read, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
@@ -27,6 +30,8 @@ pub enum ValueError {
     Interval(String),
     #[error("{0:?} is not a number of operations: write a whole number from 1")]
     Count(String),
+    #[error("{0:?} is not a number of Pods: write a whole number from 0 to {MAX_WORKERS}")]
+    Workers(String),
     #[error("write KEY=VALUE")]
     Pair,
     #[error("{0:?} is neither \"true\" nor \"false\": write one of them, in quotes")]
@@ -74,6 +79,12 @@ pub fn discover_interval(text: &str) -> Result<Duration, ValueError> {
 /// A count from 1.
 pub fn count(text: &str) -> Result<NonZeroUsize, ValueError> {
     text.parse().map_err(|_| ValueError::Count(text.to_owned()))
+}
+
+/// A number of Pods that stay.
+pub fn workers(text: &str) -> Result<usize, ValueError> {
+    let number = text.parse().ok().filter(|number| *number <= MAX_WORKERS);
+    number.ok_or_else(|| ValueError::Workers(text.to_owned()))
 }
 
 /// Reads `KEY=VALUE`.

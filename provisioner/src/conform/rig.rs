@@ -27,6 +27,7 @@ use crate::process::client::{self, ClientError};
 use crate::run::begin::{Made, Prepared};
 use crate::run::order::Order;
 use crate::run::outcome::{Finish, State};
+use crate::run::workers::Workers;
 use crate::run::{Run, RunId, end};
 use crate::volume::capacity;
 use crate::volume::topology::{self, Node};
@@ -190,7 +191,9 @@ impl Rig {
             seals: describe(id.operation).seals,
             backups_read_only: describe(request.operation).backups == BackupAccess::ReadOnly,
         };
-        let prepared = Prepared::new(&self.controller, order).await?;
+        // Each run of the kit has a Pod of its own.
+        let workers = Workers::default();
+        let prepared = Prepared::new(&self.controller, &workers, order).await?;
         match prepared.make().await? {
             Made::New(run) => {
                 prepared.hand_over(&run, true).await?;

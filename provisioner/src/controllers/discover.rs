@@ -192,10 +192,10 @@ fn report(
     run: &Run,
     result: &Result<Discovered, DiscoverFailure>,
 ) {
-    if reported.0.get(&config.reference).map(String::as_str) == Some(run.uid()) {
+    if reported.0.get(&config.reference).map(String::as_str) == Some(run.uid().as_ref()) {
         return;
     }
-    reported.0.insert(config.reference.clone(), run.uid().to_owned());
+    reported.0.insert(config.reference.clone(), run.uid().into_owned());
     let (ended, category) = match result {
         Ok(_) => (OperationResult::Done, ""),
         Err(DiscoverFailure {

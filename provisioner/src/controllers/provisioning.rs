@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{discover, orphan, reconcile};
+use super::{discover, orphan, reconcile, workers};
 use crate::apply::Shared;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
@@ -59,6 +59,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
                 stop.clone()
             ),
             discover::run(shared.clone(), queue.clone(), stop.clone()),
+            workers::run(shared.clone(), queue.clone(), stop.clone()),
             orphan::run(shared, resync, stop.clone()),
         );
     };

@@ -10,10 +10,12 @@ mod clone;
 mod discover;
 mod expand;
 mod fake_api;
+mod fake_worker;
 mod group;
 mod migrate;
 mod modify;
 mod snapshot;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use self::fake_api::{FakeApi, Fault, key_of};
+use self::fake_worker::FakeWorker;
 use super::orphan;
 use super::reconcile::look;
 use crate::apply::Shared;
@@ -68,6 +71,8 @@ enum Offers {
 
 struct Theatre {
     api: FakeApi,
+    /// A worker of the ConfigMap, if there is one.
+    worker: Option<FakeWorker>,
     script: Script,
     shared: Shared,
     storage: BTreeSet<String>,
@@ -161,6 +166,7 @@ impl Theatre {
         Self {
             shared: shared(&api, script),
             api,
+            worker: None,
             script,
             storage: BTreeSet::new(),
             attempts: 0,
@@ -224,6 +230,7 @@ impl Theatre {
     fn watch(&mut self) {
         let state = self.api.lock();
         if std::mem::replace(&mut self.watched, state.version) == state.version {
+            self.listen(&self.shared.cache);
             return;
         }
         let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
@@ -255,11 +262,29 @@ impl Theatre {
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
         }
+        drop(state);
+        self.listen(&self.shared.cache);
     }
 
-    /// Runs every Pod that has its Secret to its end.
+    /// The worker says how things are.
+    fn listen(&self, cache: &Cache) {
+        if let Some(worker) = &self.worker {
+            cache.workers.note("w1", &worker.seat, worker.report());
+        }
+    }
+
+    /// Runs every Pod that has its Secret to its end, and what the worker has.
     fn kubelet(&mut self) {
         let pods = self.api.lock().all("pods");
+        if !pods.iter().any(|pod| pod["metadata"]["uid"] == "w1") {
+            self.worker = None;
+        }
+        if let Some(order) = self.worker.as_ref().and_then(FakeWorker::order) {
+            let (code, message) = self.effect(&order.properties["operation"]);
+            if let Some(worker) = &self.worker {
+                worker.end(code, &message);
+            }
+        }
         for mut pod in pods {
             let secrets = self.api.lock().all("secrets");
             let owned = secrets.iter().any(|secret| {
@@ -269,25 +294,31 @@ impl Theatre {
             if !owned || !pod["status"]["phase"].is_null() {
                 continue;
             }
-            let (mut code, mut message) = (0, String::new());
-            if pod["metadata"]["labels"]["mooring.dev/operation"] == "provision" {
-                self.attempts += 1;
-                self.storage.insert(PV.to_owned());
-                if self.script.image_makes_pv && self.api.lock().get("volumes", &format!("/{PV}")).is_none() {
-                    let mut volume = crate::volume::acceptance::tests::volume();
-                    volume["metadata"] = json!({"name": PV});
-                    self.api.lock().put("volumes", volume);
-                }
-                message = json!({"client": "nfs", "source": "h:/x"}).to_string();
-                if self.script.first_fails && self.attempts == 1 {
-                    (code, message) = (75, "busy".to_owned());
-                }
-            } else {
-                self.storage.remove(PV);
-            }
+            let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
+            let (code, message) = self.effect(operation);
             pod["status"] = crate::operation::tests::ended(code, &message);
             pod["spec"]["nodeName"] = json!("node-a");
             self.api.lock().put("pods", pod);
+        }
+    }
+
+    /// What the image does to the storage; its exit code and its answer.
+    fn effect(&mut self, operation: &str) -> (i32, String) {
+        if operation != "provision" {
+            self.storage.remove(PV);
+            return (0, String::new());
+        }
+        self.attempts += 1;
+        self.storage.insert(PV.to_owned());
+        if self.script.image_makes_pv && self.api.lock().get("volumes", &format!("/{PV}")).is_none() {
+            let mut volume = crate::volume::acceptance::tests::volume();
+            volume["metadata"] = json!({"name": PV});
+            self.api.lock().put("volumes", volume);
+        }
+        if self.script.first_fails && self.attempts == 1 {
+            (75, "busy".to_owned())
+        } else {
+            (0, json!({"client": "nfs", "source": "h:/x"}).to_string())
         }
     }
 
@@ -368,7 +399,8 @@ impl Theatre {
     fn check(&self, what: &str) {
         let state = self.api.lock();
         let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
-        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
+        let left: Vec<_> = state.each("pods").filter(|pod| !fake_worker::is_free(pod)).collect();
+        assert!(left.is_empty(), "{what}: Pods left: {left:#?}");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         if self.script.deleted_after.is_some() {
             assert_eq!(names("claims"), [""; 0], "{what}: the claim hangs");

@@ -33,6 +33,9 @@ pub struct Description {
     pub seals: bool,
     /// What the image may do with the volume of backups, if it is given that.
     pub backups: BackupAccess,
+    /// Whether a worker may carry it out. What reads another volume or a snapshot has a Pod of its own: others look for
+    /// that by its name before they let go of what it reads.
+    pub on_worker: bool,
     /// How Events name it.
     pub events: EventText,
 }
@@ -223,6 +226,7 @@ const PROVISION: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: true,
     events: EventText {
         action: "Provision",
         doing: "provisioning",
@@ -242,6 +246,7 @@ const DELETE: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "Delete",
         doing: "deleting",
@@ -261,6 +266,7 @@ const EXPAND: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: true,
     events: EventText {
         action: "Expand",
         doing: "expanding",
@@ -280,6 +286,7 @@ const MODIFY: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: true,
     events: EventText {
         action: "Modify",
         doing: "modifying",
@@ -299,6 +306,7 @@ const CLONE: Description = Description {
     reads: Reads::SourceVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "Clone",
         doing: "cloning",
@@ -318,6 +326,7 @@ const SNAPSHOT: Description = Description {
     reads: Reads::SnapshotVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "Snapshot",
         doing: "taking the snapshot",
@@ -338,6 +347,7 @@ const DELETE_SNAPSHOT: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
@@ -357,6 +367,7 @@ const SNAPSHOT_GROUP: Description = Description {
     reads: Reads::SnapshotVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "SnapshotGroup",
         doing: "taking the snapshots of the group",
@@ -377,6 +388,7 @@ const DELETE_GROUP: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "DeleteGroup",
         doing: "deleting the snapshots of the group",
@@ -396,6 +408,7 @@ const RESTORE: Description = Description {
     reads: Reads::Snapshot,
     seals: false,
     backups: BackupAccess::ReadOnly,
+    on_worker: false,
     events: EventText {
         action: "Restore",
         doing: "restoring",
@@ -415,6 +428,7 @@ const BACKUP: Description = Description {
     reads: Reads::SnapshotVolume,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "Backup",
         doing: "backing up the volume",
@@ -434,6 +448,7 @@ const DELETE_BACKUP: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "DeleteBackup",
         doing: "deleting the backup",
@@ -454,6 +469,7 @@ const DISCOVER: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: false,
     events: EventText {
         action: "Discover",
         doing: "discovering",
@@ -473,6 +489,7 @@ const ATTACH: Description = Description {
     reads: Reads::Nothing,
     seals: true,
     backups: BackupAccess::ReadWrite,
+    on_worker: true,
     events: EventText {
         action: "Attach",
         doing: "attaching",
@@ -492,6 +509,7 @@ const DETACH: Description = Description {
     reads: Reads::Nothing,
     seals: false,
     backups: BackupAccess::ReadWrite,
+    on_worker: true,
     events: EventText {
         action: "Detach",
         doing: "detaching",

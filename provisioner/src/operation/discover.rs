@@ -97,7 +97,7 @@ fn retry(config: &ProvisionerConfig) -> Duration {
 /// Waits until it is time for the next run, and then makes room for it.
 fn next(run: &Run, after: Duration, now: Timestamp) -> RunDecision {
     // A node's clock may be ahead.
-    let due = later(run.ended().min(now), jittered(after, run.uid()));
+    let due = later(run.ended().min(now), jittered(after, &run.uid()));
     let left = elapsed(now, due);
     if left.is_zero() {
         RunDecision::Remove(vec![run.to_remove()])

@@ -32,6 +32,7 @@ use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::outcome::{Category, Finish};
+use crate::run::worker::is_place_of_worker;
 use crate::run::{Run, RunRef};
 use crate::time::{elapsed, later};
 use crate::volume::acceptance::{Expected, Refusal, check};
@@ -295,6 +296,9 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
         // Without a volume on it, or gone together with what was on it.
         next.node.clear();
     }
+    // It was begun on a worker, and went without a word of how it ended.
+    let begun = record.not_before.is_none() && !record.gave_up;
+    next.may_exist |= begun && is_place_of_worker(&record.run);
     let write = next != *record;
     begin(seen, config, node.as_ref(), next, write)
 }

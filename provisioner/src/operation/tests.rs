@@ -16,8 +16,8 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::config::trust::Trust;
 use crate::run::Run;
+use crate::run::carrier::Carrier;
 use crate::run::departed::Departed;
-use crate::run::observed::Carrier;
 use crate::volume::acceptance;
 use crate::volume::topology::Node;
 

@@ -102,6 +102,7 @@ pub struct Metrics {
     conditions: Family<ConditionLabels, Gauge>,
     discovered: Family<StateLabels, Gauge>,
     discovered_capacity: Gauge,
+    workers: Family<StateLabels, Gauge>,
     events_dropped: Counter,
     leader: Gauge,
     pub api: api::ApiMetrics,
@@ -166,6 +167,12 @@ impl Metrics {
             "Capacity left for new volumes in all discovered storage that has a capacity",
             discovered_capacity.clone(),
         );
+        let workers = Family::default();
+        registry.register(
+            "workers",
+            "Workers of provisioner ConfigMaps, by whether they are starting, free, at a run, or unreachable",
+            workers.clone(),
+        );
         let events_dropped = Counter::default();
         registry.register(
             "events_dropped",
@@ -192,6 +199,7 @@ impl Metrics {
             conditions,
             discovered,
             discovered_capacity,
+            workers,
             events_dropped,
             leader,
             api,
@@ -228,6 +236,13 @@ impl Metrics {
     /// Sets how many operations wait for `max-parallel` or for their backoff.
     pub fn set_queued(&self, operation: Operation, count: usize) {
         set(&self.queued, operation, count);
+    }
+
+    /// Sets how many workers there are in each state.
+    pub fn set_workers(&self, counts: impl IntoIterator<Item = (&'static str, usize)>) {
+        for (state, count) in counts {
+            self.workers.get_or_create(&StateLabels { state }).set(gauge(count));
+        }
     }
 
     /// Counts one reconcile. `result` is "ok" or an error's `category()`.

@@ -1,25 +1,29 @@
 //! Begins a run: makes the Pod that carries it out, then hands the Pod its Secret. Without the Secret the Pod can't
 //! start, so between the two there is a last moment to see that the run is not wanted any more.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt};
-use mooring_contract::names::{FLEX_DRIVER, labels};
+use mooring_contract::names::labels;
 use mooring_contract::property;
+use mooring_contract::worker::Ask;
 use mooring_seal::new_key;
 use secrecy::SecretString;
 
+use super::config_secret::ConfigSecret;
+use super::connection::{Connection, WorkerError};
 use super::error::RunError;
 use super::observed::Run;
 use super::order::Order;
 use super::pod::{self, Skeleton};
 use super::properties::Properties;
+use super::worker::Worker;
+use super::worker_pod;
+use super::workers::Workers;
 use crate::config::ProvisionerConfig;
 use crate::process::call::{CallError, is_conflict};
 
@@ -39,24 +43,23 @@ pub enum Made {
 /// A run whose properties have been found fit to be handed over.
 pub struct Prepared<'a> {
     client: &'a Client,
+    workers: &'a Workers,
     order: Order<'a>,
     /// The ConfigMap's Secret, as it is now.
     secret: ConfigSecret,
 }
 
-#[derive(Default)]
-struct ConfigSecret {
-    data: BTreeMap<String, ByteString>,
-    /// The kubelet gives it to Mooring's driver.
-    for_driver: bool,
-}
-
 impl<'a> Prepared<'a> {
     /// Finds all that can be wrong with a run's properties, before anything is written.
-    pub async fn new(client: &'a Client, order: Order<'a>) -> Result<Self, RunError> {
-        let secret = config_secret(client, order.config).await?;
+    pub async fn new(client: &'a Client, workers: &'a Workers, order: Order<'a>) -> Result<Self, RunError> {
+        let secret = ConfigSecret::read(client, order.config).await?;
         Properties::new(order.request, &secret.data, placeholder(order.config))?;
-        Ok(Self { client, order, secret })
+        Ok(Self {
+            client,
+            workers,
+            order,
+            secret,
+        })
     }
 
     /// Makes the run; it waits for [`Self::hand_over`].
@@ -94,11 +97,43 @@ impl<'a> Prepared<'a> {
         }
     }
 
+    /// Has a worker carry the run out; it waits for [`Self::hand_over`].
+    pub async fn lend(&self, worker: &Worker) -> Result<Run, RunError> {
+        let pod = worker_pod::lend(self.client, worker, &self.order).await?;
+        Ok(Run::of(pod).reported(self.workers.report(worker.uid())))
+    }
+
+    /// Gives a worker the run that its Pod says it has.
+    async fn hand_to_worker(&self, worker: &Worker) -> Result<(), RunError> {
+        let uid = worker.uid();
+        let seat = self.workers.seat(uid);
+        // Until it is heard of, its run counts as one that goes on.
+        let seat = seat.ok_or_else(|| RunError::Changed(worker.place()))?;
+        let Order { request, config, .. } = self.order;
+        let key = self.order.seals.then(|| seat.key.clone());
+        let (properties, request) = Properties::new(request, &self.secret.data, None)?
+            .with_answer_key(key)
+            .into_texts();
+        let number = worker.number();
+        let ask = Ask::Begin(worker_pod::order(number, config.timeout, properties, request));
+        let report = Connection::open(&seat).await?.ask(&ask).await?;
+        let given = report.number;
+        self.workers.note(uid, &seat, report);
+        if given == number {
+            Ok(())
+        } else {
+            Err(WorkerError::Busy(given).into())
+        }
+    }
+
     /// Gives the run its properties, with which it starts. `fresh` says that it was made just now, so that it has none
     /// yet.
     pub async fn hand_over(&self, run: &Run, fresh: bool) -> Result<(), RunError> {
         let Order { request, config, .. } = self.order;
         let pod = run.carrier();
+        if let Some(worker) = Worker::of(pod) {
+            return self.hand_to_worker(&worker).await;
+        }
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
         let name = pod::secret_name(pod).to_owned();
         if !fresh {
@@ -162,8 +197,14 @@ impl<'a> Prepared<'a> {
 }
 
 /// What a run was given to seal its answer with.
-pub async fn answer_key(client: &Client, run: &Run) -> Result<SecretString, RunError> {
+pub async fn answer_key(client: &Client, workers: &Workers, run: &Run) -> Result<SecretString, RunError> {
     let pod = run.carrier();
+    if let Some(worker) = Worker::of(pod) {
+        let seat = workers.seat(worker.uid());
+        return seat
+            .map(|seat| seat.key)
+            .ok_or_else(|| RunError::NoAnswerKey(worker.place()));
+    }
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let name = pod::secret_name(pod).to_owned();
     let secret = secrets.get_opt(&name).await;
@@ -173,25 +214,6 @@ pub async fn answer_key(client: &Client, run: &Run) -> Result<SecretString, RunE
         String::from_utf8(key.0).ok()
     });
     key.map(SecretString::from).ok_or(RunError::NoAnswerKey(name))
-}
-
-/// The ConfigMap's Secret, read as it is now.
-async fn config_secret(client: &Client, config: &ProvisionerConfig) -> Result<ConfigSecret, RunError> {
-    let Some(name) = &config.secret_name else {
-        return Ok(ConfigSecret::default());
-    };
-    let namespace = &config.reference.namespace;
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let secret = secrets.get_opt(name).await;
-    let secret = secret.map_err(|source| CallError::new("read", "Secret", name, source))?;
-    let secret = secret.ok_or_else(|| RunError::NoSecret {
-        name: name.clone(),
-        namespace: namespace.clone(),
-    })?;
-    Ok(ConfigSecret {
-        for_driver: secret.type_.as_deref() == Some(FLEX_DRIVER),
-        data: secret.data.unwrap_or_default(),
-    })
 }
 
 /// Stands for the token while only the names of the properties matter.

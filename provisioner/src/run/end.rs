@@ -2,12 +2,14 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, DeleteParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use mooring_contract::names::labels;
 
 use super::error::RunError;
 use super::identity::{RunId, RunRef};
 use super::observed::Run;
-use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
+use super::worker_pod;
+use crate::process::call::{CallError, code, is_conflict, is_not_found, is_there};
 
 /// Whether [`end`] had to ask for the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,20 +20,31 @@ pub enum Ended {
     Gone,
 }
 
-/// The run as the API has it now, whatever attempt it was made for.
+/// The run as the API has it now, whatever attempt it was made for and whatever carries it out.
 pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Option<Run>, RunError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let name = id.name();
-    let found = pods.get_opt(&name).await;
-    let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;
-    Ok(found.map(Run::of))
+    let (uid, operation) = (&id.uid, id.operation.as_str());
+    let of_this = format!("{}={uid},{}={operation}", labels::CLAIM_UID, labels::OPERATION);
+    let found = pods.list(&ListParams::default().labels(&of_this)).await;
+    let found = found.map_err(|source| CallError::new("list", "Pods of run", &id.name(), source))?;
+    Ok(found.items.into_iter().next().map(Run::of))
 }
 
-/// Removes this very run.
+/// Removes this very run: with its Pod, unless that is a worker whose run has ended.
 pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
+    if let Some(number) = run.ended_on_worker {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
+        let patch = worker_pod::release_patch(number);
+        return match pods.patch(&run.name, &worker_pod::field_manager(), &patch).await {
+            Ok(_) => Ok(Ended::Asked),
+            // Gone, or free already.
+            Err(error) if matches!(code(&error), 404 | 409 | 422) => Ok(Ended::Gone),
+            Err(source) => Err(CallError::new("patch", "Pod", &run.name, source).into()),
+        };
+    }
     let params = DeleteParams {
         preconditions: Some(Preconditions {
-            uid: Some(run.uid.clone()),
+            uid: Some(run.carrier_uid.clone()),
             resource_version: run.resource_version.clone(),
         }),
         ..DeleteParams::background()
@@ -42,7 +55,7 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
         Err(error) if is_not_found(&error) => Ok(Ended::Gone),
         // Usually another of its name is in its place by now; but a conflict is no proof of that.
         Err(error) if is_conflict(&error) => {
-            if is_there(&pods, &run.name, &run.uid).await? {
+            if is_there(&pods, &run.name, &run.carrier_uid).await? {
                 Err(RunError::Changed(run.name.clone()))
             } else {
                 Ok(Ended::Gone)

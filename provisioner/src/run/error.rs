@@ -2,6 +2,7 @@
 
 use mooring_seal::SealError;
 
+use super::connection::WorkerError;
 use super::properties::PropertiesError;
 use crate::process::call::CallError;
 
@@ -33,6 +34,8 @@ pub enum RunError {
     NoAnswerKey(String),
     #[error("failed to open the image's answer: {0}")]
     Seal(#[from] SealError),
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
     /// An object changed while it was being dealt with.
     #[error("{0} has changed meanwhile")]
     Changed(String),
@@ -48,6 +51,7 @@ impl RunError {
             Self::Taken { .. } => "taken",
             Self::NoToken(_) => "no-token",
             Self::NoAnswerKey(_) | Self::Seal(_) => "answer",
+            Self::Worker(_) => "worker",
             Self::Changed(_) => "conflict",
         }
     }

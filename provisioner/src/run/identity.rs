@@ -1,6 +1,9 @@
 //! The name of a run before it exists, and of an observed run that has to be removed.
 
+use kube::ResourceExt as _;
 use mooring_contract::operation::Operation;
+
+use super::carrier::Carrier;
 
 /// Which run: of this operation, on what has this uid. Every attempt has the same, so two attempts can't be there at
 /// once.
@@ -34,13 +37,32 @@ impl RunId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRef {
     pub(super) namespace: String,
+    /// Name of what carries the run out.
     pub(super) name: String,
+    /// Uid of the run.
     pub(super) uid: String,
+    /// Uid of what carries the run out.
+    pub(super) carrier_uid: String,
     pub(super) resource_version: Option<String>,
+    /// The number of the run, if its worker says that it ended: the worker stays.
+    pub(super) ended_on_worker: Option<u64>,
 }
 
 impl RunRef {
-    /// The uid of what carries the run out.
+    /// For what carries runs out itself.
+    pub(super) fn of_carrier(carrier: &Carrier) -> Self {
+        let uid = carrier.metadata.uid.clone().unwrap_or_default();
+        Self {
+            namespace: carrier.metadata.namespace.clone().unwrap_or_default(),
+            name: carrier.name_any(),
+            carrier_uid: uid.clone(),
+            uid,
+            resource_version: None,
+            ended_on_worker: None,
+        }
+    }
+
+    /// The uid of the run.
     pub fn uid(&self) -> &str {
         &self.uid
     }

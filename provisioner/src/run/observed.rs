@@ -1,33 +1,32 @@
-//! A run as the cluster has it. What it is carried out by, a Pod of its own, only this room knows: the others ask a
-//! [`Run`].
+//! A run as the cluster has it. What it is carried out by, a Pod of its own or a worker, only this room knows: the
+//! others ask a [`Run`].
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
+use mooring_contract::worker::Report;
 
-use super::identity::RunRef;
-use super::outcome::{State, observe};
+use super::carrier::{self, Carrier};
+use super::identity::{RunId, RunRef};
+use super::outcome::{State, observe, observe_on_worker};
 use crate::time::later;
-
-/// What carries runs out, as the cache watches it.
-pub type Carrier = Pod;
-
-/// The labels that carriers of runs have, as a selector.
-pub fn selector() -> String {
-    format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING)
-}
 
 /// A run that was seen in the cluster.
 #[derive(Debug, Clone)]
-pub struct Run(Arc<Carrier>);
+pub struct Run {
+    carrier: Arc<Carrier>,
+    /// What its worker said last, if a worker carries it out and has said anything.
+    report: Option<Report>,
+}
 
 /// The request of a run can't be read any more.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +40,31 @@ pub enum RequestError {
 impl Run {
     /// The run that this carries out.
     pub fn of(carrier: impl Into<Arc<Carrier>>) -> Self {
-        Self(carrier.into())
+        Self {
+            carrier: carrier.into(),
+            report: None,
+        }
+    }
+
+    /// The same with what its worker said last.
+    #[must_use]
+    pub(crate) fn reported(self, report: Option<Report>) -> Self {
+        Self { report, ..self }
+    }
+
+    /// Whether a worker carries it out.
+    pub fn is_on_worker(&self) -> bool {
+        carrier::is_worker(&self.carrier)
+    }
+
+    /// Whether this is a run, and no worker that waits for one.
+    pub fn is_run(&self) -> bool {
+        !self.is_on_worker() || carrier::has_run(&self.carrier)
+    }
+
+    /// Whether it is this one.
+    pub fn is(&self, id: &RunId) -> bool {
+        self.operation() == Some(id.operation) && self.claim_uid() == Some(&id.uid)
     }
 
     /// Which operation it is, if it is one that is run here.
@@ -55,17 +78,20 @@ impl Run {
 
     /// Namespace and name of that claim.
     pub fn claim(&self) -> Option<(&str, &str)> {
-        self.0.annotations().get(annotations::CLAIM)?.split_once('/')
+        self.carrier.annotations().get(annotations::CLAIM)?.split_once('/')
     }
 
     /// `namespace/name` of its ConfigMap.
     pub fn config(&self) -> Option<&str> {
-        self.0.annotations().get(annotations::CONFIG).map(String::as_str)
+        self.carrier.annotations().get(annotations::CONFIG).map(String::as_str)
     }
 
     /// The hash of its ConfigMap, as that was when it was made.
     pub fn fingerprint(&self) -> Option<&str> {
-        self.0.annotations().get(annotations::FINGERPRINT).map(String::as_str)
+        self.carrier
+            .annotations()
+            .get(annotations::FINGERPRINT)
+            .map(String::as_str)
     }
 
     /// The attempt that it was made for; 0 if it does not say.
@@ -77,45 +103,53 @@ impl Run {
 
     /// What the image was asked.
     pub fn request(&self) -> Result<Request, RequestError> {
-        let text = self.0.annotations().get(annotations::REQUEST);
+        let text = self.carrier.annotations().get(annotations::REQUEST);
         serde_json::from_str(text.ok_or(RequestError::Gone)?).map_err(RequestError::Unreadable)
     }
 
     /// The node that it is on.
     pub fn node(&self) -> Option<&str> {
-        let spec = self.0.spec.as_ref()?;
+        let spec = self.carrier.spec.as_ref()?;
         spec.node_name.as_deref().filter(|node| !node.is_empty())
     }
 
     /// The namespace that it is in, which is its ConfigMap's.
     pub fn namespace(&self) -> Option<&str> {
-        self.0.metadata.namespace.as_deref()
+        self.carrier.metadata.namespace.as_deref()
     }
 
-    /// `namespace/name`.
+    /// `namespace/name`, by the name that a Pod of its own has or would have.
     pub fn place(&self) -> String {
         let namespace = self.namespace().unwrap_or_default();
-        format!("{namespace}/{}", self.0.name_any())
+        match (self.is_on_worker(), self.operation(), self.claim_uid()) {
+            (true, Some(operation), Some(uid)) => RunId::new(operation, uid).in_namespace(namespace),
+            _ => format!("{namespace}/{}", self.carrier.name_any()),
+        }
     }
 
-    /// The uid of what carries it out.
-    pub fn uid(&self) -> &str {
-        self.0.metadata.uid.as_deref().unwrap_or_default()
+    /// The uid of the run: that of its Pod, with the run's number behind it if it is on a worker.
+    pub fn uid(&self) -> Cow<'_, str> {
+        let uid = self.carrier.metadata.uid.as_deref().unwrap_or_default();
+        if self.is_on_worker() {
+            format!("{uid}/{}", carrier::number(&self.carrier)).into()
+        } else {
+            uid.into()
+        }
     }
 
     /// When it was made; the earliest moment there is if the API has not said.
     pub fn made(&self) -> Timestamp {
-        let created = self.0.metadata.creation_timestamp.as_ref();
+        if let Some(begun) = carrier::begun(&self.carrier).filter(|_| self.is_on_worker()) {
+            return begun;
+        }
+        let created = self.carrier.metadata.creation_timestamp.as_ref();
         created.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
     }
 
     /// When it ended, by its node's clock; if nobody said, when it was made.
     pub fn ended(&self) -> Timestamp {
-        let containers = self
-            .0
-            .status
-            .as_ref()
-            .and_then(|status| status.container_statuses.as_deref());
+        let status = self.carrier.status.as_ref();
+        let containers = status.and_then(|status| status.container_statuses.as_deref());
         let ended = containers.and_then(<[_]>::first).and_then(|container| {
             let terminated = container.state.as_ref()?.terminated.as_ref()?;
             terminated.finished_at.as_ref()
@@ -125,14 +159,21 @@ impl Run {
 
     /// When it was asked to go, if it was.
     pub fn leaving_since(&self) -> Option<Timestamp> {
-        self.0.metadata.deletion_timestamp.as_ref().map(|time| time.0)
+        self.carrier.metadata.deletion_timestamp.as_ref().map(|time| time.0)
     }
 
     /// When it has to be over: its limit, and `slack` for its node to say so.
     pub fn due(&self, slack: Duration) -> Timestamp {
-        let active = self.0.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+        if self.is_on_worker() {
+            return later(self.made(), carrier::timeout(&self.carrier) + slack);
+        }
+        let active = self.carrier.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
         let limit = Duration::from_secs(active.unwrap_or(0).unsigned_abs());
-        let started = self.0.status.as_ref().and_then(|status| status.start_time.as_ref());
+        let started = self
+            .carrier
+            .status
+            .as_ref()
+            .and_then(|status| status.start_time.as_ref());
         // The kubelet's own clock begins when it takes the Pod. A Pod that no kubelet has taken, only the controller
         // ends.
         match started {
@@ -142,7 +183,12 @@ impl Run {
     }
 
     pub fn state(&self) -> State {
-        observe(&self.0)
+        if self.is_on_worker() {
+            let of_this = self.report.as_ref();
+            observe_on_worker(&self.carrier, carrier::number(&self.carrier), of_this)
+        } else {
+            observe(&self.carrier)
+        }
     }
 
     pub fn is_over(&self) -> bool {
@@ -154,44 +200,46 @@ impl Run {
 
     /// Whether Kubernetes removes it together with the object of this uid.
     pub fn goes_with(&self, uid: &str) -> bool {
-        self.0.owner_references().iter().any(|owner| owner.uid == uid)
+        self.carrier.owner_references().iter().any(|owner| owner.uid == uid)
     }
 
     /// Names it for its removal, whatever has become of it since.
     pub fn to_remove(&self) -> RunRef {
+        let number = carrier::number(&self.carrier);
+        let report = self.report.as_ref();
+        let has_ended = report.is_some_and(|report| report.number == number && report.ended.is_some());
         RunRef {
-            namespace: self.namespace().unwrap_or_default().to_owned(),
-            name: self.0.name_any(),
-            uid: self.uid().to_owned(),
-            resource_version: None,
+            uid: self.uid().into_owned(),
+            ended_on_worker: (self.is_on_worker() && has_ended && self.leaving_since().is_none()).then_some(number),
+            ..RunRef::of_carrier(&self.carrier)
         }
     }
 
     /// Names it for its removal, unless anything about it has changed since.
     pub fn to_remove_as_it_is(&self) -> RunRef {
         RunRef {
-            resource_version: self.0.metadata.resource_version.clone(),
+            resource_version: self.carrier.metadata.resource_version.clone(),
             ..self.to_remove()
         }
     }
 
     /// The object that Events about it are about.
     pub fn object_ref(&self) -> ObjectReference {
-        self.0.object_ref(&())
+        self.carrier.object_ref(&())
     }
 
     /// Metadata of the object that carries it out.
     pub(crate) fn meta(&self) -> &ObjectMeta {
-        &self.0.metadata
+        &self.carrier.metadata
     }
 
     /// The object that carries it out.
-    pub(super) fn carrier(&self) -> &Carrier {
-        &self.0
+    pub(super) fn carrier(&self) -> &Arc<Carrier> {
+        &self.carrier
     }
 
     fn label(&self, key: &str) -> Option<&str> {
-        self.0.metadata.labels.as_ref()?.get(key).map(String::as_str)
+        self.carrier.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 }
 
@@ -199,7 +247,7 @@ impl Run {
 impl Run {
     /// The run after this change of what carries it out.
     pub(crate) fn changed(mut self, change: impl FnOnce(&mut Carrier)) -> Self {
-        change(Arc::make_mut(&mut self.0));
+        change(Arc::make_mut(&mut self.carrier));
         self
     }
 }
@@ -207,6 +255,7 @@ impl Run {
 /// As users find it: `Pod namespace/name`.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pod {}", self.place())
+        let namespace = self.namespace().unwrap_or_default();
+        write!(f, "Pod {namespace}/{}", self.carrier.name_any())
     }
 }

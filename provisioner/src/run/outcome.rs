@@ -3,7 +3,10 @@
 pub mod last_words;
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::outcome::Outcome;
+use mooring_contract::worker::{Report, RunEnd};
 use mooring_program::error::chain;
 
 use self::last_words::last_words;
@@ -148,6 +151,51 @@ pub(super) fn observe(pod: &Pod) -> State {
         _ if container.is_some_and(running) => State::Running,
         _ => waiting(pod, container),
     }
+}
+
+/// Reads how far the run of this number is that a worker has, by its Pod and by what it said last.
+pub(super) fn observe_on_worker(pod: &Pod, number: u64, report: Option<&Report>) -> State {
+    let of_this = report.filter(|report| report.number == number);
+    if let Some(end) = of_this.and_then(|report| report.ended.as_ref()) {
+        return State::Finished(from_worker(end));
+    }
+    match observe(pod) {
+        // Whatever it ended with is no answer of the run.
+        State::Finished(end) => {
+            let why = if end.why.is_empty() {
+                "exit code 0".to_owned()
+            } else {
+                end.why
+            };
+            State::Finished(Finish {
+                outcome: Outcome::Retry,
+                category: Category::Node,
+                why: format!("its worker ended: {why}"),
+                may_have_run: true,
+                started: false,
+                message: String::new(),
+            })
+        }
+        State::Leaving => State::Leaving,
+        // Another controller may be about to give it: that nothing ran is never certain.
+        State::Running if report.is_some_and(|report| report.number < number) => State::Waiting {
+            why: "its worker has not been given it yet".to_owned(),
+            never_ran: false,
+        },
+        State::Running | State::Waiting { .. } => State::Running,
+    }
+}
+
+/// How a run ended, by its worker's word: as its container would have.
+fn from_worker(end: &RunEnd) -> Finish {
+    let terminated = ContainerStateTerminated {
+        exit_code: end.exit_code,
+        message: Some(end.message.clone()),
+        started_at: Some(Time(Timestamp::UNIX_EPOCH)),
+        ..ContainerStateTerminated::default()
+    };
+    let reason = if end.timed_out { "DeadlineExceeded" } else { "" };
+    from_container(&ContainerStatus::default(), &terminated, reason, None)
 }
 
 fn has_node(pod: &Pod) -> bool {
@@ -339,6 +387,7 @@ mod tests {
     use super::{Category, State, observe};
     use k8s_openapi::api::core::v1::Pod;
     use mooring_contract::outcome::Outcome;
+    use mooring_contract::worker::{Report, RunEnd};
     use serde_json::{Value, json};
 
     fn pod(node: &str, status: &Value) -> Pod {
@@ -406,6 +455,59 @@ mod tests {
                 (outcome, category, words)
             );
             assert!(finish.may_have_run);
+        }
+    }
+
+    #[test]
+    fn a_run_on_a_worker_is_what_the_worker_says_and_its_pod_s_end_is_no_answer() {
+        let running = json!({"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+            "ready": true, "restartCount": 0, "state": {"running": {}}}]});
+        let said = |number, end: Option<(i32, bool)>| Report {
+            number,
+            ended: end.map(|(exit_code, timed_out)| RunEnd {
+                exit_code,
+                message: "said".to_owned(),
+                timed_out,
+            }),
+        };
+        let state =
+            |status: &Value, report: Option<Report>| super::observe_on_worker(&pod("n", status), 5, report.as_ref());
+        assert_eq!(state(&running, None), State::Running, "nothing is known of it");
+        assert_eq!(state(&running, Some(said(5, None))), State::Running);
+        let not_given = state(&running, Some(said(4, Some((0, false)))));
+        assert!(
+            matches!(not_given, State::Waiting { never_ran: false, .. }),
+            "{not_given:?}"
+        );
+        for (end, category, why) in [
+            ((0, false), Category::Done, "said"),
+            ((75, false), Category::Temporary, "exit code 75: said"),
+            ((78, false), Category::Config, "exit code 78: said"),
+            ((137, true), Category::Timeout, "ended by the limit \"timeout\": said"),
+        ] {
+            // Also after its Pod has gone on to end.
+            for status in [&running, &terminated(&json!({"exitCode": 137}))] {
+                let State::Finished(finish) = state(status, Some(said(5, Some(end)))) else {
+                    panic!("{end:?}")
+                };
+                assert_eq!((finish.category, finish.why.as_str()), (category, why));
+                assert!(finish.started && finish.may_have_run);
+            }
+        }
+        for code in [0, 78, 137] {
+            let State::Finished(finish) = state(&terminated(&json!({"exitCode": code})), Some(said(5, None))) else {
+                panic!("{code}")
+            };
+            assert_eq!(
+                (finish.outcome, finish.category),
+                (Outcome::Retry, Category::Node),
+                "{code}"
+            );
+            assert!(
+                finish.may_have_run && finish.why.starts_with("its worker ended: "),
+                "{}",
+                finish.why
+            );
         }
     }
 

@@ -19,6 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::volume::{self, ClientName, keys};
 
+use crate::config::ProvisionerConfig;
 use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
 use crate::volume::topology;
@@ -59,7 +60,7 @@ pub struct Skeleton<'a> {
 }
 
 pub fn build(run: &Skeleton<'_>) -> Pod {
-    let Order { request, config, .. } = run.order;
+    let config = run.order.config;
     let clients: Vec<_> = run_volumes(&run.order)
         .map(|given| given.volume.client.as_str())
         .collect();
@@ -68,19 +69,12 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
         metadata: ObjectMeta {
             name: Some(run.order.id.name()),
             namespace: Some(config.reference.namespace.clone()),
-            labels: Some(pod_labels(&run.order)),
+            labels: Some(own_labels(config).into_iter().chain(run_labels(&run.order)).collect()),
             annotations: Some(
-                [
-                    (
-                        annotations::CLAIM,
-                        format!("{}/{}", request.pvc_namespace, request.pvc_name),
-                    ),
-                    (annotations::CONFIG, config.reference.to_string()),
-                    (annotations::REQUEST, serde_json::json!(request).to_string()),
-                    (annotations::FINGERPRINT, config.fingerprint.clone()),
-                ]
-                .map(|(key, value)| (key.to_owned(), value))
-                .into(),
+                own_annotations(config)
+                    .into_iter()
+                    .chain(run_annotations(&run.order))
+                    .collect(),
             ),
             owner_references: run.order.owner.map(|of| vec![owner(of.kind, of.name, of.uid, None)]),
             ..ObjectMeta::default()
@@ -88,32 +82,45 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
         spec: Some(PodSpec {
             containers: vec![container(run)],
             volumes: Some(volumes(run)),
-            restart_policy: Some("Never".to_owned()),
             active_deadline_seconds: Some(seconds(config.timeout)),
             automount_service_account_token: Some(service_account.is_some()),
             service_account_name: service_account,
-            enable_service_links: Some(false),
-            node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
-            tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
             affinity: affinity(run.order.node, run.order.allowed, &clients),
-            security_context: Some(PodSecurityContext {
-                seccomp_profile: Some(SeccompProfile {
-                    type_: "RuntimeDefault".to_owned(),
-                    localhost_profile: None,
-                }),
-                ..PodSecurityContext::default()
-            }),
-            ..PodSpec::default()
+            ..bare_spec(config)
         }),
         status: None,
     }
 }
 
+/// What every Pod of the image has: it runs once, without a token, where the ConfigMap says.
+pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
+    PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
+        tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
+        security_context: Some(PodSecurityContext {
+            seccomp_profile: Some(SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                localhost_profile: None,
+            }),
+            ..PodSecurityContext::default()
+        }),
+        ..PodSpec::default()
+    }
+}
+
 /// The Secret of a run, owned by its Pod: it goes when the Pod goes.
 pub(super) fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
+    secret_named(secret_name(pod), pod, data)
+}
+
+/// A Secret of this name that goes when the Pod goes.
+pub(super) fn secret_named(name: &str, pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
     Secret {
         metadata: ObjectMeta {
-            name: Some(secret_name(pod).to_owned()),
+            name: Some(name.to_owned()),
             namespace: pod.metadata.namespace.clone(),
             labels: Some(
                 [
@@ -137,7 +144,7 @@ pub(super) fn secret(pod: &Pod, data: BTreeMap<String, ByteString>) -> Secret {
     }
 }
 
-fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerReference {
+pub(super) fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
         kind: kind.to_owned(),
@@ -148,17 +155,50 @@ fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerRe
     }
 }
 
-fn pod_labels(order: &Order<'_>) -> BTreeMap<String, String> {
-    let Order { request, config, .. } = *order;
+/// The labels of every Pod of the image.
+pub(super) fn own_labels(config: &ProvisionerConfig) -> BTreeMap<String, String> {
     [
         (labels::COMPONENT, labels::COMPONENT_PROVISIONING.to_owned()),
         (labels::MANAGED_BY, labels::MANAGED_BY_MOORING.to_owned()),
+        (labels::CONFIG_NAME, as_label(&config.reference.name)),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+/// The annotations of every Pod of the image.
+pub(super) fn own_annotations(config: &ProvisionerConfig) -> BTreeMap<String, String> {
+    [
+        (annotations::CONFIG, config.reference.to_string()),
+        (annotations::FINGERPRINT, config.fingerprint.clone()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+/// The labels that say which run a Pod carries out.
+pub(super) fn run_labels(order: &Order<'_>) -> BTreeMap<String, String> {
+    let Order { request, .. } = *order;
+    [
         (labels::OPERATION, order.id.operation.as_str().to_owned()),
         (labels::ATTEMPT, order.attempt.to_string()),
         (labels::CLAIM_UID, as_label(&order.id.uid)),
         (labels::CLAIM_NAMESPACE, as_label(&request.pvc_namespace)),
         (labels::CLAIM_NAME, as_label(&request.pvc_name)),
-        (labels::CONFIG_NAME, as_label(&config.reference.name)),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+/// The annotations that say so.
+pub(super) fn run_annotations(order: &Order<'_>) -> BTreeMap<String, String> {
+    let Order { request, .. } = *order;
+    [
+        (
+            annotations::CLAIM,
+            format!("{}/{}", request.pvc_namespace, request.pvc_name),
+        ),
+        (annotations::REQUEST, serde_json::json!(request).to_string()),
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .into()
@@ -171,26 +211,63 @@ fn as_label(name: &str) -> String {
 }
 
 /// A volume of the ConfigMap's that a run gets.
-struct RunVolume<'a> {
+pub(super) struct RunVolume<'a> {
     name: &'static str,
     /// Where the image has it.
     path: &'static str,
     read_only: bool,
     /// Whether the ConfigMap's client image mounts it, unless the volume names another.
     by_client_image: bool,
-    volume: &'a volume::Volume,
+    pub(super) volume: &'a volume::Volume,
 }
 
-/// The volumes of the ConfigMap that a run gets: the backend's, and that with backups if the run is about one.
-fn run_volumes<'a>(order: &Order<'a>) -> impl Iterator<Item = RunVolume<'a>> {
-    let backend = order.config.backend_volume.as_ref().map(|volume| RunVolume {
+impl RunVolume<'_> {
+    /// Where the container has it.
+    pub(super) fn mount(&self) -> VolumeMount {
+        mount(self.name, self.path, self.read_only)
+    }
+
+    /// It as a volume of the Pod, which Mooring mounts. `with_secret` says that it gets the ConfigMap's Secret.
+    pub(super) fn mounted(&self, config: &ProvisionerConfig, with_secret: bool) -> Volume {
+        let mut options = self.volume.to_options();
+        if let Some(image) = config.client_image.as_ref().filter(|_| self.by_client_image) {
+            options
+                .entry(keys::CLIENT_IMAGE.to_owned())
+                .or_insert_with(|| image.clone());
+        }
+        // The kubelet has a field of its own for it, and hands that on under its own name too.
+        let fs_type = options.get(keys::FS_TYPE).cloned();
+        options.retain(|_, value| !value.is_empty());
+        let secret = config.secret_name.clone().filter(|_| with_secret);
+        Volume {
+            name: self.name.to_owned(),
+            flex_volume: Some(FlexVolumeSource {
+                driver: FLEX_DRIVER.to_owned(),
+                fs_type,
+                options: Some(options),
+                read_only: None,
+                secret_ref: secret.map(|name| LocalObjectReference { name }),
+            }),
+            ..Volume::default()
+        }
+    }
+}
+
+/// The backend's volume, if the ConfigMap has one.
+pub(super) fn backend(config: &ProvisionerConfig) -> Option<RunVolume<'_>> {
+    config.backend_volume.as_ref().map(|volume| RunVolume {
         name: "backend",
         path: paths::BACKEND,
         read_only: false,
         // What mounts the volumes mounts their server's export too.
         by_client_image: volume.client.as_str() != ClientName::POOL,
         volume,
-    });
+    })
+}
+
+/// The volumes of the ConfigMap that a run gets: the backend's, and that with backups if the run is about one.
+fn run_volumes<'a>(order: &Order<'a>) -> impl Iterator<Item = RunVolume<'a>> {
+    let backend = backend(order.config);
     let about_backup = order.request.snapshot.as_ref().is_some_and(|snapshot| snapshot.backup);
     let backup = order.config.backup_volume.as_ref().filter(|_| about_backup);
     let backup = backup.map(|volume| RunVolume {
@@ -212,15 +289,22 @@ fn container(run: &Skeleton<'_>) -> Container {
         },
         mount("tmp", "/tmp", false),
     ];
-    mounts.extend(run_volumes(&run.order).map(|given| mount(given.name, given.path, given.read_only)));
+    mounts.extend(run_volumes(&run.order).map(|given| given.mount()));
+    Container {
+        name: run.order.id.operation.as_str().to_owned(),
+        env: Some(variables(run.properties, run.secret)),
+        volume_mounts: Some(mounts),
+        ..bare_container(run.order.config, run_volumes(&run.order).next().is_some())
+    }
+}
+
+/// The image's container without what it is given. With volumes of the ConfigMap, it may do what their owner may.
+pub(super) fn bare_container(config: &ProvisionerConfig, has_volumes: bool) -> Container {
     // An image that works on files of many owners needs to be root over them, in these volumes alone.
     let files = ["CHOWN", "DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec();
     Container {
-        name: run.order.id.operation.as_str().to_owned(),
-        image: Some(run.order.config.image.clone()),
+        image: Some(config.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        env: Some(variables(run.properties, run.secret)),
-        volume_mounts: Some(mounts),
         resources: Some(ResourceRequirements {
             requests: Some(
                 [("cpu", "10m"), ("memory", "16Mi")]
@@ -232,7 +316,7 @@ fn container(run: &Skeleton<'_>) -> Container {
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities {
-                add: run_volumes(&run.order).next().map(|_| files),
+                add: has_volumes.then_some(files),
                 drop: Some(vec!["ALL".to_owned()]),
             }),
             privileged: Some(false),
@@ -245,7 +329,7 @@ fn container(run: &Skeleton<'_>) -> Container {
     }
 }
 
-fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+pub(super) fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     VolumeMount {
         name: name.to_owned(),
         mount_path: path.to_owned(),
@@ -283,38 +367,13 @@ fn volumes(run: &Skeleton<'_>) -> Vec<Volume> {
             ..Volume::default()
         },
     ];
-    volumes.extend(run_volumes(&run.order).map(|given| mounted(run, &given)));
+    volumes.extend(run_volumes(&run.order).map(|given| given.mounted(run.order.config, run.backend_secret)));
     volumes
-}
-
-/// A volume that Mooring mounts.
-fn mounted(run: &Skeleton<'_>, given: &RunVolume<'_>) -> Volume {
-    let mut options = given.volume.to_options();
-    if let Some(image) = run.order.config.client_image.as_ref().filter(|_| given.by_client_image) {
-        options
-            .entry(keys::CLIENT_IMAGE.to_owned())
-            .or_insert_with(|| image.clone());
-    }
-    // The kubelet has a field of its own for it, and hands that on under its own name too.
-    let fs_type = options.get(keys::FS_TYPE).cloned();
-    options.retain(|_, value| !value.is_empty());
-    let secret = run.order.config.secret_name.clone().filter(|_| run.backend_secret);
-    Volume {
-        name: given.name.to_owned(),
-        flex_volume: Some(FlexVolumeSource {
-            driver: FLEX_DRIVER.to_owned(),
-            fs_type,
-            options: Some(options),
-            read_only: None,
-            secret_ref: secret.map(|name| LocalObjectReference { name }),
-        }),
-        ..Volume::default()
-    }
 }
 
 /// Where it may run: on this node, if one is given, in one of these topologies, if there are any, and on no node that
 /// can't mount what the image works on, by these clients.
-fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], clients: &[&str]) -> Option<Affinity> {
+pub(super) fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], clients: &[&str]) -> Option<Affinity> {
     let here = node.map(|node| {
         vec![NodeSelectorRequirement {
             key: "metadata.name".to_owned(),

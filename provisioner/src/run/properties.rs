@@ -92,6 +92,15 @@ impl Properties {
         self.values.keys().cloned().collect()
     }
 
+    /// Each property, and the request, for a worker.
+    pub fn into_texts(self) -> (BTreeMap<String, String>, String) {
+        let values = self.values.into_iter();
+        let values = values
+            .map(|(key, value)| (key, value.expose_secret().to_owned()))
+            .collect();
+        (values, self.request)
+    }
+
     /// The Secret's data: each property, and the request.
     pub fn into_secret_data(self) -> BTreeMap<String, ByteString> {
         let mut data: BTreeMap<_, _> = self

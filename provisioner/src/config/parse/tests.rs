@@ -273,6 +273,34 @@ fn attach_needs_detach_and_a_volume_source() {
 }
 
 #[test]
+fn a_worker_carries_out_what_needs_neither_a_token_nor_a_node() {
+    for (lines, says) in [
+        ("workers: '1'", "set volume-source"),
+        (
+            "workers: '1'\nvolume-source: csi\nservice-account-name: foo",
+            "service-account-name gives",
+        ),
+        (
+            "workers: '1'\nvolume-source: csi\nservice-token: x",
+            "service-token gives",
+        ),
+        (
+            "workers: '1'\nvolume-source: csi\nbackend-volume: client=pool",
+            "on the node of its volume",
+        ),
+        ("workers: many\nvolume-source: csi", "from 0 to 20"),
+        ("workers: '21'\nvolume-source: csi", "from 0 to 20"),
+    ] {
+        let problems = with(lines).unwrap_err();
+        let of_it: Vec<_> = problems.iter().filter(|problem| problem.key == "workers").collect();
+        assert_eq!(of_it.len(), 1, "{lines}: {problems:?}");
+        assert!(of_it[0].message.contains(says), "{lines}: {problems:?}");
+    }
+    assert_eq!(with("workers: '2'\nvolume-source: csi").unwrap().workers, 2);
+    assert_eq!(with("workers: '0'").unwrap().workers, 0);
+}
+
+#[test]
 fn all_mistakes_are_found_at_once() {
     let problems = parse("imag: x\ntimeout: soon\nmax-parallel: many\nsize: '1'").unwrap_err();
     let keys: Vec<_> = problems.iter().map(|p| p.key.as_str()).collect();

@@ -4,10 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mooring_contract::worker::Order;
 use mooring_seal::{Purpose, seal};
 use serde_json::{Value, json};
 
 use super::fake_api::key_of;
+use super::fake_worker::{FakeWorker, is_free};
 use super::{Offers, PV, Script, Theatre, UID, with_every_fault};
 use crate::run::properties::tests::silver;
 
@@ -23,6 +25,17 @@ struct Moves {
     /// Node a is lost then: nobody unmounts there, and its administrator says that it is out of service.
     lost: bool,
     /// After so many turns Pod and claim are deleted.
+    deleted_after: Option<usize>,
+    /// The ConfigMap has a worker.
+    by_worker: Option<WorkerMoves>,
+}
+
+/// What becomes of the worker.
+#[derive(Debug, Clone, Copy, Default)]
+struct WorkerMoves {
+    /// So many of its answers are lost.
+    lost_answers: usize,
+    /// Its Pod is deleted after so many turns. A run that it has at the time has had its effect.
     deleted_after: Option<usize>,
 }
 
@@ -40,8 +53,8 @@ struct Stage {
 }
 
 impl Stage {
-    fn open(moves: Moves) -> Self {
-        let theatre = Theatre::open(Script {
+    async fn open(moves: Moves) -> Self {
+        let mut theatre = Theatre::open(Script {
             image_makes_pv: false,
             first_fails: false,
             quick_binder: false,
@@ -87,6 +100,13 @@ impl Stage {
             }
             api.put("users", user("a"));
         }
+        if let Some(WorkerMoves { lost_answers, .. }) = moves.by_worker {
+            let worker = FakeWorker::start(lost_answers).await;
+            let config = theatre.shared.context.configs.all().remove(0);
+            let pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
+            theatre.api.lock().put("pods", pod);
+            theatre.worker = Some(worker);
+        }
         Self {
             theatre,
             moves,
@@ -111,7 +131,19 @@ impl Stage {
             .filter(|pod| pod["status"]["phase"].is_null())
             .filter_map(|pod| Some((pod.clone(), own(pod)?)))
             .collect();
-        assert!(running.len() <= 1, "{what}: two run at once: {running:#?}");
+        if !pods.iter().any(|pod| pod["metadata"]["uid"] == "w1") {
+            self.theatre.worker = None;
+        }
+        let on_worker = self.theatre.worker.as_ref().and_then(FakeWorker::order);
+        let at_once = running.len() + usize::from(on_worker.is_some());
+        assert!(at_once <= 1, "{what}: two run at once: {running:#?} {on_worker:#?}");
+        if let Some(order) = on_worker {
+            let (code, message) = self.effect_of(what, &order);
+            if let Some(worker) = &self.theatre.worker {
+                worker.end(code, &message);
+            }
+            return;
+        }
         let Some((mut pod, secret)) = running.into_iter().next() else {
             return;
         };
@@ -119,23 +151,39 @@ impl Stage {
         let operation = operation.to_owned();
         let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
         let request: Value = serde_json::from_str(request).unwrap();
+        let key = || {
+            serde_json::from_value::<k8s_openapi::ByteString>(secret["data"]["answer-key"].clone())
+                .map(|key| String::from_utf8(key.0).unwrap())
+                .unwrap()
+        };
+        let (code, message) = self.effect(what, &operation, &request, key);
+        pod["status"] = crate::operation::tests::ended(code, &message);
+        pod["spec"]["nodeName"] = json!("node-a");
+        self.theatre.api.lock().put("pods", pod);
+    }
+
+    fn effect_of(&mut self, what: &str, order: &Order) -> (i32, String) {
+        let request = serde_json::from_str(&order.request).unwrap();
+        let key = || order.properties["answer-key"].clone();
+        self.effect(what, &order.properties["operation"], &request, key)
+    }
+
+    /// What the image does to the storage; its exit code and its answer.
+    fn effect(&mut self, what: &str, operation: &str, request: &Value, key: impl FnOnce() -> String) -> (i32, String) {
         let node = request["node-name"].as_str().unwrap().to_owned();
         let gone = request["attachment"]["gone"] == true;
         self.done.push(format!("{operation} {node}"));
         let mut message = String::new();
-        match operation.as_str() {
+        match operation {
             "attach" => {
                 self.allowed.insert(node.clone());
                 assert_eq!(self.allowed.len(), 1, "{what}: two nodes are let in");
-                let key: String =
-                    serde_json::from_value::<k8s_openapi::ByteString>(secret["data"]["answer-key"].clone())
-                        .map(|key| String::from_utf8(key.0).unwrap())
-                        .unwrap();
                 let purpose = Purpose {
                     pv_name: PV,
                     node: &node,
                 };
-                let sealed = seal(&key, purpose, &[("password".to_owned(), "geheim".to_owned())].into()).unwrap();
+                let secrets = [("password".to_owned(), "geheim".to_owned())].into();
+                let sealed = seal(&key(), purpose, &secrets).unwrap();
                 message = json!({"source": "iscsi://h/t/1", "sealed": sealed}).to_string();
             }
             "detach" => {
@@ -158,15 +206,13 @@ impl Stage {
                 );
             }
         }
-        let runs = self.runs.entry(operation.clone()).or_default();
+        let runs = self.runs.entry(operation.to_owned()).or_default();
         *runs += 1;
         let code = self.moves.first_exit.filter(|_| *runs == 1).unwrap_or(0);
         if code != 0 {
             message = "busy".to_owned();
         }
-        pod["status"] = crate::operation::tests::ended(code, &message);
-        pod["spec"]["nodeName"] = json!("node-a");
-        self.theatre.api.lock().put("pods", pod);
+        (code, message)
     }
 
     /// What the mounters of both nodes do. A node that is lost does nothing.
@@ -200,7 +246,18 @@ impl Stage {
         );
     }
 
-    fn users(&self, turn: usize) {
+    fn users(&mut self, turn: usize, what: &str) {
+        if self
+            .moves
+            .by_worker
+            .is_some_and(|moves| moves.deleted_after == Some(turn))
+        {
+            if let Some(order) = self.theatre.worker.as_ref().and_then(FakeWorker::order) {
+                self.effect_of(what, &order);
+            }
+            self.theatre.worker = None;
+            self.theatre.api.lock().delete("pods", "admin/worker-1");
+        }
         let mut api = self.theatre.api.lock();
         if self.moves.moved_after == Some(turn) {
             if self.moves.lost {
@@ -232,7 +289,7 @@ impl Stage {
         let last = self.moves.deleted_after.max(self.moves.moved_after);
         for turn in 0..80 {
             let before = self.theatre.api.lock().version;
-            self.users(turn);
+            self.users(turn, what);
             self.image(what);
             self.theatre.turn_of_controllers().await;
             self.mounters(turn);
@@ -248,7 +305,8 @@ impl Stage {
     fn check(&self, what: &str) {
         let api = self.theatre.api.lock();
         let names = |kind: &str| api.each(kind).map(key_of).collect::<Vec<_>>();
-        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
+        let left: Vec<_> = api.each("pods").filter(|pod| !is_free(pod)).collect();
+        assert!(left.is_empty(), "{what}: Pods left: {left:#?}");
         if self.moves.deleted_after.is_some() {
             for kind in ["secrets", "claims", "volumes"] {
                 assert_eq!(names(kind), [""; 0], "{what}: {kind} left");
@@ -281,7 +339,7 @@ fn user(node: &str) -> Value {
 /// Plays it without a fault, then with each call going wrong in every way.
 async fn rehearse(moves: Moves) {
     with_every_fault(&moves, async |fault, what| {
-        let mut stage = Stage::open(moves);
+        let mut stage = Stage::open(moves).await;
         stage.theatre.fail(fault);
         stage.play(what).await;
         stage.check(what);
@@ -325,7 +383,7 @@ async fn a_node_that_is_lost_is_fenced_before_another_gets_its_volume_whatever_f
             ..Moves::default()
         };
         rehearse(moves).await;
-        let mut stage = Stage::open(moves);
+        let mut stage = Stage::open(moves).await;
         stage.play("to be fenced").await;
         assert_eq!(stage.fenced, BTreeSet::from(["a".to_owned()]));
     }
@@ -343,22 +401,90 @@ async fn a_volume_that_is_deleted_is_detached_first_whatever_fails() {
     }
 }
 
+/// Proves: P1
+#[tokio::test]
+async fn a_worker_attaches_and_detaches_as_a_pod_of_the_run_s_own_would_whatever_fails() {
+    for lost_answers in [0, 1, 2] {
+        let by_worker = Some(WorkerMoves {
+            lost_answers,
+            ..WorkerMoves::default()
+        });
+        for moved_after in [None, Some(1), Some(8)] {
+            rehearse(Moves {
+                first_exit: Some(75).filter(|_| moved_after.is_none()),
+                moved_after,
+                by_worker,
+                ..Moves::default()
+            })
+            .await;
+        }
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_worker_that_is_killed_leaves_a_volume_with_one_node_whatever_fails() {
+    for deleted_after in [1, 2, 3, 5] {
+        rehearse(Moves {
+            moved_after: Some(4),
+            by_worker: Some(WorkerMoves {
+                lost_answers: 0,
+                deleted_after: Some(deleted_after),
+            }),
+            ..Moves::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_volume_is_detached_by_a_worker_before_it_is_deleted_whatever_fails() {
+    for deleted_after in [0, 1, 2, 8] {
+        rehearse(Moves {
+            deleted_after: Some(deleted_after),
+            by_worker: Some(WorkerMoves::default()),
+            ..Moves::default()
+        })
+        .await;
+    }
+}
+
 /// API writes that an attachment may cost, and a detachment.
 const ATTACHED: usize = 6;
+
+/// The same by a worker.
+const BY_WORKER: usize = 5;
 
 /// Proves: P7
 #[tokio::test]
 async fn an_attachment_costs_no_more_writes_than_its_budget() {
-    let mut stage = Stage::open(Moves::default());
+    let mut stage = Stage::open(Moves::default()).await;
     stage.play("its budget").await;
     let writes = stage.theatre.api.lock().log.clone();
     assert!(writes.len() <= ATTACHED, "{writes:#?}");
     let mut stage = Stage::open(Moves {
         moved_after: Some(12),
         ..Moves::default()
-    });
+    })
+    .await;
     stage.play("its budget").await;
     let writes = stage.theatre.api.lock().log.clone();
     assert!(writes.len() <= 3 * ATTACHED, "{writes:#?}");
     assert_eq!(stage.done, ["attach a", "detach a", "attach b"]);
+}
+
+/// Proves: P7
+#[tokio::test]
+async fn an_attachment_by_a_worker_costs_no_more_writes_than_its_budget() {
+    let mut stage = Stage::open(Moves {
+        by_worker: Some(WorkerMoves::default()),
+        ..Moves::default()
+    })
+    .await;
+    stage.play("its budget").await;
+    let writes = stage.theatre.api.lock().log.clone();
+    assert!(writes.len() <= BY_WORKER, "{writes:#?}");
+    let of_own = |write: &&String| write.starts_with("POST") && write.ends_with("/pods");
+    assert_eq!(writes.iter().filter(of_own).count(), 0, "a Pod was made: {writes:#?}");
 }

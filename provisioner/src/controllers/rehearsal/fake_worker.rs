@@ -1,0 +1,127 @@
+//! A worker in this process: it speaks as one does, and its runs end when the rehearsal says so.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use mooring_contract::worker::{Ask, Order, Report, RunEnd};
+use mooring_seal::channel::{Channel, Side, greeting};
+use mooring_seal::new_key;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::run::workers::Seat;
+
+#[derive(Debug)]
+pub(super) struct FakeWorker {
+    pub(super) seat: Seat,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    report: Report,
+    /// What has been begun and has not ended.
+    order: Option<Order>,
+    /// So many answers are lost on their way.
+    lost_answers: usize,
+}
+
+impl FakeWorker {
+    pub(super) async fn start(lost_answers: usize) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let key = new_key().unwrap();
+        let seat = Seat {
+            host: "127.0.0.1".into(),
+            port: listener.local_addr().unwrap().port(),
+            key: SecretString::from(key.clone()),
+        };
+        let state = Arc::new(Mutex::new(State {
+            lost_answers,
+            ..State::default()
+        }));
+        let shared = state.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // A controller that is killed says no goodbye.
+                let _ = answer(stream, &key, &shared).await;
+            }
+        });
+        Self { seat, state }
+    }
+
+    /// Its Pod, as the API has it.
+    pub(super) fn pod(&self, config: &str, fingerprint: &str) -> Value {
+        json!({
+            "metadata": {
+                "namespace": "admin", "name": "worker-1", "uid": "w1",
+                "labels": {"mooring.dev/component": "provisioning", "mooring.dev/worker": "true"},
+                "annotations": {"mooring.dev/config": config, "mooring.dev/fingerprint": fingerprint},
+            },
+            "spec": {"nodeName": "node-a", "containers": [{"name": "worker", "ports": [
+                {"containerPort": self.seat.port}]}]},
+            "status": {"phase": "Running", "podIP": self.seat.host, "containerStatuses": [
+                {"name": "worker", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                 "state": {"running": {}}}]},
+        })
+    }
+
+    pub(super) fn report(&self) -> Report {
+        self.lock().report.clone()
+    }
+
+    /// What it has begun and not ended.
+    pub(super) fn order(&self) -> Option<Order> {
+        self.lock().order.clone()
+    }
+
+    pub(super) fn end(&self, exit_code: i32, message: &str) {
+        let mut state = self.lock();
+        state.order = None;
+        state.report.ended = Some(RunEnd {
+            exit_code,
+            message: message.to_owned(),
+            timed_out: false,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+/// Whether this Pod is a worker that has no run.
+pub(super) fn is_free(pod: &Value) -> bool {
+    let is_labelled = |label: &str| !pod["metadata"]["labels"][label].is_null();
+    is_labelled("mooring.dev/worker") && !is_labelled("mooring.dev/operation")
+}
+
+async fn answer(mut stream: TcpStream, key: &str, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error>> {
+    let greeting = greeting()?;
+    stream.write_all(&greeting).await?;
+    let mut channel = Channel::new(key, Side::Worker, greeting)?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).await?;
+    let mut frame = vec![0; Channel::length(length)?];
+    stream.read_exact(&mut frame).await?;
+    let report = {
+        let mut state = state.lock().unwrap();
+        if let Ask::Begin(order) = serde_json::from_slice(&channel.open(&frame)?)?
+            && state.report.is_idle()
+            && order.number > state.report.number
+        {
+            state.report = Report {
+                number: order.number,
+                ended: None,
+            };
+            state.order = Some(order);
+        }
+        if state.lost_answers > 0 {
+            state.lost_answers -= 1;
+            return Ok(());
+        }
+        state.report.clone()
+    };
+    stream.write_all(&channel.seal(serde_json::to_vec(&report)?)?).await?;
+    Ok(())
+}

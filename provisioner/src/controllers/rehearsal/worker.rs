@@ -1,0 +1,109 @@
+//! A claim's life with a worker, rehearsed like the rest: one volume for a claim that stands, none for one that is gone,
+//! and no run that is begun twice at once, also when the worker is killed.
+
+use super::fake_worker::FakeWorker;
+use super::{Offers, Script, Theatre, with_every_fault};
+
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    script: Script,
+    /// So many of the worker's answers are lost.
+    lost_answers: usize,
+    /// The worker's Pod is deleted after so many turns. A run that it has at the time has had its effect.
+    killed_after: Option<usize>,
+}
+
+async fn open(life: Life) -> Theatre {
+    let mut theatre = Theatre::open(life.script);
+    let worker = FakeWorker::start(life.lost_answers).await;
+    let config = theatre.shared.context.configs.all().remove(0);
+    let pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
+    theatre.api.lock().put("pods", pod);
+    theatre.worker = Some(worker);
+    theatre
+}
+
+async fn rehearse(life: Life) {
+    with_every_fault(&life, async |fault, what| {
+        let mut theatre = open(life).await;
+        theatre.fail(fault);
+        for turn in 0..life.killed_after.unwrap_or(0) {
+            if life.script.deleted_after == Some(turn) {
+                theatre.api.lock().delete("claims", "default/data");
+            }
+            theatre.turn().await;
+        }
+        if life.killed_after.is_some() {
+            if let Some(order) = theatre.worker.as_ref().and_then(FakeWorker::order) {
+                theatre.effect(&order.properties["operation"]);
+            }
+            theatre.worker = None;
+            theatre.api.lock().delete("pods", "admin/worker-1");
+        }
+        theatre.play().await;
+        theatre.check(what);
+        theatre.calls()
+    })
+    .await;
+}
+
+fn script(first_fails: bool, deleted_after: Option<usize>) -> Script {
+    Script {
+        image_makes_pv: false,
+        first_fails,
+        quick_binder: false,
+        deleted_after,
+        offers: Offers::Changes,
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_claim_ends_with_one_volume_of_a_worker_s_whatever_fails() {
+    for first_fails in [false, true] {
+        for (lost_answers, killed_after) in [
+            (0, None),
+            (1, None),
+            (2, None),
+            (0, Some(0)),
+            (0, Some(1)),
+            (0, Some(2)),
+        ] {
+            rehearse(Life {
+                script: script(first_fails, None),
+                lost_answers,
+                killed_after,
+            })
+            .await;
+        }
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_claim_that_is_deleted_ends_with_none_of_a_worker_s_whatever_fails() {
+    for deleted_after in [0, 1, 2, 3] {
+        for killed_after in [None, Some(1)] {
+            rehearse(Life {
+                script: script(deleted_after == 2, Some(deleted_after)),
+                lost_answers: 0,
+                killed_after,
+            })
+            .await;
+        }
+    }
+}
+
+/// Proves: P7
+#[tokio::test]
+async fn a_volume_of_a_worker_s_costs_five_writes() {
+    let mut theatre = open(Life {
+        script: script(false, None),
+        lost_answers: 0,
+        killed_after: None,
+    })
+    .await;
+    theatre.play().await;
+    let writes = theatre.api.lock().log.clone();
+    assert!(writes.len() <= 5, "{writes:#?}");
+}

@@ -1,0 +1,447 @@
+//! Keeps as many workers as each ConfigMap asks for, and a connection to each.
+//!
+//! Workers only make runs quicker: what goes wrong with them is told on the ConfigMap, and runs have Pods of their own
+//! meanwhile. So nothing else waits for this.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::worker::{Ask, Report};
+use mooring_program::error::chain;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, debug, info, info_span, warn};
+
+use crate::apply::{self, Shared};
+use crate::cache::watches::wake_by_worker;
+use crate::cache::work_queue::WorkQueue;
+use crate::config::ProvisionerConfig;
+use crate::process::events::{Note, reasons};
+use crate::run::connection::{Connection, WorkerError};
+use crate::run::end::end;
+use crate::run::error::RunError;
+use crate::run::worker::Worker;
+use crate::run::worker_pod;
+use crate::run::workers::Seat;
+use crate::time::elapsed;
+
+/// Name of this loop in its spans and metrics.
+const CONTROLLER: &str = "workers";
+
+/// Longest time without a look.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// How soon a look is repeated, and a connection that broke is made again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How soon a call is repeated that the API refused.
+const REFUSED: Duration = Duration::from_secs(10);
+
+/// First and longest wait before a worker is made in place of one that ended before it could be spoken with.
+const REMAKE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+
+/// How long a worker may take to start and to be reached before its ConfigMap tells of it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What an Event on a ConfigMap calls what is being done.
+const ACTION: &str = "Work";
+
+/// Keeps workers until `stop`. They stay: the next leader finds them.
+pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToken) {
+    let mut changes = shared.context.configs.subscribe();
+    let mut keeper = Keeper::new(shared.clone(), queue);
+    let mut next = Instant::now();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = shared.cache.workers_changed() => {}
+            woken = changes.changed() => if woken.is_err() { return },
+            () = sleep_until(next) => {}
+        }
+        let after = Box::pin(keeper.turn())
+            .instrument(info_span!("turn", controller = CONTROLLER))
+            .await;
+        next = Instant::now() + after;
+    }
+}
+
+/// What to do about all workers.
+#[derive(Debug, Default)]
+struct Plan {
+    make: Vec<Arc<ProvisionerConfig>>,
+    remove: Vec<Worker>,
+}
+
+/// One worker is not needed any more if its ConfigMap has changed, asks for fewer, or is gone. A worker that has a run
+/// stays until that is over.
+fn plan(configs: &[Arc<ProvisionerConfig>], workers: &[Worker]) -> Plan {
+    let mut plan = Plan::default();
+    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
+    let wanted = |worker: &Worker| configs.iter().find(|config| worker.is_for(config));
+    // Those with a run first: what is one too many is then one that waits.
+    let (busy, free): (Vec<_>, Vec<_>) = workers
+        .iter()
+        .filter(|worker| !worker.is_leaving())
+        .partition(|worker| worker.has_run());
+    for worker in busy.into_iter().chain(free) {
+        let counted = kept.entry(worker.config()).or_default();
+        let is_kept = wanted(worker).is_some_and(|config| *counted < config.workers) && !worker.is_over();
+        if is_kept {
+            *counted += 1;
+        } else if !worker.has_run() {
+            plan.remove.push(worker.clone());
+        }
+    }
+    for config in configs {
+        let there = kept.get(config.reference.to_string().as_str()).copied().unwrap_or(0);
+        plan.make.extend((there..config.workers).map(|_| config.clone()));
+    }
+    plan
+}
+
+/// Workers of a version of a ConfigMap that ended before they could be spoken with.
+#[derive(Debug)]
+struct Trouble {
+    times: u32,
+    not_before: Instant,
+}
+
+struct Keeper {
+    shared: Shared,
+    queue: WorkQueue,
+    /// One task for each worker, which ends with it.
+    attendants: JoinSet<()>,
+    /// Who ends it, by uid of the worker's Pod.
+    attended: BTreeMap<String, CancellationToken>,
+    /// By the ConfigMap's fingerprint.
+    troubles: BTreeMap<String, Trouble>,
+    /// Uids of workers of which their ConfigMap has told.
+    told_of: BTreeSet<String>,
+}
+
+impl Keeper {
+    fn new(shared: Shared, queue: WorkQueue) -> Self {
+        Self {
+            shared,
+            queue,
+            attendants: JoinSet::new(),
+            attended: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            told_of: BTreeSet::new(),
+        }
+    }
+
+    /// One look at everything; says when the next is due if nothing changes.
+    async fn turn(&mut self) -> Duration {
+        let configs = &self.shared.context.configs;
+        if !configs.is_synced() {
+            return RETRY;
+        }
+        let all = configs.all();
+        let cache = self.shared.cache.clone();
+        let listed: Vec<_> = all
+            .into_iter()
+            .filter(|config| cache.knows_runs_of(&config.reference.namespace))
+            .collect();
+        let workers: Vec<Worker> = cache.all_workers().collect();
+        self.attend(&workers);
+        self.tell(&listed, &workers);
+        self.count(&workers);
+        let Plan { make, remove } = plan(&listed, &workers);
+        let mut after = LOOK_AGAIN;
+        if workers.iter().any(|worker| !cache.workers.is_heard(worker.uid())) {
+            after = PATIENCE / 6;
+        }
+        for worker in &remove {
+            if self.shared.expectations.is_deleted(worker.uid()) {
+                continue;
+            }
+            self.note_end(&listed, worker);
+            if let Err(error) = self.remove(worker).await {
+                after = after.min(retry(&error, "failed to remove a worker; trying again"));
+            }
+        }
+        for config in make {
+            match self.due(&config) {
+                Some(left) => after = after.min(left),
+                None => {
+                    if let Err(error) = self.make(&config).await {
+                        after = after.min(retry(&error, "failed to make a worker; trying again"));
+                    }
+                }
+            }
+        }
+        after
+    }
+
+    async fn remove(&self, worker: &Worker) -> Result<(), RunError> {
+        end(&self.shared.context.client, &worker.to_remove_as_it_is()).await?;
+        self.shared.expectations.deleted(worker.uid());
+        info!(worker = worker.place(), "removed a worker");
+        Ok(())
+    }
+
+    /// Makes one, and no second before its watch has shown it.
+    async fn make(&mut self, config: &ProvisionerConfig) -> Result<(), RunError> {
+        let trouble = self.troubles.entry(config.fingerprint.clone()).or_insert(Trouble {
+            times: 0,
+            not_before: Instant::now(),
+        });
+        trouble.not_before = Instant::now() + RETRY;
+        worker_pod::make(&self.shared.context.client, config).await?;
+        info!(config = %config.reference, "made a worker");
+        Ok(())
+    }
+
+    /// How long no worker is made for this ConfigMap, if there is a reason to wait.
+    fn due(&self, config: &ProvisionerConfig) -> Option<Duration> {
+        let trouble = self.troubles.get(&config.fingerprint)?;
+        let left = trouble.not_before.saturating_duration_since(Instant::now());
+        Some(left).filter(|left| !left.is_zero())
+    }
+
+    /// A worker that ended before it could be spoken with makes the next one wait.
+    fn note_end(&mut self, configs: &[Arc<ProvisionerConfig>], worker: &Worker) {
+        let config = configs.iter().find(|config| worker.is_for(config));
+        let (Some(config), Some(why)) = (config, worker.last_words()) else {
+            return;
+        };
+        if self.shared.cache.workers.report(worker.uid()).is_some() {
+            return;
+        }
+        let trouble = self.troubles.entry(config.fingerprint.clone()).or_insert(Trouble {
+            times: 0,
+            not_before: Instant::now(),
+        });
+        let wait = REMAKE
+            .0
+            .saturating_mul(2_u32.saturating_pow(trouble.times))
+            .min(REMAKE.1);
+        trouble.times += 1;
+        trouble.not_before = Instant::now() + wait;
+        let text = format!(
+            "a worker ended at its start: {why}. Its image has to run \"pv serve\" where OPERATION is \"serve\"; until \
+             then each run has a Pod of its own"
+        );
+        apply::report_config(
+            &self.shared,
+            config,
+            Note::warning(reasons::WORKER_FAILED, ACTION, text),
+        );
+    }
+
+    /// Tells of workers that are not ready after some time.
+    fn tell(&mut self, configs: &[Arc<ProvisionerConfig>], workers: &[Worker]) {
+        let known = &self.shared.cache.workers;
+        self.told_of
+            .retain(|uid| workers.iter().any(|worker| worker.uid() == uid));
+        for worker in workers {
+            let config = configs.iter().find(|config| worker.is_for(config));
+            let Some(config) = config.filter(|_| !worker.is_leaving() && !worker.is_over()) else {
+                continue;
+            };
+            if known.is_heard(worker.uid()) {
+                self.troubles.remove(&config.fingerprint);
+                self.told_of.remove(worker.uid());
+                continue;
+            }
+            let is_late = elapsed(worker.made(), Timestamp::now()) >= PATIENCE;
+            if !is_late || !self.told_of.insert(worker.uid().to_owned()) {
+                continue;
+            }
+            let place = worker.place();
+            let text = match (worker.waits_for(), worker.address()) {
+                (Some(why), _) => format!("worker {place} has not started: {why}"),
+                (None, Some((host, port))) => format!(
+                    "worker {place} can't be reached at {host} port {port}: let flex-provisioner connect to it \
+                     (NetworkPolicy), and have its image run \"pv serve\" where OPERATION is \"serve\""
+                ),
+                (None, None) => format!("worker {place} has not started"),
+            };
+            let text = format!("{text}. Until then each run has a Pod of its own");
+            apply::report_config(
+                &self.shared,
+                config,
+                Note::warning(reasons::WORKER_FAILED, ACTION, text),
+            );
+        }
+    }
+
+    fn count(&self, workers: &[Worker]) {
+        let known = &self.shared.cache.workers;
+        let state = |worker: &&Worker| {
+            if known.is_heard(worker.uid()) {
+                if worker.has_run() { "busy" } else { "free" }
+            } else if worker.address().is_some() {
+                "unreachable"
+            } else {
+                "starting"
+            }
+        };
+        let counts = ["starting", "free", "busy", "unreachable"]
+            .map(|wanted| (wanted, workers.iter().filter(|worker| state(worker) == wanted).count()));
+        self.shared.context.metrics.set_workers(counts);
+    }
+
+    /// Has one task listen to each worker.
+    fn attend(&mut self, workers: &[Worker]) {
+        while self.attendants.try_join_next().is_some() {}
+        self.attended.retain(|uid, end| {
+            let is_there = workers.iter().any(|worker| worker.uid() == uid && !worker.is_over());
+            if !is_there {
+                end.cancel();
+            }
+            is_there
+        });
+        for worker in workers.iter().filter(|worker| !worker.is_over()) {
+            let Some(address) = worker.address() else { continue };
+            if self.attended.contains_key(worker.uid()) {
+                continue;
+            }
+            let end = CancellationToken::new();
+            self.attended.insert(worker.uid().to_owned(), end.clone());
+            let (shared, queue, worker) = (self.shared.clone(), self.queue.clone(), worker.clone());
+            let span = info_span!("attend", controller = CONTROLLER, worker = worker.place());
+            self.attendants.spawn(
+                async move {
+                    tokio::select! {
+                        () = end.cancelled() => {}
+                        () = listen(&shared, &queue, &worker, address) => {}
+                    }
+                    shared.cache.workers.lost(worker.uid());
+                }
+                .instrument(span),
+            );
+        }
+    }
+}
+
+/// Why no worker could be listened to.
+#[derive(Debug, thiserror::Error)]
+enum ListenError {
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+/// Listens to one worker for as long as it is there.
+async fn listen(shared: &Shared, queue: &WorkQueue, worker: &Worker, address: (String, u16)) {
+    let (host, port) = address;
+    loop {
+        let key = worker_pod::key_of(&shared.context.client, worker).await;
+        let heard = match key {
+            Ok(key) => {
+                let host = host.clone();
+                hear(shared, queue, worker.uid(), Seat { host, port, key }).await
+            }
+            Err(error) => ListenError::Run(error),
+        };
+        shared.cache.workers.lost(worker.uid());
+        shared.cache.wake_keeper();
+        debug!(error = chain(&heard), "lost a worker; trying again");
+        sleep(RETRY).await;
+    }
+}
+
+/// Takes in what a worker says until the connection breaks.
+async fn hear(shared: &Shared, queue: &WorkQueue, uid: &str, seat: Seat) -> ListenError {
+    let listening = async {
+        let mut connection = Connection::open(&seat).await?;
+        // No worker's first answer is this one.
+        let mut known = Report {
+            number: u64::MAX,
+            ended: None,
+        };
+        loop {
+            let report = connection.ask(&Ask::Watch(known.clone())).await?;
+            let is_news = report != known;
+            shared.cache.workers.note(uid, &seat, report.clone());
+            if is_news {
+                wake_by_worker(&shared.cache, queue, uid);
+            }
+            known = report;
+        }
+    };
+    let ended: Result<std::convert::Infallible, WorkerError> = listening.await;
+    match ended {
+        Ok(never) => match never {},
+        Err(error) => error.into(),
+    }
+}
+
+/// Logs what failed, and says when to try again.
+fn retry(error: &RunError, what: &'static str) -> Duration {
+    if error.category() == "conflict" {
+        return RETRY;
+    }
+    warn!(error = chain(error), "{what}");
+    REFUSED
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::plan;
+    use crate::config::ProvisionerConfig;
+    use crate::operation::tests::config;
+    use crate::run::worker::Worker;
+    use crate::run::worker_pod::tests::{busy, worker};
+
+    fn with(workers: usize, fingerprint: &str) -> Arc<ProvisionerConfig> {
+        let mut config = config(&[("volume-source", "csi")]);
+        config.workers = workers;
+        config.fingerprint = fingerprint.to_owned();
+        Arc::new(config)
+    }
+
+    fn seen(config: &ProvisionerConfig, name: &str, labels: &Value) -> Worker {
+        worker(config, name, labels, &json!({}))
+    }
+
+    /// How many are made, and which are removed.
+    fn planned(config: &Arc<ProvisionerConfig>, workers: &[Worker]) -> (usize, Vec<String>) {
+        let planned = plan(std::slice::from_ref(config), workers);
+        let removed = planned.remove.iter().map(|worker| worker.uid().to_owned()).collect();
+        (planned.make.len(), removed)
+    }
+
+    #[test]
+    fn there_are_as_many_as_the_configmap_asks_for_and_none_of_its_versions_before() {
+        let (now, before) = (with(2, "b"), with(1, "a"));
+        let (free, at_work) = (json!({}), busy());
+        assert_eq!(planned(&now, &[]), (2, vec![]));
+        let old = seen(&before, "old", &free);
+        let busy_old = seen(&before, "busy-old", &at_work);
+        let (one, two, three) = (
+            seen(&now, "1", &free),
+            seen(&now, "2", &free),
+            seen(&now, "3", &at_work),
+        );
+        assert_eq!(
+            planned(&now, &[old.clone(), one.clone()]),
+            (1, vec!["uid-of-old".to_owned()])
+        );
+        assert_eq!(
+            planned(&now, &[busy_old, one.clone(), two.clone()]),
+            (0, vec![]),
+            "one with a run was removed"
+        );
+        assert_eq!(
+            planned(&now, &[one.clone(), two.clone(), three]),
+            (0, vec!["uid-of-2".to_owned()])
+        );
+        assert_eq!(
+            planned(&with(0, "b"), std::slice::from_ref(&one)),
+            (0, vec!["uid-of-1".to_owned()])
+        );
+        let gone = plan(&[], &[one, two]);
+        assert_eq!((gone.make.len(), gone.remove.len()), (0, 2));
+    }
+}

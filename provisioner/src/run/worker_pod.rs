@@ -1,0 +1,347 @@
+//! A worker's Pod: how it is made, given a run, and freed of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, Pod, PodSpec, Secret, SecretKeySelector,
+    Volume,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use mooring_contract::names::{FIELD_MANAGER, annotations, labels, paths};
+use mooring_contract::property::{env_name, keys};
+use mooring_contract::worker::{KEY_VARIABLE, PORT, SERVE};
+use mooring_seal::new_key;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+
+use super::config_secret::ConfigSecret;
+use super::error::RunError;
+use super::order::Order;
+use super::pod;
+use super::worker::{PREFIX, Worker};
+use crate::config::ProvisionerConfig;
+use crate::process::call::{CallError, code, is_conflict};
+
+/// Letters of the ConfigMap's name in that of a worker.
+const NAME_LETTERS: usize = 40;
+
+/// How long a worker that is stopped may take: it has nothing to put in order.
+const GRACE_SECONDS: i64 = 1;
+
+/// Key of its Secret.
+const SECRET_KEY: &str = "worker-key";
+
+/// Makes a worker and the Secret without which it does not start.
+pub async fn make(client: &Client, config: &ProvisionerConfig) -> Result<(), RunError> {
+    let namespace = &config.reference.namespace;
+    let wanted = build(
+        config,
+        ConfigSecret::read(client, config).await?.for_driver,
+        Timestamp::now(),
+    );
+    let name = wanted.name_any();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let made = pods.create(&PostParams::default(), &wanted).await;
+    let made = made.map_err(|source| CallError::new("create", "Pod", &name, source))?;
+    give_key(client, &made).await.map(drop)
+}
+
+/// The key of a worker's connections, from its Secret; one that has none gets it.
+pub async fn key_of(client: &Client, worker: &Worker) -> Result<SecretString, RunError> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &worker.pod().namespace().unwrap_or_default());
+    let name = secret_name(worker.pod());
+    let found = secrets.get_opt(&name).await;
+    let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
+    let Some(found) = found else {
+        return give_key(client, worker.pod()).await;
+    };
+    let own = found.owner_references().iter().any(|owner| owner.uid == worker.uid());
+    let key = found.data.filter(|_| own).and_then(|mut data| data.remove(SECRET_KEY));
+    let key = key.and_then(|key| String::from_utf8(key.0).ok());
+    key.map(SecretString::from)
+        .ok_or(RunError::Taken { what: "Secret", name })
+}
+
+async fn give_key(client: &Client, pod: &Pod) -> Result<SecretString, RunError> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let name = secret_name(pod);
+    let key = new_key()?;
+    let data = [(SECRET_KEY.to_owned(), ByteString(key.clone().into_bytes()))].into();
+    let made = secrets
+        .create(&PostParams::default(), &pod::secret_named(&name, pod, data))
+        .await;
+    match made {
+        Ok(_) => Ok(SecretString::from(key)),
+        // Another controller was quicker: its key counts.
+        Err(error) if is_conflict(&error) => Err(RunError::Changed(name)),
+        Err(source) => Err(CallError::new("create", "Secret", &name, source).into()),
+    }
+}
+
+fn secret_name(pod: &Pod) -> String {
+    format!("{}-key", pod.name_any())
+}
+
+fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Pod {
+    let letters: String = config.reference.name.chars().take(NAME_LETTERS).collect();
+    let letters = letters.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+    let name = format!("{PREFIX}{letters}-{:x}", now.as_millisecond());
+    let backend = pod::backend(config);
+    let clients: Vec<_> = backend.iter().map(|given| given.volume.client.as_str()).collect();
+    let empty = |name: &str, medium: Option<&str>| Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            medium: medium.map(str::to_owned),
+            ..EmptyDirVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    // What a run is given holds secrets, which must not get to a disk.
+    let mut volumes = vec![empty("run", Some("Memory")), empty("tmp", None)];
+    volumes.extend(backend.iter().map(|given| given.mounted(config, backend_secret)));
+    let mut mounts = vec![pod::mount("run", paths::RUN, false), pod::mount("tmp", "/tmp", false)];
+    mounts.extend(backend.iter().map(pod::RunVolume::mount));
+    let mut own_labels = pod::own_labels(config);
+    own_labels.insert(labels::WORKER.to_owned(), "true".to_owned());
+    let container = Container {
+        name: "worker".to_owned(),
+        env: Some(variables(&name)),
+        volume_mounts: Some(mounts),
+        ports: Some(vec![ContainerPort {
+            container_port: PORT.into(),
+            ..ContainerPort::default()
+        }]),
+        ..pod::bare_container(config, backend.is_some())
+    };
+    Pod {
+        metadata: ObjectMeta {
+            namespace: Some(config.reference.namespace.clone()),
+            labels: Some(own_labels),
+            annotations: Some(pod::own_annotations(config)),
+            // It goes with the ConfigMap, and a node can be drained of it.
+            owner_references: Some(vec![pod::owner(
+                "ConfigMap",
+                &config.reference.name,
+                &config.uid,
+                Some(true),
+            )]),
+            name: Some(name),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: vec![container],
+            volumes: Some(volumes),
+            affinity: pod::affinity(None, &[], &clients),
+            termination_grace_period_seconds: Some(GRACE_SECONDS),
+            ..pod::bare_spec(config)
+        }),
+        status: None,
+    }
+}
+
+fn variables(pod: &str) -> Vec<EnvVar> {
+    vec![
+        EnvVar {
+            name: env_name(keys::OPERATION),
+            value: Some(SERVE.to_owned()),
+            ..EnvVar::default()
+        },
+        EnvVar {
+            name: KEY_VARIABLE.to_owned(),
+            value_from: Some(EnvVarSource {
+                secret_key_ref: Some(SecretKeySelector {
+                    name: format!("{pod}-key"),
+                    key: SECRET_KEY.to_owned(),
+                    optional: None,
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        },
+    ]
+}
+
+/// Writes on a worker's Pod that it has this run, if nothing about it has changed since it was seen.
+pub(super) async fn lend(client: &Client, worker: &Worker, order: &Order<'_>) -> Result<Pod, RunError> {
+    let mut notes = pod::run_annotations(order);
+    notes.insert(annotations::RUNS.to_owned(), (worker.number() + 1).to_string());
+    notes.insert(annotations::BEGUN.to_owned(), Timestamp::now().to_string());
+    let timeout = order.config.timeout.as_secs().max(1);
+    notes.insert(annotations::TIMEOUT.to_owned(), timeout.to_string());
+    let patch = json!({"metadata": {
+        "resourceVersion": worker.pod().metadata.resource_version,
+        "labels": pod::run_labels(order),
+        "annotations": notes,
+    }});
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &worker.pod().namespace().unwrap_or_default());
+    let name = worker.pod().name_any();
+    match pods.patch(&name, &field_manager(), &Patch::Merge(patch)).await {
+        Ok(pod) => Ok(pod),
+        Err(error) if matches!(code(&error), 404 | 409) => Err(RunError::Changed(name)),
+        Err(source) => Err(CallError::new("patch", "Pod", &name, source).into()),
+    }
+}
+
+/// The patch that takes from a worker's Pod what [`lend`] wrote for the run of this number: the worker is free.
+pub(super) fn release_patch(number: u64) -> Patch<()> {
+    let path = |folder: &str, key: &str| format!("/metadata/{folder}/{}", key.replace('~', "~0").replace('/', "~1"));
+    let of_run = [
+        labels::OPERATION,
+        labels::ATTEMPT,
+        labels::CLAIM_UID,
+        labels::CLAIM_NAMESPACE,
+        labels::CLAIM_NAME,
+    ];
+    let notes = [
+        annotations::CLAIM,
+        annotations::REQUEST,
+        annotations::BEGUN,
+        annotations::TIMEOUT,
+    ];
+    let remove = |path: String| json!({"op": "remove", "path": path});
+    let same_run = json!({"op": "test", "path": path("annotations", annotations::RUNS), "value": number.to_string()});
+    let steps: Vec<Value> = [same_run]
+        .into_iter()
+        .chain(of_run.map(|key| remove(path("labels", key))))
+        .chain(notes.map(|key| remove(path("annotations", key))))
+        .collect();
+    Patch::Json(serde_json::from_value(Value::Array(steps)).unwrap_or_default())
+}
+
+pub(super) fn field_manager() -> PatchParams {
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// What a worker is asked to carry out.
+pub(super) fn order(
+    number: u64,
+    timeout: Duration,
+    properties: BTreeMap<String, String>,
+    request: String,
+) -> mooring_contract::worker::Order {
+    mooring_contract::worker::Order {
+        number,
+        timeout: timeout.as_secs().max(1),
+        properties,
+        request,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use k8s_openapi::jiff::Timestamp;
+    use kube::api::Patch;
+    use mooring_contract::operation::Operation;
+    use serde_json::{Value, json};
+
+    use super::{Worker, build, order, release_patch};
+    use crate::config::ProvisionerConfig;
+    use crate::operation::tests::config;
+    use crate::run::identity::RunId;
+    use crate::run::order::Order;
+    use crate::run::pod;
+    use crate::run::properties::tests::silver;
+
+    /// A worker of a ConfigMap that runs, with these labels and annotations beside its own.
+    pub(crate) fn worker(config: &ProvisionerConfig, name: &str, labels: &Value, annotations: &Value) -> Worker {
+        let mut pod = json!(build(config, false, Timestamp::UNIX_EPOCH));
+        pod["metadata"]["name"] = name.into();
+        pod["metadata"]["uid"] = format!("uid-of-{name}").into();
+        for (part, more) in [("labels", labels), ("annotations", annotations)] {
+            for (key, value) in more.as_object().into_iter().flatten() {
+                pod["metadata"][part][key] = value.clone();
+            }
+        }
+        pod["status"] = json!({"phase": "Running", "podIP": "10.0.0.7"});
+        Worker::of(&Arc::new(serde_json::from_value(pod).unwrap())).unwrap()
+    }
+
+    /// The labels of a worker that has a run.
+    pub(crate) fn busy() -> Value {
+        json!({"mooring.dev/operation": "attach", "mooring.dev/claim-uid": "u1", "mooring.dev/attempt": "1"})
+    }
+
+    #[test]
+    fn a_worker_is_made_of_its_configmap_and_goes_with_it() {
+        let config = config(&[("volume-source", "csi"), ("secret-name", "s")]);
+        let pod = json!(build(&config, false, "2026-11-26T00:00:00Z".parse().unwrap()));
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        assert!(name.starts_with("worker-custom-isci-provisioner-"), "{name}");
+        assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], config.uid.as_str());
+        assert_eq!(pod["metadata"]["ownerReferences"][0]["controller"], true);
+        let spec = &pod["spec"];
+        assert_eq!(spec["automountServiceAccountToken"], false);
+        assert!(spec["activeDeadlineSeconds"].is_null());
+        let container = &spec["containers"][0];
+        assert_eq!(container["env"][0], json!({"name": "OPERATION", "value": "serve"}));
+        let key = &container["env"][1]["valueFrom"]["secretKeyRef"];
+        assert_eq!(*key, json!({"name": format!("{name}-key"), "key": "worker-key"}));
+        assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+        assert_eq!(spec["volumes"][0]["emptyDir"], json!({"medium": "Memory"}));
+        assert!(!pod.to_string().contains("hostPath"));
+    }
+
+    #[test]
+    fn what_a_run_writes_on_its_worker_is_what_its_end_takes_away() {
+        let config = config(&[("volume-source", "csi")]);
+        let (request, id) = (silver(), RunId::new(Operation::Provision, "u1"));
+        let order = Order {
+            id: &id,
+            request: &request,
+            config: &config,
+            attempt: 2,
+            node: None,
+            allowed: &[],
+            owner: None,
+            seals: false,
+            backups_read_only: false,
+        };
+        let written: BTreeMap<String, String> = pod::run_labels(&order)
+            .into_iter()
+            .chain(pod::run_annotations(&order))
+            .collect();
+        let Patch::Json::<()>(patch) = release_patch(7) else {
+            panic!("not a JSON patch")
+        };
+        let patch = serde_json::to_value(patch).unwrap();
+        let end_of = |key: &str| format!("/{}", key.replace('/', "~1"));
+        for key in written.keys() {
+            let is_it =
+                |step: &&Value| step["op"] == "remove" && step["path"].as_str().unwrap().ends_with(&end_of(key));
+            assert_eq!(patch.as_array().unwrap().iter().filter(is_it).count(), 1, "{key} stays");
+        }
+        assert_eq!(
+            patch[0],
+            json!({"op": "test", "path": "/metadata/annotations/mooring.dev~1runs", "value": "7"})
+        );
+    }
+
+    #[test]
+    fn a_run_has_a_second_at_least() {
+        let wanted = order(3, std::time::Duration::from_millis(1), [].into(), String::new());
+        assert_eq!((wanted.number, wanted.timeout), (3, 1));
+    }
+
+    #[test]
+    fn a_worker_is_its_configmap_s_only_at_the_version_that_made_it() {
+        let before = config(&[("volume-source", "csi")]);
+        let mut after = config(&[("volume-source", "csi")]);
+        after.fingerprint = "another".to_owned();
+        let worker = worker(&before, "w", &json!({}), &json!({"mooring.dev/runs": "4"}));
+        assert!(worker.is_for(&before) && !worker.is_for(&after));
+        assert_eq!((worker.number(), worker.has_run(), worker.is_over()), (4, false, false));
+        assert_eq!(worker.address(), Some(("10.0.0.7".to_owned(), 9811)));
+    }
+}

@@ -1,0 +1,167 @@
+//! What is known of the workers beside what the API says: how to speak with each, and what it said last.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+
+use mooring_contract::worker::Report;
+use secrecy::SecretString;
+
+use super::worker::Worker;
+
+/// By uid of the worker's Pod. A clone is another handle on the same.
+#[derive(Debug, Clone, Default)]
+pub struct Workers(Arc<RwLock<BTreeMap<String, Known>>>);
+
+#[derive(Debug, Clone)]
+struct Known {
+    seat: Seat,
+    report: Report,
+    /// What it says comes as soon as it is so.
+    is_heard: bool,
+    /// The number of the run that it is about to be given.
+    taken: Option<u64>,
+}
+
+/// Where a worker listens, and the key of its connections.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    pub host: String,
+    pub port: u16,
+    pub key: SecretString,
+}
+
+impl Workers {
+    /// A worker has said how things are.
+    pub fn note(&self, uid: &str, seat: &Seat, report: Report) {
+        let mut all = self.lock();
+        let known = all.entry(uid.to_owned()).or_insert_with(|| Known {
+            seat: seat.clone(),
+            report: Report::default(),
+            is_heard: true,
+            taken: None,
+        });
+        known.is_heard = true;
+        // Two connections may bring one after the other what was said the other way round.
+        let is_older =
+            report.number < known.report.number || report.number == known.report.number && report.ended.is_none();
+        if !is_older {
+            known.report = report;
+        }
+    }
+
+    /// Nothing is heard of it at the moment. What it said of a run that ended stays true.
+    pub fn lost(&self, uid: &str) {
+        if let Some(known) = self.lock().get_mut(uid) {
+            known.is_heard = false;
+        }
+    }
+
+    /// It is gone.
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// Whether it can be spoken with.
+    pub fn is_heard(&self, uid: &str) -> bool {
+        self.lock().get(uid).is_some_and(|known| known.is_heard)
+    }
+
+    /// What it said last.
+    pub fn report(&self, uid: &str) -> Option<Report> {
+        self.lock().get(uid).map(|known| known.report.clone())
+    }
+
+    pub fn seat(&self, uid: &str) -> Option<Seat> {
+        self.lock().get(uid).map(|known| known.seat.clone())
+    }
+
+    /// Takes a worker for its next run, if it can be given one and nobody has taken it.
+    pub fn take(&self, worker: &Worker) -> bool {
+        let next = worker.number() + 1;
+        let mut all = self.lock();
+        let Some(known) = all.get_mut(worker.uid()) else {
+            return false;
+        };
+        let is_free = known.is_heard && known.report.is_idle() && known.report.number == worker.number();
+        if !is_free || known.taken == Some(next) {
+            return false;
+        }
+        known.taken = Some(next);
+        true
+    }
+
+    /// It was not given the run after all.
+    pub fn give_back(&self, worker: &Worker) {
+        if let Some(known) = self.lock().get_mut(worker.uid()) {
+            known.taken = None;
+        }
+    }
+
+    fn lock(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Known>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_contract::worker::{Report, RunEnd};
+    use secrecy::SecretString;
+    use serde_json::json;
+
+    use super::{Seat, Workers};
+    use crate::operation::tests::config;
+    use crate::run::worker_pod::tests::worker;
+
+    fn report(number: u64, ended: bool) -> Report {
+        let end = RunEnd {
+            exit_code: 0,
+            message: String::new(),
+            timed_out: false,
+        };
+        Report {
+            number,
+            ended: ended.then_some(end),
+        }
+    }
+
+    #[test]
+    fn a_worker_is_taken_once_for_a_run_and_only_if_it_is_known_to_wait() {
+        let config = config(&[("volume-source", "csi")]);
+        let seat = Seat {
+            host: "h".into(),
+            port: 1,
+            key: SecretString::from("k".to_owned()),
+        };
+        let workers = Workers::default();
+        let given = |number: u64| {
+            worker(
+                &config,
+                "w",
+                &json!({}),
+                &json!({"mooring.dev/runs": number.to_string()}),
+            )
+        };
+        let uid = given(0).uid().to_owned();
+        assert!(!workers.take(&given(0)), "nothing was heard of it");
+        workers.note(&uid, &seat, report(0, false));
+        assert!(workers.take(&given(0)));
+        assert!(!workers.take(&given(0)), "taken twice");
+        workers.give_back(&given(0));
+        assert!(workers.take(&given(0)));
+        workers.note(&uid, &seat, report(1, false));
+        assert!(!workers.take(&given(1)), "it has a run");
+        workers.note(&uid, &seat, report(1, true));
+        // What another connection brings late changes nothing.
+        workers.note(&uid, &seat, report(1, false));
+        workers.note(&uid, &seat, report(0, false));
+        assert_eq!(workers.report(&uid), Some(report(1, true)));
+        assert!(!workers.take(&given(2)), "its Pod says that it was given another");
+        assert!(workers.take(&given(1)));
+        workers.give_back(&given(1));
+        workers.lost(&uid);
+        assert!(!workers.take(&given(1)), "nothing is heard of it");
+        assert_eq!(workers.report(&uid), Some(report(1, true)));
+        workers.forget(&uid);
+        assert_eq!(workers.report(&uid), None);
+    }
+}
