@@ -1,5 +1,6 @@
 //! What each operation on a volume costs: Mooring, whose image does nothing, beside kubernetes-csi's sidecars, whose
-//! driver does nothing. The floor is a bare Pod, since Mooring runs one for each operation.
+//! driver does nothing. The floor is a bare Pod, since Mooring runs one for each operation, unless it has a worker for
+//! that.
 //!
 //! The requests of snapshot-controller are in neither's count: both need it alike, and it is the bench's own user.
 
@@ -31,6 +32,12 @@ use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, until};
 use mooring_harness::snapshots::snapshot_of;
 use mooring_testbed::progress::Step;
 use mooring_testbed::target::Target;
+
+/// The name in the report of Mooring with a worker.
+const WORKER: &str = "Mooring, worker";
+
+/// Begins the names of workers, which stay.
+const WORKER_PREFIX: &str = "worker-";
 
 /// The sidecars' name in the report.
 const SIDECARS: &str = "sidecars";
@@ -75,7 +82,7 @@ impl Operation {
     }
 }
 
-/// One of the two that are compared.
+/// One of those that are compared.
 struct Side {
     name: &'static str,
     class: String,
@@ -105,7 +112,8 @@ pub(super) async fn run(target: &Target, rounds: usize) -> Result<Figures> {
 async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Result<Figures> {
     let step = Step::begin("set the classes up");
     let [ours, attached, free] = provisioners(scope).await?;
-    for provisioner in [&ours, &attached, &free] {
+    let [by_worker, attached_by_worker] = [(&ours, "-worker"), (&attached, "-attached-worker")].map(with_worker(scope));
+    for provisioner in [&ours, &attached, &free, &by_worker, &attached_by_worker] {
         provisioner.apply().await?;
     }
     sidecars.install()?;
@@ -119,6 +127,13 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         Side {
             name: MOORING,
             class: ours.class.clone(),
+            snapshot_class: scope.snapshot_class("Delete")?,
+            own: CONTROLLER,
+            pods_in: Some(CONFIG_NAMESPACE),
+        },
+        Side {
+            name: WORKER,
+            class: by_worker.class.clone(),
             snapshot_class: scope.snapshot_class("Delete")?,
             own: CONTROLLER,
             pods_in: Some(CONFIG_NAMESPACE),
@@ -158,7 +173,8 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
     }
     step.done("");
     let mut step = Step::begin("Pods with volumes that have to be attached");
-    let attach = attachments::measure(&world, sidecars, [&attached.class, &free.class], rounds, &mut step).await?;
+    let classes = [&free, &attached, &attached_by_worker].map(|provisioner| provisioner.class.as_str());
+    let attach = attachments::measure(&world, sidecars, classes, rounds, &mut step).await?;
     step.done("");
     let processes = snapshot(&scope.own_cluster()?.layout, &world.leader()?)?;
     let memory = processes
@@ -198,6 +214,18 @@ async fn provisioners(scope: &Scope) -> Result<[Provisioner; 3]> {
         .key("volume-source", "csi")
         .on_provision(&format!("{source} secret-name=ssh secret-namespace=$PVC_NAMESPACE"));
     Ok([ours, attached, free])
+}
+
+/// Makes of a provisioner one of this name's end that has a worker.
+fn with_worker(scope: &Scope) -> impl Fn((&Provisioner, &str)) -> Provisioner {
+    |(like, end)| {
+        let same = scope.provisioner_named(end);
+        let same = like
+            .data
+            .iter()
+            .fold(same, |same, (key, value)| same.key(key, value.clone()));
+        same.key("workers", "1")
+    }
 }
 
 /// Samples so far.
@@ -323,7 +351,7 @@ async fn one_round(world: &World, side: &Side, name: &str, taken: &mut Taken) ->
         }
         let took = began.elapsed();
         if let Some(namespace) = side.pods_in {
-            world.observer.no_pods(namespace, "", LIMIT).await?;
+            world.observer.no_pods(namespace, WORKER_PREFIX, LIMIT).await?;
         }
         tokio::time::sleep(CALM).await;
         let window = Window {
@@ -336,7 +364,7 @@ async fn one_round(world: &World, side: &Side, name: &str, taken: &mut Taken) ->
     }
     remove_claim(world, &restored).await?;
     if let Some(namespace) = side.pods_in {
-        world.observer.no_pods(namespace, "", LIMIT).await?;
+        world.observer.no_pods(namespace, WORKER_PREFIX, LIMIT).await?;
     }
     Ok(())
 }

@@ -101,6 +101,7 @@ pub const FILES: &[File] = &[
     file("provision", "refusals", Needs::Cluster, 125),
     file("provision", "smb", Needs::Cluster, 30),
     file("provision", "snapshot", Needs::Cluster, 25),
+    file("provision", "workers", Needs::Quiet, 60),
     file("scale", "bench", Needs::Plain, 220),
     file("scale", "claims", Needs::Quiet, 225),
     file("security", "boundaries", Needs::Cluster, 15),

@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams};
 use mooring_contract::names::annotations;
 use serde_json::json;
 
-use super::SIDECARS;
+use super::{SIDECARS, WORKER};
 use crate::observer::{Mark, Subject};
 use crate::report::Timing;
 use crate::sidecars::Sidecars;
@@ -33,12 +33,12 @@ struct Volume {
     attached: bool,
 }
 
-/// A Pod's way to running on a node, with a bound claim that has to be attached and with one that has not. Rounds begin
-/// at all points of the kubelet's rhythm.
+/// A Pod's way to running on a node, with a bound claim that has to be attached (by a Pod of the run's own, and by a
+/// worker) and with one that has not. Rounds begin at all points of the kubelet's rhythm.
 pub(super) async fn measure(
     world: &World,
     sidecars: &Sidecars<'_>,
-    [attached, free]: [&str; 2],
+    [free, attached, by_worker]: [&str; 3],
     rounds: usize,
     step: &mut Step,
 ) -> Result<Vec<Timing>> {
@@ -46,6 +46,7 @@ pub(super) async fn measure(
     let volumes = [
         (MOORING, "ours-free", free, false),
         (MOORING, "ours-attached", attached, true),
+        (WORKER, "ours-by-worker", by_worker, true),
         (SIDECARS, "theirs-free", sidecars.name.as_str(), false),
         (SIDECARS, "theirs-attached", sidecars.name.as_str(), true),
     ];
@@ -60,7 +61,7 @@ pub(super) async fn measure(
         world.observer.wait(&bound, Mark::Bound, LIMIT).await?;
     }
     let volumes = volumes.map(|(side, claim, _, attached)| Volume { side, claim, attached });
-    let mut samples = [const { Vec::new() }; 4];
+    let mut samples = [const { Vec::new() }; 5];
     for round in 0..=rounds {
         step.update(&format!("round {round} of {rounds}"));
         for turn in 0..volumes.len() {
@@ -90,11 +91,19 @@ pub(super) async fn measure(
         };
         Timing::of("Pod → running", &format!("{}, {what}", volumes[at].side), &samples[at])
     };
-    let [Some(a), Some(b), Some(c), Some(d)] = [timing(0), timing(1), timing(2), timing(3)] else {
-        bail!("no Pod was measured");
+    let [Some(free), Some(attached), Some(by_worker)] = [timing(0), timing(1), timing(2)] else {
+        bail!("no Pod of Mooring's was measured");
     };
-    let (b, d) = (b.over(&a), d.over(&c));
-    Ok(vec![a, b, c, d])
+    let [Some(their_free), Some(their_attached)] = [timing(3), timing(4)] else {
+        bail!("no Pod of the sidecars' was measured");
+    };
+    Ok(vec![
+        attached.over(&free),
+        by_worker.over(&free),
+        free,
+        their_attached.over(&their_free),
+        their_free,
+    ])
 }
 
 /// How long a Pod takes to run; afterwards it is gone, and its volume detached.

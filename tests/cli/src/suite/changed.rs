@@ -94,7 +94,10 @@ const REACH: &[(&str, &[&str])] = &[
     ("provisioner/src/volume/group", &["provision_group"]),
     ("provisioner/src/cache/grant", &["provision_grant", "chaos_rbac"]),
     ("provisioner/src/volume/grant", &["provision_grant"]),
-    ("provisioner/seal/", &["provision_attach"]),
+    ("images/provisioner-base/pv/src/serve", &["provision_workers"]),
+    ("provisioner/contract/src/worker", &["provision_workers"]),
+    ("provisioner/seal/", &["provision_attach", "provision_workers"]),
+    ("provisioner/src/controllers/workers", &["provision_workers"]),
     ("provisioner/src/config/lint", &[]),
     ("provisioner/src/migrate", &["provision_migrate"]),
     (

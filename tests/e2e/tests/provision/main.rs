@@ -20,3 +20,4 @@ mod populate;
 mod refusals;
 mod smb;
 mod snapshot;
+mod workers;

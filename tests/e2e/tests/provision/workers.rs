@@ -1,0 +1,232 @@
+//! Runs that workers carry out: Pods of the image that stay. Alone: the controllers are killed, and their metrics read.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, ResourceExt};
+use mooring_contract::names::{NAMESPACE, labels};
+use mooring_harness::nodes::on_own_nodes;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, user_of};
+use mooring_harness::{Scope, in_namespace, wait_until};
+use mooring_testbed::progress::{note, spoken};
+
+/// Longest wait for a worker to start, to go, or to be made anew.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// The workers of a ConfigMap.
+async fn workers(scope: &Scope, provisioner: &Provisioner) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
+    let of_it = format!("{}=true,{}={}", labels::WORKER, labels::CONFIG_NAME, provisioner.name);
+    Ok(pods.list(&ListParams::default().labels(&of_it)).await?.items)
+}
+
+/// Waits until the only worker there is waits for a run, and the controller is in touch with it; returns its name.
+async fn free_worker(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
+    wait_until("a worker that waits for a run", LIMIT, async || {
+        let all = workers(scope, provisioner).await?;
+        let [worker] = all.as_slice() else { return Ok(None) };
+        let metrics = scope.metrics()?;
+        let is_free = metrics.contains("mooring_provisioner_workers{state=\"free\"} 1")
+            && !worker.labels().contains_key(labels::OPERATION)
+            && worker.metadata.deletion_timestamp.is_none();
+        Ok(is_free.then(|| worker.name_any()))
+    })
+    .await
+}
+
+/// Whether there is or was a Pod of the run's own.
+async fn has_own_pod(scope: &Scope, uid: &str) -> Result<bool> {
+    let pods: Api<Pod> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
+    Ok(pods.get_opt(&format!("provision-{uid}")).await?.is_some())
+}
+
+fn printed(scope: &Scope, worker: &str) -> Result<String> {
+    scope.kubectl(["-n", CONFIG_NAMESPACE, "logs", worker])
+}
+
+/// How often a text was printed by runs of a worker.
+fn times(scope: &Scope, worker: &str, text: &str) -> Result<usize> {
+    Ok(printed(scope, worker)?.matches(text).count())
+}
+
+/// Proves: P1
+#[test]
+fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
+    in_namespace("workers", async |scope| {
+        let provisioner = scope
+            .provisioner()
+            .printing()
+            .key("workers", "1")
+            .key("greeting", "hello")
+            .on_provision(
+                "[ -z \"$(ls /tmp)\" ] || { echo \"left: $(ls /tmp)\"; exit 78; }
+                 echo \"$GREETING $(pv get greeting) $(cat /run/mooring/properties/pvc-name)\" | tee /tmp/secret
+                 pv options client=sshfs source=nobody@192.0.2.1:/x",
+            );
+        provisioner.apply().await?;
+        let worker = free_worker(&scope, &provisioner).await?;
+        for name in ["one", "two", "three"] {
+            let started = Instant::now();
+            scope.claim(name, &provisioner.class, "1Gi").await?;
+            scope.claim_bound(name).await?;
+            note(format!("claim {name} is bound after {}", spoken(started.elapsed())));
+            scope
+                .event(name, &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
+                .await?;
+            let hello = format!("hello hello {name}");
+            ensure!(times(&scope, &worker, &hello)? == 1, "{}", printed(&scope, &worker)?);
+            assert_eq!(free_worker(&scope, &provisioner).await?, worker);
+        }
+        // A run that fails says why, and what it left in /tmp is gone at the next.
+        let failing = provisioner
+            .clone()
+            .key("workers", "1")
+            .on_provision("echo 'no room' >&2; exit 75");
+        failing.apply().await?;
+        let next = free_worker(&scope, &failing).await?;
+        assert_ne!(next, worker, "the ConfigMap changed, and its worker stayed");
+        scope.claim("four", &provisioner.class, "1Gi").await?;
+        let event = scope.event("four", "no room").await?;
+        let text = event.message.unwrap_or_default();
+        ensure!(text.contains("exit code 75: no room"), "{text}");
+        for name in ["one", "two", "three", "four"] {
+            scope.claim_gone(name).await?;
+        }
+        provisioner.delete()?;
+        wait_until("the worker to go with its ConfigMap", LIMIT, async || {
+            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
+        })
+        .await
+    });
+}
+
+/// Proves: P1
+#[test]
+fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_by_the_next_controller() {
+    in_namespace("workers-busy", async |scope| {
+        let provisioner = scope.provisioner().printing().key("workers", "1").on_provision(
+            "echo \"begins $PVC_NAME\"
+             case $PVC_NAME in
+             slow) while [ ! -e /tmp/go ]; do sleep 0.1; done ;;
+             esac
+             pv options client=sshfs source=nobody@192.0.2.1:/x",
+        );
+        provisioner.apply().await?;
+        let worker = free_worker(&scope, &provisioner).await?;
+        let slow = scope.claim("slow", &provisioner.class, "1Gi").await?;
+        scope
+            .event("slow", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
+            .await?;
+        let other = scope.claim("other", &provisioner.class, "1Gi").await?;
+        scope.claim_bound("other").await?;
+        scope
+            .event("other", &format!("Pod {CONFIG_NAMESPACE}/provision-{other}"))
+            .await?;
+
+        let controllers = "app.kubernetes.io/name=flex-provisioner";
+        let kill = [
+            "-n",
+            NAMESPACE,
+            "delete",
+            "pod",
+            "-l",
+            controllers,
+            "--grace-period=0",
+            "--force",
+        ];
+        scope.kubectl(kill)?;
+        scope.let_pod_go_on(CONFIG_NAMESPACE, &worker)?;
+        scope.claim_bound("slow").await?;
+        ensure!(!has_own_pod(&scope, &slow).await?, "it was begun again");
+        assert_eq!(times(&scope, &worker, "begins slow")?, 1);
+        assert_eq!(free_worker(&scope, &provisioner).await?, worker);
+        for name in ["slow", "other"] {
+            scope.claim_gone(name).await?;
+        }
+        scope.nothing_left(&slow).await
+    });
+}
+
+/// Proves: P1
+#[test]
+fn a_run_whose_worker_is_killed_is_begun_again_and_leaves_one_volume() {
+    in_namespace("workers-killed", async |scope| {
+        let provisioner = scope.provisioner().printing().key("workers", "1").on_provision(
+            "case $(hostname) in
+             worker-*) while :; do sleep 0.1; done ;;
+             esac
+             pv options client=sshfs source=nobody@192.0.2.1:/x",
+        );
+        provisioner.apply().await?;
+        let worker = free_worker(&scope, &provisioner).await?;
+        let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
+        scope
+            .event("data", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
+            .await?;
+        // From now on the image ends its runs.
+        provisioner.clone().printing().key("workers", "0").apply().await?;
+        scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", "pod", &worker, "--wait=false"])?;
+        scope.claim_bound("data").await?;
+        scope.event("data", "exists after").await?;
+        wait_until("the worker to be gone", LIMIT, async || {
+            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
+        })
+        .await?;
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await
+    });
+}
+
+#[test]
+fn an_image_that_can_be_no_worker_is_told_of_on_its_configmap() {
+    in_namespace("workers-none", async |scope| {
+        let image = format!("mooring.dev/provisioner-base:{}", env!("CARGO_PKG_VERSION"));
+        let provisioner = scope.provisioner().printing().key("workers", "1").key("image", image);
+        provisioner.apply().await?;
+        let admin = scope.elsewhere(CONFIG_NAMESPACE);
+        let event = admin
+            .event(&provisioner.name, "a worker ended at its start: exit code 0")
+            .await?;
+        assert_eq!(event.reason.as_deref(), Some("WorkerFailed"));
+        let text = event.message.unwrap_or_default();
+        ensure!(text.contains("pv serve"), "{text}");
+        provisioner.delete()?;
+        wait_until("its workers to be gone", LIMIT, async || {
+            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
+        })
+        .await
+    });
+}
+
+/// Proves: P1
+#[test]
+fn a_volume_is_attached_by_a_worker_with_a_password_that_its_node_alone_gets() {
+    on_own_nodes("workers-attach", async |scope| {
+        let (_, provisioner) = scope.attached_iscsi("node-1").await?;
+        let provisioner = provisioner.key("workers", "1");
+        provisioner.apply().await?;
+        let worker = free_worker(&scope, &provisioner).await?;
+        let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
+        scope.claim_bound("data").await?;
+        free_worker(&scope, &provisioner).await?;
+        let started = Instant::now();
+        scope.apply(&user_of("user", "data", "sleep 1000000").to_string())?;
+        scope.pod_ready("user").await?;
+        note(format!(
+            "a Pod has its volume attached after {}",
+            spoken(started.elapsed())
+        ));
+        scope.event("data", "has the volume").await?;
+        scope.exec("user", ["sh", "-c", "echo kept >/data/file && sync"])?;
+        assert_eq!(free_worker(&scope, &provisioner).await?, worker);
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        scope.claim_gone("data").await?;
+        scope
+            .nothing_left(&uid)
+            .await
+            .context("after it was detached by the worker")
+    });
+}
