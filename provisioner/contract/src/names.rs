@@ -246,7 +246,8 @@ pub mod annotations {
     /// external-snapshotter's own, on a `VolumeSnapshotContent`: it belongs to a group, whose handle this is. It is
     /// neither taken nor deleted alone (`VolumeGroupSnapshotHandleAnnotation` in its `pkg/utils/util.go`).
     pub const OF_GROUP: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
-    /// On a client Pod: the cluster autoscaler may take its node away; it ends by itself when its mounts are gone.
+    /// On a client Pod and a worker: the cluster autoscaler may take its node away. The first ends by itself when its
+    /// mounts are gone, the second is made anew.
     pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     /// On a client Pod: [`IMAGE_BY_VOLUME`] if it was made for a volume that names its client image, not by what serves
     /// the client on the node.

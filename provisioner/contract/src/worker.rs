@@ -2,6 +2,7 @@
 //! one run after another over a connection (`pv serve`), so that no Pod has to start for a run.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ pub enum Ask {
 }
 
 /// A run to be begun.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Order {
     /// Its number among the worker's runs, as its Pod has it: a worker begins none with a number that is not above all
@@ -47,6 +48,15 @@ pub struct Order {
     pub properties: BTreeMap<String, String>,
     /// The content of `request.json`.
     pub request: String,
+}
+
+/// Without the properties, some of which are secret.
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Order")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How things are with a worker. It has one run at a time.

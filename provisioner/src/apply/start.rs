@@ -69,6 +69,7 @@ impl Apply<'_> {
         let worker = self.take_worker(&start);
         if let Some(worker) = &worker {
             start.record.run = worker.place();
+            start.intent = Intent::ToRecord;
         }
         let begun = self.begin(&start, worker.as_ref()).await;
         if let Some(worker) = worker.filter(|_| begun.is_err()) {
@@ -91,10 +92,9 @@ impl Apply<'_> {
         }
     }
 
-    /// A worker for a run, if one waits that can carry it out. It has to be a run whose record is written now: that says
-    /// where the run is.
+    /// A worker for a run, if one waits that can carry it out. It has to be a run with a record, which says where it is.
     fn take_worker(&self, start: &Start) -> Option<Worker> {
-        let can = start.intent == Intent::ToRecord
+        let can = matches!(start.intent, Intent::ToRecord | Intent::Recorded)
             && describe(start.run.operation).on_worker
             && start.node.is_none()
             && start.allowed.is_empty();

@@ -108,6 +108,8 @@ fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Po
     mounts.extend(backend.iter().map(pod::RunVolume::mount));
     let mut own_labels = pod::own_labels(config);
     own_labels.insert(labels::WORKER.to_owned(), "true".to_owned());
+    let mut notes = pod::own_annotations(config);
+    notes.insert(annotations::SAFE_TO_EVICT.to_owned(), "true".to_owned());
     let container = Container {
         name: "worker".to_owned(),
         env: Some(variables(&name)),
@@ -122,7 +124,7 @@ fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Po
         metadata: ObjectMeta {
             namespace: Some(config.reference.namespace.clone()),
             labels: Some(own_labels),
-            annotations: Some(pod::own_annotations(config)),
+            annotations: Some(notes),
             // It goes with the ConfigMap, and a node can be drained of it.
             owner_references: Some(vec![pod::owner(
                 "ConfigMap",
