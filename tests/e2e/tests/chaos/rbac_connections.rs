@@ -63,20 +63,16 @@ async fn ends(scope: &Scope, name: &str) -> Result<()> {
     scope.pod_gone(name).await
 }
 
-/// Without the right: the Pod goes on, and the volume follows the next ones, to a node that has had no connection to it
-/// and back.
+/// Without the right: the Pod goes on, and the volume follows the next one, to a node that has had no connection to it.
 async fn the_kubelet_s_copy_serves(scope: &Scope, uid: &str, sum: &str) -> Result<()> {
     may_read(scope, TWO, uid, false).await?;
     let read = ["sha256sum", "/data/file"];
     ensure!(scope.exec("first", read)? == sum, "the Pod has lost its volume");
     ends(scope, "first").await?;
-    for (name, node) in [("second", ONE), ("third", TWO)] {
-        starts(scope, name, node).await?;
-        may_read(scope, node, uid, false).await?;
-        ensure!(scope.exec(name, read)? == sum, "{name} has other data");
-        ends(scope, name).await?;
-    }
-    Ok(())
+    starts(scope, "second", ONE).await?;
+    may_read(scope, ONE, uid, false).await?;
+    ensure!(scope.exec("second", read)? == sum, "it has other data");
+    ends(scope, "second").await
 }
 
 #[test]
@@ -104,8 +100,8 @@ fn without_the_right_to_read_connections_the_kubelet_s_copy_serves_and_with_it_a
             .context("failed to give the mounters their right back: install the tests' namespaces again")?;
         served?;
 
-        starts(&scope, "last", ONE).await?;
-        may_read(&scope, ONE, &uid, true).await?;
+        starts(&scope, "last", TWO).await?;
+        may_read(&scope, TWO, &uid, true).await?;
         assert_eq!(scope.exec("last", ["sha256sum", "/data/file"])?, sum);
         ends(&scope, "last").await?;
         scope.claim_gone("data").await?;
