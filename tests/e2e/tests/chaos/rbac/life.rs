@@ -168,9 +168,19 @@ impl Mooring {
     /// Has a volume attached for a Pod, and detached again; returns the uid of its claim.
     async fn attached(&self) -> Result<String> {
         let class = self.attached_class();
-        let more = json!({"volume-source": "csi", "operations": "provision,delete,attach,detach"});
+        let mut more = json!({"volume-source": "csi", "operations": "provision,delete,attach,detach"});
+        if self.by_worker {
+            (more["workers"], more["service-account-name"]) = (json!("1"), Value::Null);
+        }
         self.apply(&[self.config("attached", &class, more)]).await?;
         self.class(&class, "to be made", |class| class.is_some()).await?;
+        if self.by_worker {
+            wait_until("a worker to wait for a run", LIMIT, async || {
+                let free = "mooring_provisioner_workers{state=\"free\"} 1";
+                Ok(self.metrics().await?.contains(free).then_some(()))
+            })
+            .await?;
+        }
         let uid = self.claim("attached", &class).await?;
         self.bound("attached").await?;
         let mut user = user_of("user", "attached", "sleep 1000000");

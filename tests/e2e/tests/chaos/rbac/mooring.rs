@@ -23,6 +23,8 @@ use super::rights::Rights;
 pub(super) struct Mooring {
     pub(super) scope: Scope,
     pub(super) namespace: String,
+    /// Whether a worker attaches volumes. That is one more Pod for each controller, and needed for one right.
+    pub(super) by_worker: bool,
     cleaned_up: bool,
 }
 
@@ -113,7 +115,7 @@ impl Mooring {
         self.apply(&objects).await
     }
 
-    /// A provisioner ConfigMap for the class of this name.
+    /// A provisioner ConfigMap for the class of this name. A key with null is left out.
     pub(super) fn config(&self, name: &str, class: &str, more: Value) -> Value {
         let mut data = json!({
             "plugin-name": "mooring.dev/flex-provisioner", "image": SCRIPTED,
@@ -122,6 +124,7 @@ impl Mooring {
         });
         if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
             data.extend(more);
+            data.retain(|_, value| !value.is_null());
         }
         let mut object = self.object("v1", "ConfigMap", name, json!({"data": data}));
         object["metadata"]["labels"]["type"] = json!("provisioner-config");
@@ -134,6 +137,7 @@ impl Mooring {
         let mooring = Self {
             scope: scope.clone(),
             namespace: format!("{}-{end}", scope.namespace),
+            by_worker: false,
             cleaned_up: false,
         };
         let mut namespace = mooring.object("v1", "Namespace", &mooring.namespace, json!({}));
@@ -173,14 +177,19 @@ impl Mooring {
         Ok(mooring)
     }
 
-    /// The requests from the controller's metrics: verb, resource, code.
-    pub(super) async fn requests(&self) -> Result<BTreeSet<(String, String, u16)>> {
+    /// The controller's metrics, in Prometheus' format.
+    pub(super) async fn metrics(&self) -> Result<String> {
         let path = format!(
             "/api/v1/namespaces/{}/pods/controller:8080/proxy/metrics",
             self.namespace
         );
         let request = http_get(&path)?;
-        let text = self.scope.client.request_text(request).await?;
+        Ok(self.scope.client.request_text(request).await?)
+    }
+
+    /// The requests from the controller's metrics: verb, resource, code.
+    pub(super) async fn requests(&self) -> Result<BTreeSet<(String, String, u16)>> {
+        let text = self.metrics().await?;
         let value = |line: &str, key: &str| {
             let (_, rest) = line.split_once(&format!("{key}=\""))?;
             Some(rest.split_once('"')?.0.to_owned())
@@ -214,13 +223,14 @@ impl Mooring {
             .await?;
         wait_until(&format!("{} to be cleaned up", self.namespace), LIMIT, async || {
             let mut left: Vec<_> = claims.list(&all).await?.iter().map(ResourceExt::name_any).collect();
-            // The run of a discovery stays for as long as its ConfigMap.
+            // The run of a discovery and a worker stay for as long as their ConfigMap.
             left.extend(
                 pods.list(&all)
                     .await?
                     .iter()
                     .map(ResourceExt::name_any)
-                    .filter(|name| name != "controller" && !name.starts_with("discover-")),
+                    .filter(|name| name != "controller")
+                    .filter(|name| !name.starts_with("discover-") && !name.starts_with("worker-")),
             );
             left.extend(volumes.list(&all).await?.iter().filter_map(|volume| {
                 let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
