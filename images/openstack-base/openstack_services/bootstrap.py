@@ -3,6 +3,9 @@
 Makes the database and its user, brings the tables to this image's release, and makes the user and the endpoints in
 Keystone. Each step looks at what is there first, so it can be run again. Its properties, in the environment: NAMESPACE,
 MARIADB_ROOT_PASSWORD, KEYSTONE_ADMIN_PASSWORD.
+
+In an upgrade, Keystone is first: its tables are expanded, its Pods replaced, and then its tables contracted. The tables
+of the other services follow when all its Pods are new.
 """
 
 import contextlib
@@ -13,10 +16,10 @@ import time
 
 import pymysql
 
-from openstack_services import share_types
+from openstack_services import rollout, share_types
 from openstack_services.identity import REGION, Identity
 from openstack_services.log import say
-from openstack_services.release import release
+from openstack_services.release import distribution, release
 from openstack_services.settings import Settings
 
 MIGRATE = {
@@ -24,6 +27,17 @@ MIGRATE = {
     "cinder": ["cinder-manage", "db", "sync"],
     "manila": ["manila-manage", "db", "sync"],
 }
+
+# With tables of an earlier release: what old and new Pods can work with, and what only new ones can.
+EXPAND = ["keystone-manage", "db_sync", "--expand"]
+CONTRACT = ["keystone-manage", "db_sync", "--contract"]
+
+# Rows that a release has otherwise: written beside the Pods that run. It ends when there are none, and the next release
+# may need that.
+ONLINE = {"cinder": ["cinder-manage", "db", "online_data_migrations"]}
+
+# What a service's tables are made with. Manila's first migrations of some releases fail with any other.
+CHARACTERS = {"manila": "utf8mb3"}
 
 # Names and types in the catalogue, and the path of the address.
 CATALOGUE = {
@@ -53,7 +67,8 @@ def prepare_database(connection, service):
     with connection.cursor() as cursor:
         own = Settings(service).database()
         user, password, database = own["user"], own["password"], own["database"]
-        cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET utf8mb4")
+        characters = CHARACTERS.get(service, "utf8mb4")
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET {characters}")
         cursor.execute(f"CREATE USER IF NOT EXISTS '{user}'@'%%' IDENTIFIED BY %s", (password,))
         cursor.execute(f"ALTER USER '{user}'@'%%' IDENTIFIED BY %s", (password,))
         cursor.execute(f"GRANT ALL ON `{database}`.* TO '{user}'@'%'")
@@ -75,11 +90,35 @@ def alone(connection, service):
         yield
 
 
+def is_upgrade(connection, service):
+    """Whether the tables are those of another release."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT `release` FROM bootstrap.done WHERE service = %s", (service,))
+        return release(service) not in {row[0] for row in cursor.fetchall()} and cursor.rowcount > 0
+
+
 def note_done(connection, service):
     """Lets this release's Pods start."""
     with connection.cursor() as cursor:
         cursor.execute("INSERT IGNORE INTO bootstrap.done VALUES (%s, %s)", (service, release(service)))
     say(f"{service} {release(service)} may start")
+
+
+def prepare_keystone(connection, url, admin):
+    """Keystone's tables, in an upgrade in two steps, and its administrator."""
+    upgrade = is_upgrade(connection, "keystone")
+    subprocess.run(EXPAND if upgrade else MIGRATE["keystone"], check=True)
+    subprocess.run(
+        ["keystone-manage", "bootstrap", "--bootstrap-username", "admin", "--bootstrap-project-name", "admin",
+         "--bootstrap-role-name", "admin", "--bootstrap-service-name", "keystone", "--bootstrap-region-id", REGION,
+         "--bootstrap-public-url", url, "--bootstrap-internal-url", url, "--bootstrap-admin-url", url],
+        check=True,
+        env={**os.environ, "OS_BOOTSTRAP_PASSWORD": admin},
+    )
+    note_done(connection, "keystone")
+    # Also when an earlier run of this Job was interrupted here: with nothing to contract it does nothing.
+    rollout.wait(f"{distribution()} {release('keystone')}")
+    subprocess.run(CONTRACT, check=True)
 
 
 def main():
@@ -91,19 +130,13 @@ def main():
     with alone(connection, service):
         prepare_database(connection, service)
         say(f"bring the tables of {service} to {release(service)}")
-        subprocess.run(MIGRATE[service], check=True)
         if service == "keystone":
-            subprocess.run(
-                ["keystone-manage", "bootstrap", "--bootstrap-username", "admin", "--bootstrap-project-name", "admin",
-                 "--bootstrap-role-name", "admin", "--bootstrap-service-name", "keystone", "--bootstrap-region-id",
-                 REGION, "--bootstrap-public-url", keystone, "--bootstrap-internal-url", keystone,
-                 "--bootstrap-admin-url", keystone],
-                check=True,
-                env={**os.environ, "OS_BOOTSTRAP_PASSWORD": admin},
-            )
-        note_done(connection, service)
-        if service == "keystone":
+            prepare_keystone(connection, keystone, admin)
             return
+        if is_upgrade(connection, service):
+            rollout.wait(distribution())
+        subprocess.run(MIGRATE[service], check=True)
+        note_done(connection, service)
         identity = Identity(keystone, admin)
         identity.wait()
         identity.service_user(service, Settings(service).get("keystone_authtoken", "password"))
@@ -111,6 +144,8 @@ def main():
         identity.endpoint(name, kind, url.format(namespace=namespace))
         if service == "manila":
             share_types.ensure(identity, url.format(namespace=namespace))
+        if service in ONLINE:
+            subprocess.run(ONLINE[service], check=True)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ class Identity:
             time.sleep(1)
 
     def request(self, method, url, **arguments):
-        """A call to any service, in Manila's newest version that all of its releases here have."""
-        headers = {"X-OpenStack-Manila-API-Version": "2.78"}
+        """A call to any service, in a version of Manila's API that all of its releases have, from Debian 12's on."""
+        headers = {"X-OpenStack-Manila-API-Version": "2.65"}
         return self._session.request(url, method, headers=headers, **arguments)
 
     def call(self, method, path, **body):
@@ -47,9 +47,12 @@ class Identity:
 
     def find(self, kind, **query):
         """The id of the only object that fits, or None."""
+        found = self._one(kind, **query)
+        return found["id"] if found else None
+
+    def _one(self, kind, **query):
         answer = self._session.get(f"{self._url}/{kind}s", params=query)
-        found = answer.json()[f"{kind}s"]
-        return found[0]["id"] if found else None
+        return next(iter(answer.json()[f"{kind}s"]), None)
 
     def _ensure(self, kind, query, **more):
         found = self.find(kind, **query)
@@ -85,9 +88,10 @@ class Identity:
         service = self._ensure("service", {"name": name, "type": kind})
         for interface in ("public", "internal", "admin"):
             query = {"service_id": service, "interface": interface, "region_id": REGION}
-            found = self.find("endpoint", **query)
+            found = self._one("endpoint", **query)
             if found is None:
                 self.call("POST", "/endpoints", endpoint={**query, "url": url})
                 say(f"made the {interface} endpoint of {name}: {url}")
-            else:
-                self.call("PATCH", f"/endpoints/{found}", endpoint={"url": url})
+            elif found["url"] != url:
+                self.call("PATCH", f"/endpoints/{found['id']}", endpoint={"url": url})
+                say(f"changed the {interface} endpoint of {name}: {url}")

@@ -92,6 +92,8 @@ def _clouds(values, namespace):
         },
         "region_name": "RegionOne",
         "identity_api_version": 3,
+        # There is no Glance. "openstack volume create" asks where it is, whether it needs it or not.
+        "has_image": False,
     }
     # JSON is YAML.
     return json.dumps({"clouds": {"openstack": cloud}}, indent=2) + "\n"

@@ -1,9 +1,12 @@
-"""An API under uwsgi, with an answer for probes in front: /-/live, and /-/ready if what the service needs is there."""
+"""An API under uwsgi, with answers of its own in front: /-/live; /-/ready, if what the service needs is there; and
+/-/release, which upgrades ask for.
+"""
 
 import importlib
 import os
 
 from openstack_services import checks
+from openstack_services.release import distribution, release
 from openstack_services.settings import Settings
 
 SERVICE = os.environ["SERVICE"]
@@ -22,6 +25,7 @@ def _load():
 
 _api = _load()
 _settings = Settings(SERVICE)
+_release = f"{distribution()} {release(SERVICE)}"
 
 
 def _wrong():
@@ -42,10 +46,11 @@ def _wrong():
 def application(environ, start_response):
     """The application that uwsgi calls."""
     path = environ.get("PATH_INFO")
-    if path not in ("/-/live", "/-/ready"):
+    if path not in ("/-/live", "/-/ready", "/-/release"):
         return _api(environ, start_response)
     wrong = _wrong() if path == "/-/ready" else None
-    text = f"{wrong or 'ok'}\n".encode()
+    right = _release if path == "/-/release" else "ok"
+    text = f"{wrong or right}\n".encode()
     status = "503 Service Unavailable" if wrong else "200 OK"
     start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
     return [text]

@@ -103,7 +103,7 @@ enum Command {
         #[arg(long, value_name = "FOLDER", default_value = openstack::FOLDER)]
         kustomization: std::path::PathBuf,
         /// Remove the services instead; their volumes, the Secret to use them with, cluster and Mooring stay.
-        #[arg(long, conflicts_with_all = ["test", "volumes"])]
+        #[arg(long, conflicts_with_all = ["test", "volumes", "upgrade"])]
         remove: bool,
         /// With --remove: remove the volumes and the Secret, too.
         #[arg(long, requires = "remove")]
@@ -111,9 +111,16 @@ enum Command {
         /// Then have Pods use volumes of Cinder and shares of Manila, and look that nothing of them is left.
         #[arg(long)]
         volumes: bool,
-        /// Then use the services, kill each of their Pods, and change and break their settings: a quarter of an hour.
+        /// Then use the services, kill each of their Pods and nodes, and change and break their settings: half an hour.
         #[arg(long, conflicts_with = "kustomization")]
         test: bool,
+        /// Begin with the packages of Debian's release before, and upgrade to these while Pods use volumes of Cinder
+        /// and Manila.
+        #[arg(long, conflicts_with = "kustomization")]
+        upgrade: bool,
+        /// Run the services with a Ceph in another namespace instead, use them, and remove both.
+        #[arg(long, conflicts_with_all = ["kustomization", "remove", "test", "volumes", "upgrade"])]
+        external_ceph: bool,
     },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on clusters that are removed afterwards.
     Test(TestArgs),
@@ -187,12 +194,20 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             data,
             volumes,
             test,
+            upgrade,
+            external_ceph,
         } => {
             if remove {
                 openstack::remove(&target.open(&layout)?, data)?;
+            } else if external_ceph {
+                openstack::run_with_external_ceph(&layout, &target)?;
             } else {
-                let services = test;
-                openstack::run(&layout, &target, &kustomization, Trials { services, volumes })?;
+                let trials = Trials {
+                    upgrade,
+                    services: test,
+                    volumes,
+                };
+                openstack::run(&layout, &target, &kustomization, trials)?;
             }
         }
         Command::Test(args) => {

@@ -20,6 +20,9 @@ use crate::seclusion::{contained, secluded};
 pub const BUSYBOX: &str = "docker.io/library/busybox:1";
 pub const DEBIAN: &str = "docker.io/library/debian:trixie-slim";
 
+/// The release before that, for tests of upgrades.
+pub const DEBIAN_BEFORE: &str = "docker.io/library/debian:bookworm-slim";
+
 /// The base images that a Containerfile may name besides `scratch` and the repository's own images, by their names
 /// there.
 pub const BASES: [&str; 2] = ["busybox:1", "debian:trixie-slim"];
@@ -189,17 +192,27 @@ fn pack_busybox(work: &Path, layer: &Path) -> Result<()> {
 
 /// The archive of `debian:trixie-slim`, which mmdebstrap makes from the distribution's own mirror.
 pub fn debian() -> Result<Archive> {
+    debian_of(DEBIAN, "trixie", "debian")
+}
+
+/// The archive of `debian:bookworm-slim`, made in the same way.
+pub fn debian_before() -> Result<Archive> {
+    debian_of(DEBIAN_BEFORE, "bookworm", "debian-bookworm")
+}
+
+fn debian_of(name: &str, release: &str, file: &str) -> Result<Archive> {
     let folder = folder()?;
     let archive = Archive {
-        name: DEBIAN.to_owned(),
-        path: folder.join("debian.tar"),
+        name: name.to_owned(),
+        path: folder.join(file).with_extension("tar"),
     };
     if archive.path.is_file() {
         return Ok(archive);
     }
-    let mut step = Step::begin("make the image debian:trixie-slim with mmdebstrap, once");
+    let title = format!("make the image debian:{release}-slim with mmdebstrap, once");
+    let mut step = Step::begin(title.as_str());
     make_folder(&folder)?;
-    let layer = folder.join("debian.layer.tar");
+    let layer = folder.join(file).with_extension("layer.tar");
     let mut debootstrap = contained("mmdebstrap");
     debootstrap
         .args([
@@ -212,14 +225,14 @@ pub fn debian() -> Result<Archive> {
             "--dpkgopt=path-include=/usr/share/doc/*/copyright",
             "--aptopt=Apt::Install-Recommends \"false\"",
             "--customize-hook=rm -rf \"$1\"/var/lib/apt/lists/* \"$1\"/var/cache/apt/archives/*.deb",
-            "trixie",
+            release,
         ])
         .arg(&layer);
     // Its packages run scripts too.
     secluded(&folder.join("dev"), || {
         watched_within(&mut debootstrap, DEBIAN_LIMIT, |line| step.update(line)).map_err(Into::into)
     })
-    .context("failed to make debian:trixie-slim")?;
+    .with_context(|| format!("failed to make debian:{release}-slim"))?;
     write_archive(
         &archive.path,
         &layer,

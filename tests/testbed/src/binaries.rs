@@ -113,11 +113,18 @@ const SIDECARS: Module = Module {
 
 /// Programs in the tests' images besides Mooring's own. They are no part of a cluster, and built only for such an
 /// image.
-const FOR_IMAGES: &[Module] = &[Module {
-    name: "versitygw",
-    programs: &[("versitygw", "github.com/versity/versitygw/cmd/versitygw")],
-    flags: &["-ldflags", "-s -w"],
-}];
+const FOR_IMAGES: &[Module] = &[
+    Module {
+        name: "versitygw",
+        programs: &[("versitygw", "github.com/versity/versitygw/cmd/versitygw")],
+        flags: &["-ldflags", "-s -w"],
+    },
+    Module {
+        name: "opentelemetry-collector",
+        programs: &[("otelcol-contrib", ".")],
+        flags: &["-ldflags", "-s -w"],
+    },
+];
 
 /// The controller of the snapshot API, which a cluster has once for all drivers. Only the tests of snapshots
 /// need it.

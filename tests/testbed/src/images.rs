@@ -4,6 +4,7 @@ mod build;
 mod built;
 mod compile;
 mod containerfile;
+mod earlier_debian;
 mod lists;
 mod notices;
 mod queue;
@@ -37,6 +38,8 @@ pub enum Selection {
     All,
     /// Those of OpenStack's services, and of Mooring what they need.
     OpenStack,
+    /// Those of OpenStack's services again, on the packages of Debian's release before: what an upgrade begins with.
+    OpenStackBefore,
     /// Those whose names end with these parts, and the images that they start from.
     Named(&'static [&'static str]),
 }
@@ -48,7 +51,10 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
     build_programs()?;
     let folder = cache()?.join("images");
     make_folder(&folder)?;
-    let recipes = selected(recipes(repository(), &program_folder()?)?, selection);
+    let mut recipes = selected(recipes(repository(), &program_folder()?)?, selection);
+    if matches!(selection, Selection::OpenStackBefore) {
+        recipes = recipes.into_iter().map(earlier_debian::recipe).collect::<Result<_>>()?;
+    }
     put_programs_of_others(&recipes)?;
     let mut wanted: Vec<Wanted> = Vec::new();
     for recipe in recipes {
@@ -85,8 +91,14 @@ const FOR_OPENSTACK: [&str; 6] = [
     "provisioner-openstack",
 ];
 
+/// What collects the services' logs, if it is asked for.
+const COLLECTOR: &str = "opentelemetry-collector-contrib";
+
+/// What the names of the services' own images begin with.
+const OPENSTACK: &str = "openstack-";
+
 fn is_of_openstack(name: &str) -> bool {
-    name.starts_with("openstack-")
+    name.starts_with(OPENSTACK) || name == COLLECTOR
 }
 
 /// The selected ones among recipes, in order.
@@ -94,6 +106,7 @@ fn selected(recipes: Vec<Recipe>, selection: Selection) -> Vec<Recipe> {
     let by_itself = |name: &str| match selection {
         Selection::All => !is_of_openstack(name),
         Selection::OpenStack => is_of_openstack(name) || FOR_OPENSTACK.contains(&name),
+        Selection::OpenStackBefore => name.starts_with(OPENSTACK),
         Selection::Named(names) => names.contains(&name),
     };
     let mut bases = BTreeSet::new();
@@ -118,6 +131,7 @@ fn find_base(name: &str, wanted: &[Wanted]) -> Result<Built> {
     }
     let archive = match name {
         "debian:trixie-slim" => base_images::debian()?,
+        "debian:bookworm-slim" => base_images::debian_before()?,
         "busybox:1" => base_images::busybox()?,
         _ => anyhow::bail!(
             "{name:?} can't be had here: an image starts from debian:trixie-slim, busybox:1, scratch or another image \

@@ -1,6 +1,11 @@
 //! `cargo testbed openstack`: OpenStack's storage services on the cluster, with a line and a time for each step.
 
+mod external_ceph;
+mod kustomization;
+mod logs;
+mod nodes;
 mod trial;
+mod upgrade;
 mod volumes;
 
 use std::path::Path;
@@ -16,6 +21,8 @@ use crate::layout::{Layout, repository};
 use crate::progress::{note, say, spoken, step};
 use crate::target::{Target, TargetArgs};
 use crate::wait::{Look, wait_for};
+
+use kustomization::Kustomization;
 
 /// Where the services run.
 pub const NAMESPACE: &str = "openstack";
@@ -33,8 +40,8 @@ const SOURCE: &str = "openstack";
 const CLASS: &str = "configmaps/examples/local.yaml";
 
 /// Kinds of objects without data.
-const RUNNING: &str = "deployments,statefulsets,jobs,services,poddisruptionbudgets,configmaps,rolebindings,roles,\
-                       serviceaccounts";
+const RUNNING: &str = "deployments,statefulsets,daemonsets,jobs,services,poddisruptionbudgets,configmaps,\
+                       rolebindings,roles,serviceaccounts";
 
 /// Longest wait for a Job or for Pods.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -45,9 +52,11 @@ const IMAGE_ANNOTATION: &str = "testbed.mooring.dev/image";
 /// Used in Pod `client`.
 const USE: &str = include_str!("openstack/use.py");
 
-/// What is done with the services once they are ready.
+/// What is done with the services.
 #[derive(Debug, Clone, Copy)]
 pub struct Trials {
+    /// Begin with those of Debian's release before, and upgrade them.
+    pub upgrade: bool,
     /// Use and break them.
     pub services: bool,
     /// Have Pods use volumes of theirs.
@@ -60,21 +69,42 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
     let target = args.open(layout)?;
     let images = target.load_images(Selection::OpenStack)?;
     install(&target, &images)?;
+    let Trials {
+        upgrade,
+        services,
+        volumes,
+    } = trials;
+    if upgrade {
+        upgrade::run(&target, &images).inspect_err(|_| explain(&target))?;
+    }
+    let mut components = Vec::new();
+    if services {
+        components.push(logs::COMPONENT);
+        // A volume stays where it was made.
+        if nodes::label(&target)? && !upgrade {
+            components.push(nodes::COMPONENT);
+        }
+    }
+    let tried = Kustomization::new(&components);
+    let kustomization = if services {
+        tried.write()?
+    } else {
+        kustomization.to_path_buf()
+    };
     let began = Instant::now();
-    put_and_wait(&target, kustomization, &images).inspect_err(|_| explain(&target))?;
+    put_and_wait(&target, &kustomization, &images).inspect_err(|_| explain(&target))?;
     say(format!(
         "\nOpenStack is ready: {} for its services, {} for everything.",
         spoken(began.elapsed()),
         spoken(started.elapsed())
     ));
-    let Trials { services, volumes } = trials;
     if volumes {
         volumes::run(&target)?;
     }
     if services {
-        trial::run(&target, kustomization, &images).inspect_err(|_| explain(&target))?;
+        trial::run(&target, &tried, &images).inspect_err(|_| explain(&target))?;
     }
-    if services || volumes {
+    if upgrade || services || volumes {
         say(format!(
             "\nOpenStack has passed: {} for everything.",
             spoken(started.elapsed())
@@ -94,6 +124,14 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
         say(format!("  {line}"));
     }
     Ok(())
+}
+
+/// Runs the services with a Ceph in another namespace, uses them, and removes both.
+pub fn run_with_external_ceph(layout: &Layout, args: &TargetArgs) -> Result<()> {
+    let target = args.open(layout)?;
+    let images = target.load_images(Selection::OpenStack)?;
+    install(&target, &images)?;
+    external_ceph::run(&target, &images).inspect_err(|_| explain(&target))
 }
 
 /// Runs a script in a Pod; returns its output.
@@ -121,13 +159,18 @@ fn put_and_wait(target: &Target, kustomization: &Path, images: &[Built]) -> Resu
     Ok(())
 }
 
-/// Applies the class of the volumes and a kustomization of the services; returns its Jobs, as kubectl names them.
-fn put(target: &Target, kustomization: &Path, images: &[Built]) -> Result<Vec<String>> {
+/// Applies the class of the volumes.
+fn put_class(target: &Target) -> Result<()> {
     let class = repository().join(CLASS);
     let class = std::fs::read_to_string(&class).with_context(|| format!("failed to read {}", class.display()))?;
     step(&format!("apply {CLASS}"), |_| {
         apply(target, &target.with_image_names(&class))
-    })?;
+    })
+}
+
+/// Applies the class of the volumes and a kustomization of the services; returns its Jobs, as kubectl names them.
+fn put(target: &Target, kustomization: &Path, images: &[Built]) -> Result<Vec<String>> {
+    put_class(target)?;
     let folder = kustomization.to_string_lossy();
     let builds: Vec<_> = images
         .iter()
@@ -161,7 +204,7 @@ fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<Vec<Value>> 
                 let name = item["metadata"]["name"].as_str().unwrap_or_default();
                 item["metadata"]["name"] = Value::from(format!("{name}-{hashes}"));
             }
-            Some("Deployment" | "StatefulSet") if !hashes.is_empty() => {
+            Some("DaemonSet" | "Deployment" | "StatefulSet") if !hashes.is_empty() => {
                 item["spec"]["template"]["metadata"]["annotations"][IMAGE_ANNOTATION] = Value::from(hashes);
             }
             _ => {}
@@ -174,9 +217,9 @@ fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<Vec<Value>> 
 /// Waits for Jobs and each workload, with a step each.
 fn wait_ready(target: &Target, jobs: &[String]) -> Result<()> {
     for job in jobs {
-        step(job, |_| wait_for_job(target, job))?;
+        step(job, |_| wait_for_job(target, NAMESPACE, job))?;
     }
-    for workload in names(target, "statefulsets,deployments")? {
+    for workload in names(target, "statefulsets,deployments,daemonsets")? {
         step(&workload, |_| ready_within(target, &workload, LIMIT))?;
     }
     Ok(())
@@ -196,10 +239,10 @@ fn ready_within(target: &Target, workload: &str, limit: Duration) -> Result<()> 
     bail!("{workload} is not ready: {error}\n{said}");
 }
 
-fn wait_for_job(target: &Target, job: &str) -> Result<()> {
+fn wait_for_job(target: &Target, namespace: &str, job: &str) -> Result<()> {
     let path = "jsonpath={.status.conditions[?(@.status==\"True\")].type}";
     let ended = wait_for(job, LIMIT, &[], || {
-        match output(&mut target.kubectl(["-n", NAMESPACE, "get", job, "-o", path])) {
+        match output(&mut target.kubectl(["-n", namespace, "get", job, "-o", path])) {
             Ok(conditions) if conditions.contains("Complete") => Look::Ready(true),
             Ok(conditions) if conditions.contains("Failed") => Look::Ready(false),
             Ok(conditions) => Look::NotYet(conditions),
@@ -207,7 +250,7 @@ fn wait_for_job(target: &Target, job: &str) -> Result<()> {
         }
     })?;
     if !ended {
-        bail!("{job} failed: cargo testbed kubectl -n {NAMESPACE} logs {job}");
+        bail!("{job} failed: cargo testbed kubectl -n {namespace} logs {job}");
     }
     Ok(())
 }
@@ -356,6 +399,25 @@ mod tests {
                 assert!(container["resources"]["requests"]["memory"].is_string(), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn the_collector_of_logs_reads_and_has_no_capability() {
+        let path = repository()
+            .join(FOLDER)
+            .join("components/log-collector/daemonset.yaml");
+        let daemon_set = documents(&std::fs::read_to_string(path).unwrap()).unwrap().remove(0);
+        let pod = &daemon_set["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        assert_eq!(container["securityContext"]["capabilities"]["drop"][0], "ALL");
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let of_node = |mount: &&Value| mount["name"] == "logs";
+        assert!(
+            mounts.iter().filter(of_node).all(|mount| mount["readOnly"] == true),
+            "{mounts:?}"
+        );
     }
 
     /// The objects of a kind, with their names.

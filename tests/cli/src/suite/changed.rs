@@ -137,6 +137,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("program/", &["smoke_", "mount_local", "provision_local", "chaos_rbac"]),
     ("tests/images/acme/", &["mount_vendor"]),
     ("tests/images/ceph/", &["mount_ceph", "vm_ceph"]),
+    ("tests/images/opentelemetry-collector/", &[]),
     ("tests/images/samba/", &["provision_smb", "vm_smb"]),
     ("tests/images/", &["mount_", "provision_"]),
     ("tests/testbed/src/earlier.rs", &["chaos_upgrade"]),

@@ -1,27 +1,24 @@
-//! `cargo testbed openstack --test`: uses the running services, kills each of their Pods, and changes their settings.
+//! `cargo testbed openstack --test`: uses the running services, kills each of their Pods and nodes, and changes their
+//! settings.
 //!
 //! It is no file of the end-to-end tests: it takes longer than all other files beside it may.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
-use super::{FOLDER, LABEL, NAMESPACE, put, put_and_wait, ready_within, script, use_services};
+use super::kustomization::Kustomization;
+use super::{LABEL, NAMESPACE, logs, nodes, put, put_and_wait, ready_within, script, use_services};
 use crate::command::output;
 use crate::images::Built;
-use crate::layout::{make_folder, repository, write_file};
 use crate::progress::step;
 use crate::target::Target;
 use crate::wait::{Look, wait_for};
 
 /// Used in the Pods that reach Ceph.
 const DATA: &str = include_str!("data.py");
-
-/// Where this writes kustomizations, below the repository: one refers to its base by a relative path.
-const OVERRIDES: &str = "target/openstack-trial";
 
 /// Another name of Cinder's Service: what is changed may be looked up.
 const SHORT_ENDPOINT: &str = "http://cinder-api.openstack:8776";
@@ -33,35 +30,34 @@ const BROKEN_LIMIT: Duration = Duration::from_mins(1);
 const LIMIT: Duration = Duration::from_mins(5);
 
 /// What was made, as JSON for `use.py`.
-struct Things(Value);
+pub(super) struct Things(pub(super) Value);
 
 /// Runs all of it. The services are as `kustomization` has them before and after.
-pub(super) fn run(target: &Target, kustomization: &Path, images: &[Built]) -> Result<()> {
-    let trial = Trial { target, images };
+pub(super) fn run(target: &Target, kustomization: &Kustomization, images: &[Built]) -> Result<()> {
+    let trial = Trial {
+        target,
+        images,
+        kustomization,
+    };
     let mut things = trial.make()?;
-    trial.apply_again(kustomization)?;
+    trial.apply_again()?;
+    logs::find_a_request(target)?;
+    nodes::kill_each(&trial, &things)?;
     trial.kill_each_pod(&things)?;
     trial.change_a_setting()?;
     trial.break_an_api(&things)?;
     trial.break_a_daemon(&things)?;
-    put_and_wait(target, kustomization, images)?;
-    step("the volume, the snapshot, the backup and the share", |_| {
-        trial.check(&things)
-    })?;
-    trial.restore(&mut things)?;
-    step("remove what was made", |_| {
-        trial.use_services("remove", &[&things.0])?;
-        Ok(())
-    })
+    trial.restore_and_remove(&mut things)
 }
 
-struct Trial<'a> {
-    target: &'a Target,
-    images: &'a [Built],
+pub(super) struct Trial<'a> {
+    pub(super) target: &'a Target,
+    pub(super) images: &'a [Built],
+    pub(super) kustomization: &'a Kustomization,
 }
 
 impl Trial<'_> {
-    fn use_services(&self, what: &str, args: &[&Value]) -> Result<Value> {
+    pub(super) fn use_services(&self, what: &str, args: &[&Value]) -> Result<Value> {
         use_services(self.target, what, args)
     }
 
@@ -85,7 +81,7 @@ impl Trial<'_> {
     }
 
     /// Makes everything, and writes to it: part 0 of the volume is in snapshot and backup, part 1 is not.
-    fn make(&self) -> Result<Things> {
+    pub(super) fn make(&self) -> Result<Things> {
         let mut things = step("make a volume, a share and an access rule", |_| {
             Ok(Things(self.use_services("make", &[])?))
         })?;
@@ -107,12 +103,24 @@ impl Trial<'_> {
     }
 
     /// Everything is there with its content, and the services still do something new.
-    fn check(&self, things: &Things) -> Result<()> {
+    pub(super) fn check(&self, things: &Things) -> Result<()> {
         self.use_services("check", &[&things.0])?;
         for part in ["0", "1"] {
             self.volume("read", things.text("volume"), part)?;
         }
         self.share("read", things, "0")
+    }
+
+    /// Everything is there to the end, also what snapshot and backup have.
+    pub(super) fn restore_and_remove(&self, things: &mut Things) -> Result<()> {
+        step("the volume, the snapshot, the backup and the share", |_| {
+            self.check(things)
+        })?;
+        self.restore(things)?;
+        step("remove what was made", |_| {
+            self.use_services("remove", &[&things.0])?;
+            Ok(())
+        })
     }
 
     /// What snapshot and backup have: not what was written later.
@@ -129,9 +137,9 @@ impl Trial<'_> {
         })
     }
 
-    fn apply_again(&self, kustomization: &Path) -> Result<()> {
+    fn apply_again(&self) -> Result<()> {
         let before = self.state()?;
-        put(self.target, kustomization, self.images)?;
+        put(self.target, &self.kustomization.write()?, self.images)?;
         step("a second apply has changed nothing", |_| {
             // Long enough for a controller to begin a rollout.
             std::thread::sleep(Duration::from_secs(5));
@@ -157,7 +165,7 @@ impl Trial<'_> {
     }
 
     /// Waits until as many Pods are ready as there are to be, and a killed one is gone.
-    fn all_ready(&self, count: usize, killed: &str) -> Result<()> {
+    pub(super) fn all_ready(&self, count: usize, killed: &str) -> Result<()> {
         wait_for("all Pods to be ready", LIMIT, &[], || match self.lines_of_pods() {
             Ok(lines) => {
                 let lacking = lines
@@ -175,7 +183,7 @@ impl Trial<'_> {
     }
 
     /// The Pods that stay, by name, with their uids: all but those of Jobs.
-    fn pods(&self) -> Result<BTreeMap<String, String>> {
+    pub(super) fn pods(&self) -> Result<BTreeMap<String, String>> {
         let lines = self.lines_of_pods()?;
         Ok(lines
             .into_iter()
@@ -208,17 +216,18 @@ impl Trial<'_> {
 
     /// Applies the kustomization with a setting added to a service's file that overrides.
     fn put_with(&self, service: &str, setting: &str) -> Result<()> {
-        put(self.target, &write_override(service, setting)?, self.images)?;
+        put(self.target, &self.with_setting(service, setting).write()?, self.images)?;
         Ok(())
+    }
+
+    fn with_setting(&self, service: &str, setting: &str) -> Kustomization {
+        self.kustomization.with_file(service, "30-override.conf", setting)
     }
 
     fn change_a_setting(&self) -> Result<()> {
         let before = self.pods()?;
-        put_and_wait(
-            self.target,
-            &write_override("cinder", &format!("[DEFAULT]\npublic_endpoint = {SHORT_ENDPOINT}"))?,
-            self.images,
-        )?;
+        let changed = self.with_setting("cinder", &format!("[DEFAULT]\npublic_endpoint = {SHORT_ENDPOINT}"));
+        put_and_wait(self.target, &changed.write()?, self.images)?;
         step(
             "a changed setting of Cinder has replaced its Pods, and no others",
             |_| {
@@ -275,7 +284,7 @@ impl Trial<'_> {
             self.not_ready("statefulset.apps/manila-share")?;
             Ok(())
         })?;
-        put_and_wait(self.target, Path::new(FOLDER), self.images)?;
+        put_and_wait(self.target, &self.kustomization.write()?, self.images)?;
         step("the setting is taken back: all is well again", |_| self.check(things))
     }
 
@@ -292,21 +301,4 @@ impl Things {
     fn text(&self, name: &str) -> &str {
         self.0[name].as_str().unwrap_or_default()
     }
-}
-
-/// Writes a kustomization that adds a setting.
-fn write_override(service: &str, setting: &str) -> Result<PathBuf> {
-    let folder = repository().join(OVERRIDES);
-    make_folder(&folder)?;
-    let literal = format!("30-override.conf={setting}\n");
-    let up = "../".repeat(OVERRIDES.split('/').count());
-    let kustomization = serde_json::json!({
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": NAMESPACE,
-        "resources": [format!("{up}{FOLDER}")],
-        "configMapGenerator": [{"name": service, "behavior": "merge", "literals": [literal]}],
-    });
-    write_file(&folder.join("kustomization.yaml"), kustomization.to_string())?;
-    Ok(folder)
 }

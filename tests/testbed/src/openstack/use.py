@@ -1,8 +1,11 @@
 """Uses OpenStack's storage services as their administrator, in Pod client: python3 - WHAT [JSON]
 
-    make                a volume and a share with an access rule, as JSON
-    save VOLUME         a snapshot and a backup of a volume, as JSON
+    make                a volume and a share with an access rule, as JSON; the program openstack makes them
+    save VOLUME         a snapshot and a backup of a volume, as JSON; the same
     check THINGS        all of them are there, and each service still does something new
+    answer              Keystone, Cinder and Manila answer
+    request             makes a volume and lists projects and shares, all for one request; its id
+    forget REQUEST      removes that volume
     restore THINGS      a volume from the snapshot and one from the backup, as JSON
     endpoint            where Cinder says that it is
     remove THINGS       all of them
@@ -11,8 +14,10 @@
 """
 
 import json
+import subprocess
 import sys
 import time
+import uuid
 
 import openstack
 
@@ -52,10 +57,17 @@ def rule_of(share):
     return rules[0]
 
 
+def client(*words):
+    """What the program of users makes."""
+    done = subprocess.run(["openstack", *words, "-f", "json"], stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(done.stdout)
+
+
 def make():
-    volume = wait(volumes, volumes.create_volume(name="trial", size=1))
-    share = wait(shares, shares.create_share(name="trial", size=1, share_protocol="CEPHFS"))
-    shares.create_access_rule(share.id, access_level="rw", access_type=ACCESS, access_to=USER)
+    volume = wait(volumes, volumes.get_volume(client("volume", "create", "--size", "1", "trial")["id"]))
+    made = client("share", "create", "--name", "trial", "CEPHFS", "1")
+    share = wait(shares, shares.get_share(made["id"]))
+    client("share", "access", "create", share.id, ACCESS, USER, "--access-level", "rw")
     rule = patiently("the access rule", lambda: rule_of(share.id))
     (location,) = list(shares.export_locations(share.id))
     return {
@@ -68,14 +80,15 @@ def make():
 
 
 def save(volume):
-    snapshot = wait(volumes, volumes.create_snapshot(name="trial", volume_id=volume))
+    made = client("volume", "snapshot", "create", "--volume", volume, "trial")
+    snapshot = wait(volumes, volumes.get_snapshot(made["id"]))
     # Cinder's scheduler may hear of a new cinder-backup some seconds after that is ready.
     backup = patiently("the backup", lambda: back_up(volume))
     return {"snapshot": snapshot.id, "backup": backup.id}
 
 
 def back_up(volume):
-    one = volumes.create_backup(name="trial", volume_id=volume)
+    one = volumes.get_backup(client("volume", "backup", "create", "--name", "trial", volume)["id"])
     try:
         return wait(volumes, one)
     except openstack.exceptions.ResourceFailure:
@@ -114,6 +127,29 @@ def check(things):
     patiently("the rule", lambda: rule_of(things["share"]))
     patiently("another snapshot", lambda: another_snapshot(things["volume"]))
     patiently("another rule", lambda: another_rule(things["share"]))
+
+
+def answer():
+    """Also while there is no storage."""
+    patiently("Keystone", lambda: list(cloud.identity.projects()))
+    patiently("the volumes", lambda: list(volumes.volumes()))
+    patiently("the shares", lambda: list(shares.shares()))
+
+
+def request():
+    name = f"req-{uuid.uuid4()}"
+    headers = {"X-OpenStack-Request-ID": name}
+    cloud.identity.get("/projects", headers=headers)
+    shares.get("/shares", headers=headers)
+    made = volumes.post("/volumes", json={"volume": {"name": name, "size": 1}}, headers=headers).json()
+    wait(volumes, volumes.get_volume(made["volume"]["id"]))
+    return name
+
+
+def forget(name):
+    for one in volumes.volumes(name=name):
+        volumes.delete_volume(one)
+        volumes.wait_for_delete(one, interval=1, wait=LIMIT)
 
 
 def restore(things):
@@ -170,5 +206,6 @@ def everything():
     return sorted(found)
 
 
-WHATS = {what.__name__: what for what in (make, save, check, restore, endpoint, remove, types, everything)}
+ALL = (make, save, check, answer, request, forget, restore, endpoint, remove, types, everything)
+WHATS = {what.__name__: what for what in ALL}
 print(json.dumps(WHATS[sys.argv[1]](*map(json.loads, sys.argv[2:]))))

@@ -1,6 +1,8 @@
 //! `cargo testbed openstack --volumes`: Pods use volumes of Cinder and shares of Manila, as a user would. Afterwards
 //! nothing of them is left, neither in Kubernetes nor in OpenStack.
 
+mod in_use;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ use crate::manifests::documents;
 use crate::progress::{note, step};
 use crate::target::Target;
 use crate::wait::{Look, wait_for};
+
+pub(super) use in_use::InUse;
 
 /// Where the claims and Pods are.
 const TRIAL: &str = "openstack-trial";
