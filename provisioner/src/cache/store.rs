@@ -30,6 +30,7 @@ use crate::operation::is_change_asked;
 use crate::operation::record::Record;
 use crate::run::carrier::{self, Carrier};
 use crate::run::departed::Departed;
+use crate::run::observed::has;
 use crate::run::worker::Worker;
 use crate::run::workers::Workers;
 use crate::run::{Run, RunId};
@@ -186,7 +187,7 @@ impl Cache {
         let carriers = self.carriers.get(namespace)?;
         let own = carriers.get(&ObjectRef::new(&id.name()).within(namespace)).map(Run::of);
         own.or_else(|| {
-            let on_worker = |carrier: &Carrier| carrier::is_worker(carrier) && Run::of(carrier.clone()).is(id);
+            let on_worker = |carrier: &Carrier| has(carrier, id);
             carriers.find(on_worker).map(|carrier| self.as_run(carrier))
         })
     }

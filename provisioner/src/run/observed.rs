@@ -20,6 +20,14 @@ use super::identity::{RunId, RunRef};
 use super::outcome::{State, observe, observe_on_worker};
 use crate::time::later;
 
+/// Whether a worker has this run.
+pub fn has(carrier: &Carrier, id: &RunId) -> bool {
+    let label = |key: &str| carrier.labels().get(key).map(String::as_str);
+    carrier::is_worker(carrier)
+        && label(labels::OPERATION) == Some(id.operation.as_str())
+        && label(labels::CLAIM_UID) == Some(&id.uid)
+}
+
 /// A run that was seen in the cluster.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -60,11 +68,6 @@ impl Run {
     /// Whether this is a run, and no worker that waits for one.
     pub fn is_run(&self) -> bool {
         !self.is_on_worker() || carrier::has_run(&self.carrier)
-    }
-
-    /// Whether it is this one.
-    pub fn is(&self, id: &RunId) -> bool {
-        self.operation() == Some(id.operation) && self.claim_uid() == Some(&id.uid)
     }
 
     /// Which operation it is, if it is one that is run here.
