@@ -411,7 +411,7 @@ impl Services {
             // An error is an answer too. If the container has no thread left, nothing is known about the server.
             let ask = || {
                 let file = file.clone();
-                thread::run(move || silence::read_block(&file))
+                thread::run_apart(move || silence::read_block(&file))
             };
             let silence = tokio::select! {
                 () = all_ended => return,

@@ -1,5 +1,5 @@
-//! System calls that our crates have no safe form of: loop devices, the flags of a mount that is not attached yet, and
-//! waiting for a descriptor.
+//! System calls that our crates have no safe form of: loop devices, the flags of a mount that is not attached yet,
+//! waiting for a descriptor, and a thread's own table of them.
 //! The one file of the mounter with unsafe code.
 #![allow(unsafe_code)]
 
@@ -20,6 +20,14 @@ pub(super) struct Backing {
     /// Device of the file, as `st_dev` has it.
     pub(super) device: u64,
     pub(super) inode: u64,
+}
+
+/// Gives the calling thread a table of open files of its own, which has standard input, output and error alone. The
+/// thread must own no other file. Kernels before 5.9 have no such call.
+pub(super) fn leave_files() -> Result<(), Errno> {
+    // SAFETY: what is closed is in a table that no other thread has, and this thread owns none of it.
+    let left = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    check(i32::try_from(left).unwrap_or(-1)).map(drop)
 }
 
 /// The number of a loop device that is free now.

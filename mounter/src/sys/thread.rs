@@ -5,6 +5,8 @@ use std::io;
 
 use tokio::sync::oneshot;
 
+use super::raw;
+
 /// Runs `act` in a thread of its own, and waits for it. If the future is dropped, the thread continues.
 pub async fn run<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, result) = oneshot::channel();
@@ -19,6 +21,26 @@ pub async fn run<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) ->
         .map_err(|_| io::Error::other("the thread ended without a result"))
 }
 
+/// As [`run`], for an act that opens files of a server and may never end. `act` must own no file, and gives none back.
+///
+/// What a thread has open, every program that another thread starts has too until it is executed. Closing it then asks
+/// the FUSE daemon behind the file (`flush` of `fs/fuse/file.c`), and whoever starts the program waits for that: one
+/// silent server would hold up all others. So this thread shares no open files with the rest of the process.
+pub async fn run_apart<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let apart = move || {
+        // Where the kernel can't, the thread is like any other.
+        let _ = raw::leave_files();
+        act()
+    };
+    // Whoever wakes the runtime needs its files, so a second thread does that.
+    run(move || {
+        let thread = std::thread::Builder::new().name("apart".to_owned()).spawn(apart)?;
+        let ended = || io::Error::other("the thread ended without a result");
+        thread.join().map_err(|_| ended())
+    })
+    .await?
+}
+
 #[cfg(test)]
 mod tests {
     #[tokio::test]
@@ -31,5 +53,42 @@ mod tests {
         };
         let (slow, ()) = tokio::join!(slow, quick);
         assert_eq!(slow.unwrap(), Ok(8));
+    }
+
+    #[tokio::test]
+    async fn what_is_opened_apart_nobody_else_has_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("file");
+        std::fs::write(&path, "x").unwrap();
+        let is_open = |path: &std::path::Path| {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            all.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+                .any(|open| open == path)
+        };
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (opened, is_opened) = std::sync::mpsc::channel();
+        let file = path.clone();
+        let apart = super::run_apart(move || {
+            let open = std::fs::File::open(&file);
+            opened.send(open.is_ok()).unwrap();
+            let _ = held.recv();
+            std::io::read_to_string(open.unwrap()).unwrap()
+        });
+        let look = async {
+            assert!(super::run(move || is_opened.recv()).await.unwrap().unwrap());
+            assert!(!is_open(&path), "others have it open");
+            release.send(()).unwrap();
+        };
+        let (read, ()) = tokio::join!(apart, look);
+        assert_eq!(read.unwrap(), "x");
+        // Nothing else happens that would wake the runtime.
+        let later = super::run_apart(|| std::thread::sleep(std::time::Duration::from_millis(200)));
+        tokio::time::timeout(std::time::Duration::from_secs(20), later)
+            .await
+            .unwrap()
+            .unwrap();
+        let kept = std::fs::File::open(&path).unwrap();
+        assert!(is_open(&path));
+        drop(kept);
     }
 }
