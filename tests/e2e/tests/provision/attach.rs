@@ -201,11 +201,13 @@ fn a_node_that_is_out_of_service_is_fenced_before_another_gets_its_volume() {
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
         scope.claim_bound("data").await?;
-        let command = "while :; do date >>/data/dates; sync; sleep 0.5; done";
+        // Of this file alone: other file systems of the machine may have a silent server.
+        let command = "while :; do date >>/data/dates; sync /data/dates; sleep 0.5; done";
         scope.apply(&user_on(TWO, "writer", command).to_string())?;
         scope.pod_ready("writer").await?;
-        wait_until("it to write", LIMIT, async || {
-            Ok(scope.exec("writer", ["test", "-s", "/data/dates"]).ok())
+        wait_until("it to have written for good", LIMIT, async || {
+            let second = "[ \"$(wc -l </data/dates)\" -ge 2 ]";
+            Ok(scope.exec("writer", ["sh", "-c", second]).ok())
         })
         .await?;
 
