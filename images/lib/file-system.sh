@@ -59,4 +59,24 @@ mount_file_system() {
         esac
         fail "failed to mount the $fs_type on $source"
     }
+    # 2: it was made for this device just now.
+    [ "$found" -eq 2 ] || [ -n "$read_only" ] || grow_if_short "$1"
+}
+
+# Has a file system that is smaller than its device have all of it: a copy may be larger than what it is a copy of.
+grow_if_short() {
+    case $fs_type in
+    ext4)
+        # Less than the largest block there is, 64 KiB, is of no use.
+        has=$(dumpe2fs -h "$1" 2>/dev/null | awk '/^Block count:/ { n = $3 } /^Block size:/ { printf "%.0f", n * $3 }')
+        [ "$has" -lt $(($(blockdev --getsize64 "$1") / 65536 * 65536)) ] || return 0
+        resize2fs "$1" >/dev/null
+        ;;
+    # It changes nothing where there is no more.
+    xfs) xfs_growfs -d "$directory" >/dev/null ;;
+    esac || {
+        umount "$directory"
+        fail "the $fs_type on $source does not grow to the size of its device. A mounted ext4 grows only where the" \
+            "client container has CAP_SYS_RESOURCE"
+    }
 }

@@ -1,12 +1,18 @@
 //! Volumes of a Ceph cluster on nodes without any Ceph program or kernel driver: directories by ceph-fuse and images by
 //! qemu-storage-daemon, each in a client container. The image `ceph` creates them.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use mooring_harness::Scope;
 use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
 use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
+use mooring_harness::snapshots::snapshot_of;
+use mooring_harness::{Scope, wait_until};
 use serde_json::{Value, json};
+
+/// Longest until a Pod sees that its device was made larger.
+const GROWN_LIMIT: Duration = Duration::from_mins(2);
 
 const PROGRAMS: &str = "ceph-fuse mount.ceph rbd qemu-storage-daemon";
 
@@ -149,7 +155,8 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
     });
 }
 
-/// An image as a raw block volume: written by a Pod on one node, read by one on another, and then larger.
+/// An image as a raw block volume: written by a Pod on one node, and made larger in use; then read by one on another
+/// node, and larger again.
 async fn as_a_device(scope: &Scope, server: &str, nodes: [&str; 2]) -> Result<()> {
     scope.on_ceph("rbd create --size 64M rbd/device")?;
     let source = format!("rbd://{server}/rbd/device");
@@ -157,7 +164,7 @@ async fn as_a_device(scope: &Scope, server: &str, nodes: [&str; 2]) -> Result<()
     scope.csi_volume("device", &options, &json!({"volumeMode": "Block"}))?;
     let write = "echo hello | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1";
     let read = "dd if=/dev/disk bs=512 skip=9 count=1 2>/dev/null | head -n 1; blockdev --getsize64 /dev/disk";
-    for (pod, node, script, wanted) in [("writes", nodes[0], write, "64M"), ("reads", nodes[1], read, "96M")] {
+    for (pod, node, script, wanted) in [("writes", nodes[0], write, "64M"), ("reads", nodes[1], read, "128M")] {
         let main = json!({
             "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
             "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
@@ -168,11 +175,106 @@ async fn as_a_device(scope: &Scope, server: &str, nodes: [&str; 2]) -> Result<()
         scope.pod(pod, node, "device", json!({"containers": [main]}))?;
         scope.pod_ready(pod).await?;
         let said = scope.exec(pod, ["sh", "-euc", script])?;
-        ensure!(pod == "writes" || said == "hello\n100663296\n", "{said}");
+        if pod == "writes" {
+            scope.on_ceph("rbd resize --no-progress --size 96M rbd/device")?;
+            let capacity = json!({"spec": {"capacity": {"storage": "96Mi"}}}).to_string();
+            scope.kubectl(["patch", "pv", &scope.volume_name("device"), "-p", &capacity])?;
+            // The kubelet looks at a Pod's volumes when the Pod changes, and else every minute or so.
+            scope.kubectl(["annotate", "pod", pod, "testbed.mooring.dev/look=now"])?;
+            wait_until("the Pod to see the new size", GROWN_LIMIT, async || {
+                let said = scope.exec(pod, ["sh", "-euc", read])?;
+                Ok((said == "hello\n100663296\n").then_some(()))
+            })
+            .await?;
+            // The program takes the image's size, and never gives it one.
+            ensure!(scope.on_ceph("rbd info rbd/device")?.contains("size 96 MiB"));
+        } else {
+            ensure!(said == "hello\n134217728\n", "{said}");
+        }
         scope.delete(&format!("pod/{pod}"))?;
         scope.pod_gone(pod).await?;
     }
     Ok(())
+}
+
+/// The claim's volume is made of another object's content.
+fn made_of(name: &str, class: &str, size: &str, source: Value) -> Value {
+    let mut claim = claim(name, class, size);
+    claim["spec"]["dataSource"] = source;
+    claim
+}
+
+#[test]
+fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outlive_it() {
+    on_two_nodes("mount-rbd-copies", async |scope, [one, two]| {
+        let _controller = scope.snapshot_controller()?;
+        let server = scope.ceph(&one, "rbd").await?;
+        let operations = "provision, delete, expand, clone, snapshot, delete-snapshot, restore";
+        let provisioner = scope
+            .ceph_example("rbd", &server)?
+            .key("volume-source", "csi")
+            .key("operations", operations);
+        provisioner.apply().await?;
+        let snapshots = scope.snapshot_class("Delete")?;
+        // ext4 grows only where the machine lets its containers have CAP_SYS_RESOURCE.
+        let class = provisioner.class_of("xfs")?;
+        let uid = scope.claim("data", &class, "320Mi").await?;
+        scope.apply(&user_on(&one, "first").to_string())?;
+        scope.pod_ready("first").await?;
+        scope.exec("first", ["sh", "-euc", "echo monday >/data/day; sync"])?;
+
+        scope.apply(&snapshot_of("data", "monday", &snapshots).to_string())?;
+        let ready = "--for=jsonpath={.status.readyToUse}=true";
+        scope.kubectl(["wait", ready, "--timeout=180s", "volumesnapshot/monday"])?;
+        scope.exec("first", ["sh", "-euc", "echo tuesday >/data/day; sync"])?;
+        let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
+        let copies = [
+            ("restored", "384Mi", snapshot, "monday\n"),
+            (
+                "copy",
+                "320Mi",
+                json!({"kind": "PersistentVolumeClaim", "name": "data"}),
+                "tuesday\n",
+            ),
+        ];
+        let mut uids = Vec::new();
+        for (name, size, source, day) in copies {
+            uids.push(scope.claim_with(None, &made_of(name, &class, size, source)).await?);
+            scope.claim_bound(name).await?;
+            scope.pod(name, &two, name, Value::Null)?;
+            scope.pod_ready(name).await?;
+            ensure!(scope.exec(name, ["cat", "/data/day"])? == day, "{name}");
+        }
+        let kibibytes = |pod: &str| {
+            let said = scope.exec(pod, ["sh", "-c", "df -k /data | tail -n 1 | awk '{ print $2 }'"])?;
+            anyhow::Ok(said.trim().parse::<u64>()?)
+        };
+        let (first, restored) = (kibibytes("first")?, kibibytes("restored")?);
+        ensure!(restored >= first + (60 << 10), "{restored} KiB instead of {first} KiB");
+
+        // It goes before what was made of it.
+        scope.delete("pod/first")?;
+        scope.pod_gone("first").await?;
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await?;
+        let images = scope.on_ceph("rbd ls rbd; rbd trash ls --all rbd")?;
+        ensure!(!images.contains(&uid) && images.lines().count() == 3, "{images}");
+        for (name, day) in [("restored", "monday\n"), ("copy", "tuesday\n")] {
+            ensure!(scope.exec(name, ["cat", "/data/day"])? == day, "{name}");
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+            scope.claim_gone(name).await?;
+        }
+        scope.kubectl(["delete", "--timeout=180s", "volumesnapshot/monday"])?;
+        for uid in uids {
+            scope.nothing_left(&uid).await?;
+        }
+        wait_until("no image to be left", GROWN_LIMIT, async || {
+            let images = scope.on_ceph("rbd ls rbd; rbd trash ls --all rbd")?;
+            Ok(images.is_empty().then_some(()))
+        })
+        .await
+    });
 }
 
 #[test]
