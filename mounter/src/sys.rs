@@ -174,17 +174,21 @@ pub trait Sys {
     /// Whether a loop device can only be read.
     fn is_read_only(&self, device: &LoopDevice) -> Result<bool>;
 
+    /// Lets a loop device be written, or has the kernel refuse that until it is let again.
+    fn allow_writes(&self, device: &LoopDevice, allow: bool) -> Result<()>;
+
     /// Tells a loop device that its file has grown.
     fn refresh_loop(&self, device: &LoopDevice) -> Result<()>;
 
     /// Has a loop device stay without a user, or go with its last one.
     fn keep_loop(&self, device: &LoopDevice, keep: bool) -> Result<()>;
 
-    /// A second mount of a device's node, not attached anywhere yet.
-    fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd>;
+    /// A second mount of a device's node, not attached anywhere yet. `read_only` notes in the mount table what it is
+    /// for: who opens the node can write the device in any case.
+    fn clone_node(&self, device: &LoopDevice, read_only: bool) -> Result<OwnedFd>;
 
     /// The same for any device of the kernel's.
-    fn clone_node_of(&self, device: DeviceNumber) -> Result<OwnedFd>;
+    fn clone_node_of(&self, device: DeviceNumber, read_only: bool) -> Result<OwnedFd>;
 
     /// The numbers of the device that is shown at a target; none if there is a mere file.
     fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError>;

@@ -90,7 +90,12 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
         Task::Graft(task) => graft::graft(&mut DeviceNode::default(), task),
         Task::Local { pool, mount } => local::mount(sys, pool, mount),
         Task::Show { pool, mount } => local::show(sys, pool, mount),
-        Task::ShowGiven { device, sole, target } => given::show(sys, *device, *sole, target),
+        Task::ShowGiven {
+            device,
+            sole,
+            read_only,
+            target,
+        } => given::show(sys, *device, *sole, *read_only, target),
         Task::Hide { pool, target } => local::hide(sys, pool, target),
         Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
         Task::Kernel { namespace, mount } => self_mode::mount(sys, namespace.as_deref(), mount),

@@ -165,6 +165,7 @@ impl ContainerClient {
         let show = Task::ShowGiven {
             device,
             sole: job.sole,
+            read_only: job.read_only,
             target: job.target.clone(),
         };
         let deadline = job.deadline.min(Instant::now() + SHOW_LIMIT);

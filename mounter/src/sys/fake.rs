@@ -42,8 +42,10 @@ struct State {
     loops: Vec<(u32, PathBuf)>,
     /// The minor numbers of those that stay without a user.
     kept: BTreeSet<u32>,
-    /// Those of loop devices that can only be read.
+    /// Those of loop devices that were made to be only read.
     only_read: BTreeSet<u32>,
+    /// Those to which the kernel refuses writes, whatever is behind them.
+    refused: BTreeSet<u32>,
     /// Where the next mount is attached, if not on the target of tests.
     opened: Option<PathBuf>,
     images: BTreeMap<PathBuf, Image>,
@@ -83,6 +85,12 @@ impl Fake {
             entry.flags.push("ro".to_owned());
         }
         self
+    }
+
+    /// Whether the first loop device can be written.
+    pub(crate) fn is_written(&self) -> bool {
+        let state = self.0.borrow();
+        !state.refused.contains(&1) && !state.only_read.contains(&1)
     }
 
     /// The same, with an option of the file system.
@@ -444,6 +452,17 @@ impl Sys for Fake {
         Ok(self.0.borrow().only_read.contains(&device.number.minor))
     }
 
+    fn allow_writes(&self, device: &LoopDevice, allow: bool) -> Result<()> {
+        self.enter("allow_writes")?;
+        let refused = &mut self.0.borrow_mut().refused;
+        if allow {
+            refused.remove(&device.number.minor);
+        } else {
+            refused.insert(device.number.minor);
+        }
+        Ok(())
+    }
+
     fn refresh_loop(&self, _: &LoopDevice) -> Result<()> {
         self.enter("refresh_loop")
     }
@@ -459,15 +478,16 @@ impl Sys for Fake {
         Ok(())
     }
 
-    fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd> {
+    fn clone_node(&self, device: &LoopDevice, read_only: bool) -> Result<OwnedFd> {
         self.enter("clone_node")?;
         let mut node = entry(PathBuf::new(), "devtmpfs", "devtmpfs", 6);
+        node.flags.extend(read_only.then(|| "ro".to_owned()));
         node.root = Path::new("/").join(device.path.file_name().unwrap());
         self.0.borrow_mut().pending = Some(node);
         Ok(handle())
     }
 
-    fn clone_node_of(&self, device: DeviceNumber) -> Result<OwnedFd> {
+    fn clone_node_of(&self, device: DeviceNumber, _: bool) -> Result<OwnedFd> {
         self.enter("clone_node_of")?;
         let mut node = entry(PathBuf::new(), "devtmpfs", "devtmpfs", 6);
         node.root = format!("/loop{}", device.minor).into();

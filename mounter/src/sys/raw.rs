@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use linux_raw_sys::ioctl::BLKROSET;
 use linux_raw_sys::loop_device::{
     _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY,
     LOOP_SET_STATUS64, loop_config, loop_info64,
@@ -67,9 +68,16 @@ fn loop_info(device: BorrowedFd<'_>) -> Result<loop_info64, Errno> {
     Ok(info)
 }
 
-/// Whether a loop device can only be read.
+/// Whether a loop device was made to be only read.
 pub(super) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(loop_info(device)?.lo_flags & LoFlags::LO_FLAGS_READ_ONLY as u32 != 0)
+}
+
+/// Lets a block device be written, or has the kernel refuse that. What the device itself refuses stays refused.
+pub(super) fn allow_writes(device: BorrowedFd<'_>, allow: bool) -> Result<(), Errno> {
+    let refuse = libc::c_int::from(!allow);
+    // SAFETY: the kernel reads one int.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET.into(), &raw const refuse) }).map(drop)
 }
 
 /// Has a loop device read its file's size again.

@@ -335,6 +335,12 @@ impl Sys for Kernel {
             .map_err(|e| SysError::call(format!("ask whether {} can be written", device.path.display()), e))
     }
 
+    fn allow_writes(&self, device: &LoopDevice, allow: bool) -> Result<()> {
+        let attempted = if allow { "allow" } else { "refuse" };
+        raw::allow_writes(device.handle.as_fd(), allow)
+            .map_err(|e| SysError::call(format!("{attempted} writes to {}", device.path.display()), e))
+    }
+
     fn refresh_loop(&self, device: &LoopDevice) -> Result<()> {
         raw::refresh_loop(device.handle.as_fd())
             .map_err(|e| SysError::call(format!("expand {}", device.path.display()), e))
@@ -346,17 +352,17 @@ impl Sys for Kernel {
             .map_err(|e| SysError::call(format!("{attempted} {}", device.path.display()), e))
     }
 
-    fn clone_node(&self, device: &LoopDevice) -> Result<OwnedFd> {
-        clone_node_at(self, &device.path, device.number)
+    fn clone_node(&self, device: &LoopDevice, read_only: bool) -> Result<OwnedFd> {
+        clone_node_at(self, &device.path, device.number, read_only)
     }
 
-    fn clone_node_of(&self, device: DeviceNumber) -> Result<OwnedFd> {
+    fn clone_node_of(&self, device: DeviceNumber, read_only: bool) -> Result<OwnedFd> {
         let about = format!("/sys/dev/block/{}:{}/uevent", device.major, device.minor);
         let text = std::fs::read_to_string(&about).map_err(|e| SysError::io(format!("read {about}"), e))?;
         let name = text.lines().find_map(|line| line.strip_prefix("DEVNAME="));
         let name =
             name.ok_or_else(|| SysError::call(format!("find the name of the device in {about}"), Errno::NODEV))?;
-        clone_node_at(self, &Path::new("/dev").join(name), device)
+        clone_node_at(self, &Path::new("/dev").join(name), device, read_only)
     }
 
     fn device_at(&self, target: &Target) -> Result<Option<DeviceNumber>, TargetError> {
@@ -454,7 +460,7 @@ impl Sys for Kernel {
 }
 
 /// A second mount of a device's node, which has to be that of this device.
-fn clone_node_at(sys: &impl Sys, path: &Path, number: DeviceNumber) -> Result<OwnedFd> {
+fn clone_node_at(sys: &impl Sys, path: &Path, number: DeviceNumber, read_only: bool) -> Result<OwnedFd> {
     let failed = |errno| SysError::call(format!("make a second mount of {}", path.display()), errno);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
@@ -462,7 +468,7 @@ fn clone_node_at(sys: &impl Sys, path: &Path, number: DeviceNumber) -> Result<Ow
     if (major(found), minor(found)) != (number.major, number.minor) {
         return Err(failed(Errno::NODEV));
     }
-    sys.clone_mount(&node, MountFlags::device())
+    sys.clone_mount(&node, MountFlags::device().read_only(read_only))
 }
 
 /// Whether a file of this name may be behind a loop device. Only such a device is asked: for the answer the kernel

@@ -30,6 +30,8 @@ pub enum Task {
         device: DeviceNumber,
         /// Whether no other Pod may have the volume.
         sole: bool,
+        /// Whether the Pod is only to read it.
+        read_only: bool,
         target: Target,
     },
     /// Take a device from a Pod.

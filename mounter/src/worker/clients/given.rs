@@ -7,8 +7,14 @@ use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
 use crate::worker::unmount::unmount;
 
-/// Shows a Pod a device of this node. `sole`: no other Pod may have the volume.
-pub fn show(sys: &impl Sys, device: DeviceNumber, sole: bool, target: &Target) -> Result<(), MountError> {
+/// Shows a Pod a device of this node. `sole`: no other Pod may have the volume. `read_only`: the Pod is to read it.
+pub fn show(
+    sys: &impl Sys,
+    device: DeviceNumber,
+    sole: bool,
+    read_only: bool,
+    target: &Target,
+) -> Result<(), MountError> {
     let table = sys.mount_table()?;
     for entry in &table.0 {
         let place = &entry.mount_point;
@@ -45,7 +51,7 @@ pub fn show(sys: &impl Sys, device: DeviceNumber, sole: bool, target: &Target) -
             None => unmount(sys, target, false)?,
         }
     }
-    let node = sys.clone_node_of(device)?;
+    let node = sys.clone_node_of(device, read_only)?;
     Ok(sys.attach(&node, &sys.open_target(target)?)?)
 }
 
@@ -72,10 +78,10 @@ mod tests {
     fn a_device_is_shown_once_however_often_that_is_asked_and_is_taken_away_once() {
         let fake = Fake::default();
         for _ in 0..2 {
-            show(&fake, ONE, true, &target("u")).unwrap();
+            show(&fake, ONE, true, false, &target("u")).unwrap();
             assert_eq!(fake.mounts_on(&target("u")), 1);
         }
-        let error = show(&fake, OTHER, true, &target("u")).unwrap_err();
+        let error = show(&fake, OTHER, true, false, &target("u")).unwrap_err();
         assert_eq!(error.category(), "occupied");
         for _ in 0..2 {
             hide(&fake, Path::new("/pool"), &target("u")).unwrap();
@@ -86,12 +92,12 @@ mod tests {
     #[test]
     fn two_pods_share_one_device_but_have_no_two_devices_of_one_volume() {
         let fake = Fake::default();
-        show(&fake, ONE, false, &target("u")).unwrap();
-        show(&fake, ONE, false, &target("w")).unwrap();
-        let error = show(&fake, OTHER, false, &target("x")).unwrap_err();
+        show(&fake, ONE, false, false, &target("u")).unwrap();
+        show(&fake, ONE, false, false, &target("w")).unwrap();
+        let error = show(&fake, OTHER, false, false, &target("x")).unwrap_err();
         assert_eq!(error.category(), "node");
         assert!(error.to_string().contains("each other's writes"), "{error}");
-        let error = show(&fake, ONE, true, &target("x")).unwrap_err();
+        let error = show(&fake, ONE, true, false, &target("x")).unwrap_err();
         assert_eq!(error.category(), "not-alone");
         assert_eq!(fake.mounts_on(&target("x")), 0);
     }

@@ -63,11 +63,61 @@ async fn end(scope: &Scope, pod: &str) -> Result<()> {
 
 /// Creates a Pod that has a claim's volume as a device.
 fn with_device(scope: &Scope, name: &str, claim: &str) -> Result<()> {
+    with_device_for(scope, name, claim, false)
+}
+
+/// The same, for reading only or for writing too.
+fn with_device_for(scope: &Scope, name: &str, claim: &str, read_only: bool) -> Result<()> {
     let main = json!({
         "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
         "volumeDevices": [{"name": "data", "devicePath": DEVICE}],
     });
-    scope.pod(name, NODE, claim, json!({"containers": [main]}))
+    let claim_used = json!({"claimName": claim, "readOnly": read_only});
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": claim_used}]);
+    scope.pod(name, NODE, claim, json!({"containers": [main], "volumes": volumes}))
+}
+
+/// Two Pods that are to read a device, and between them one that is to write it, all with one device: the kernel
+/// refuses writes of the node's root as well, but not while that Pod is there.
+async fn readers_and_a_writer(scope: &Scope) -> Result<()> {
+    blank(scope, "shared", &json!({"volumeMode": "Block"}))?;
+    let write = format!("echo hello | dd of={DEVICE} bs=512 seek=9 conv=notrunc,fsync 2>&1");
+    let read = format!("dd if={DEVICE} bs=512 skip=9 count=1 2>/dev/null | head -n 1");
+    with_device_for(scope, "reader-1", "shared", true)?;
+    scope.pod_ready("reader-1").await?;
+    let minor = scope.exec("reader-1", ["stat", "-c", "%T", DEVICE])?;
+    let minor = u32::from_str_radix(minor.trim(), 16)?;
+    // Not the file that the loop device shows: its node.
+    let by_root = format!(
+        "[ -b /dev/loop{minor} ] && echo root | dd of=/dev/loop{minor} bs=512 seek=18 conv=notrunc,fsync 2>&1 || true"
+    );
+    let refused = |said: &str| said.contains("Operation not permitted");
+    let said = scope.on_node(1, &by_root)?;
+    ensure!(refused(&said), "{said}");
+
+    with_device_for(scope, "writer", "shared", false)?;
+    with_device_for(scope, "reader-2", "shared", true)?;
+    scope.pod_ready("writer").await?;
+    scope.pod_ready("reader-2").await?;
+    scope.exec("writer", ["sh", "-c", &write])?;
+    for reader in ["reader-1", "reader-2"] {
+        assert_eq!(scope.exec(reader, ["sh", "-c", &read])?, "hello\n", "{reader}");
+        // Here by the rules that the kubelet gives the container.
+        let said = scope.exec(reader, ["sh", "-c", &format!("{write} || true")])?;
+        ensure!(refused(&said), "{reader}: {said}");
+    }
+    let said = scope.on_node(1, &by_root)?;
+    ensure!(!refused(&said), "{said}");
+    end(scope, "writer").await?;
+    let said = scope.on_node(1, &by_root)?;
+    ensure!(refused(&said), "{said}");
+    assert_eq!(scope.exec("reader-1", ["sh", "-c", &read])?, "hello\n");
+    end(scope, "reader-1").await?;
+    end(scope, "reader-2").await?;
+    // Whatever is behind a device of this number next can be written.
+    let still_refuses = scope.on_node(1, &format!("blockdev --getro /dev/loop{minor}"))?;
+    ensure!(still_refuses == "0\n", "{still_refuses}");
+    Ok(())
 }
 
 /// Gives an image file to one Pod after another as a device, and asks for what can't be one.
@@ -114,7 +164,8 @@ async fn raw_block_volumes(scope: &Scope) -> Result<()> {
     assert_eq!(scope.exec("looker", ["sh", "-c", &read])?, "hello\n");
     let refused = scope.exec("looker", ["sh", "-c", &format!("{write} 2>&1 || true")])?;
     ensure!(refused.contains("Operation not permitted"), "{refused}");
-    end(scope, "looker").await
+    end(scope, "looker").await?;
+    readers_and_a_writer(scope).await
 }
 
 #[test]

@@ -203,11 +203,11 @@ async fn the_kernel_s_device_itself(scope: &Scope, uid: &str, secret: &Value) ->
     let options = json!({"client": "iscsi", "source": source_of(scope, uid).await?, "secret": "right"});
     scope.csi_volume("device", &options, &json!({"volumeMode": "Block"}))?;
     let users = ["one", "two"];
+    let main = json!({
+        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+        "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
+    });
     for user in users {
-        let main = json!({
-            "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
-            "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
-        });
         scope.pod(user, MACHINE_NODE, "device", json!({"containers": [main]}))?;
         scope.pod_ready(user).await?;
     }
@@ -231,6 +231,32 @@ async fn the_kernel_s_device_itself(scope: &Scope, uid: &str, secret: &Value) ->
     ensure!(scope.exec("two", read)? == "still\n");
     scope.delete("pod/two")?;
     scope.pod_gone("two").await?;
+    sessions_end(scope).await?;
+
+    // Nobody writes to it, by the access mode of its volume: the node's root neither.
+    let readers = json!({"volumeMode": "Block", "accessModes": ["ReadOnlyMany"]});
+    scope.csi_volume("read", &options, &readers)?;
+    scope.pod("three", MACHINE_NODE, "read", json!({"containers": [main]}))?;
+    scope.pod_ready("three").await?;
+    ensure!(scope.exec("three", read)? == "still\n");
+    let said = scope.exec("three", ["sh", "-c", &format!("{} || true", write("not"))])?;
+    ensure!(said.contains("Operation not permitted"), "{said}");
+    let said = in_client_pod(scope, "blockdev --getro /run/mooring-devices/sd*")?;
+    ensure!(said.trim() == "1", "{said}");
+    // The same device for writing, by the other volume, and then for reading again.
+    scope.pod("four", MACHINE_NODE, "device", json!({"containers": [main]}))?;
+    scope.pod_ready("four").await?;
+    scope.exec("four", ["sh", "-c", &write("again")])?;
+    ensure!(scope.exec("three", read)? == "again\n");
+    scope.delete("pod/four")?;
+    scope.pod_gone("four").await?;
+    wait_until("the device to be only read again", START_LIMIT, async || {
+        let said = in_client_pod(scope, "blockdev --getro /run/mooring-devices/sd*")?;
+        Ok((said.trim() == "1").then_some(()))
+    })
+    .await?;
+    scope.delete("pod/three")?;
+    scope.pod_gone("three").await?;
     sessions_end(scope).await
 }
 

@@ -4,6 +4,9 @@
 //! A mount of a device's node does not use the device. So the loop device is kept without a user, from when the Pod has
 //! it until the kubelet takes it from the last Pod; then it goes with its last user. A worker that ends half-way leaves
 //! a device that still goes by itself, and at most a node without a file behind it, which the next try removes.
+//!
+//! All Pods of the node have one device. The kernel refuses writes to it while none of them has it for writing: the
+//! node of one that is only to read it is mounted read-only, which says so and has no other effect.
 
 use std::path::Path;
 
@@ -11,7 +14,7 @@ use super::expand::image_behind;
 use super::pool::{fail_unless_alone, file_name, open};
 use crate::sys::{ImageFile, LoopDevice, Sys};
 use crate::volume::job::MountError;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 use crate::worker::unmount::unmount;
@@ -36,7 +39,7 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
     }
     if table.top(&task.target.path()).is_some() {
         match (&found, sys.device_at(&task.target)?) {
-            (Some(device), Some(shown)) if device.number == shown => return Ok(sys.keep_loop(device, true)?),
+            (Some(device), Some(shown)) if device.number == shown => return keep(sys, &table, device, task),
             // An earlier try ended before it could keep the device.
             (_, Some(shown)) if sys.file_behind(shown)?.is_none() => unmount(sys, &task.target, false)?,
             _ => return Err(occupied(&task.target, name)),
@@ -47,9 +50,20 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
         Some(device) => device,
         None => sys.attach_loop(&image, task.only_read)?,
     };
-    let node = sys.clone_node(&device)?;
+    let node = sys.clone_node(&device, task.read_only)?;
     sys.attach(&node, &sys.open_target(&task.target)?)?;
-    Ok(sys.keep_loop(&device, true)?)
+    keep(sys, &table, &device, task)
+}
+
+/// Keeps a device that a Pod has now. Only after that the kernel may be told to refuse writes: what it is told outlives
+/// the file behind the device, and only a device that is kept is taken away by [`release`].
+fn keep(sys: &impl Sys, table: &Table, device: &LoopDevice, task: &MountTask) -> Result<(), MountError> {
+    sys.keep_loop(device, true)?;
+    if !task.only_read {
+        let is_written = !task.read_only || is_written(table, device, &task.target);
+        sys.allow_writes(device, is_written)?;
+    }
+    Ok(())
 }
 
 /// Takes a device from a Pod. Nothing there is success.
@@ -72,13 +86,30 @@ fn release(sys: &impl Sys, pool: &Path, target: &Target) -> Result<Option<ImageF
         return Ok(None);
     };
     let table = sys.mount_table()?;
-    let is_others = table
-        .shows(&device.path, &target.devices())
-        .any(|entry| entry.mount_point != target.path());
-    if !is_others {
+    if others(&table, &device, target, |_| true) {
+        if !is_written(&table, &device, target) {
+            sys.allow_writes(&device, false)?;
+        }
+    } else {
+        // Or the next file behind this device could not be written.
+        sys.allow_writes(&device, true)?;
         sys.keep_loop(&device, false)?;
     }
     Ok(Some(image))
+}
+
+/// Whether another Pod than the target's has a device for writing.
+fn is_written(table: &Table, device: &LoopDevice, target: &Target) -> bool {
+    others(table, device, target, |entry| {
+        !entry.flags.iter().any(|flag| flag == "ro")
+    })
+}
+
+/// Whether a device is shown to another Pod than the target's, in such a way.
+fn others(table: &Table, device: &LoopDevice, target: &Target, way: impl Fn(&MountEntry) -> bool) -> bool {
+    let devices = target.devices();
+    let mut shown = table.shows(&device.path, &devices);
+    shown.any(|entry| entry.mount_point != target.path() && way(entry))
 }
 
 /// Two Pods may share a device or a file system, but a device with a mounted file system would be destroyed.

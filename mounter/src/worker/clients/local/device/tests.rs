@@ -98,6 +98,30 @@ fn what_is_only_read_is_a_device_that_no_pod_can_write() {
 }
 
 #[test]
+fn a_device_can_be_written_while_a_pod_has_it_for_writing() {
+    let reader = |pod| MountTask {
+        read_only: true,
+        ..of(LINE, pod)
+    };
+    let fake = fake();
+    for pod in ["r", "r", "s"] {
+        show(&fake, pool(), &reader(pod)).unwrap();
+        assert!(!fake.is_written(), "{pod}");
+    }
+    for pod in ["u", "w"] {
+        show(&fake, pool(), &of(LINE, pod)).unwrap();
+        assert!(fake.is_written(), "{pod}");
+    }
+    show(&fake, pool(), &reader("t")).unwrap();
+    for (pod, is_written) in [("r", true), ("u", true), ("w", false), ("s", false)] {
+        hide(&fake, pool(), &device(pod)).unwrap();
+        assert_eq!(fake.is_written(), is_written, "{pod}");
+    }
+    hide(&fake, pool(), &device("t")).unwrap();
+    assert!(fake.is_written(), "the next file can't be written");
+}
+
+#[test]
 fn what_is_for_one_pod_is_not_given_to_a_second() {
     let sole = |pod| MountTask {
         sole: true,
@@ -131,27 +155,38 @@ fn what_is_for_one_pod_is_not_given_to_a_second() {
 
 #[test]
 fn whatever_call_fails_the_next_try_ends_with_one_device_and_the_end_leaves_none() {
-    let calls = {
-        let fake = fake();
-        show(&fake, pool(), &of(LINE, "u")).unwrap();
-        fake.calls()
-    };
-    for (index, call) in calls.iter().enumerate() {
-        let earlier = calls[..index].iter().filter(|other| *other == call).count();
-        let broken = || {
-            let fake = fake().fail(call, earlier, Errno::IO);
-            assert!(show(&fake, pool(), &of(LINE, "u")).is_err(), "{call}");
-            fake.kill_worker();
-            fake
+    for read_only in [false, true] {
+        let task = MountTask {
+            read_only,
+            ..of(LINE, "u")
         };
-        let again = broken();
-        show(&again, pool(), &of(LINE, "u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
-        again.kill_worker();
-        assert_eq!((again.mounts_on(&device("u")), again.loops()), (1, 1), "{call}");
-        for fake in [again, broken()] {
-            hide(&fake, pool(), &device("u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
-            fake.kill_worker();
-            assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 0), "{call}");
+        let calls = {
+            let fake = fake();
+            show(&fake, pool(), &task).unwrap();
+            fake.calls()
+        };
+        for (index, call) in calls.iter().enumerate() {
+            let earlier = calls[..index].iter().filter(|other| *other == call).count();
+            let broken = || {
+                let fake = fake().fail(call, earlier, Errno::IO);
+                assert!(show(&fake, pool(), &task).is_err(), "{call}");
+                fake.kill_worker();
+                fake
+            };
+            let again = broken();
+            show(&again, pool(), &task).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
+            again.kill_worker();
+            assert_eq!((again.mounts_on(&device("u")), again.loops()), (1, 1), "{call}");
+            assert_eq!(again.is_written(), !read_only, "{call}");
+            for fake in [again, broken()] {
+                hide(&fake, pool(), &device("u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
+                fake.kill_worker();
+                assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 0), "{call}");
+                assert!(
+                    fake.is_written(),
+                    "the next file can't be written, after a failed {call}"
+                );
+            }
         }
     }
 }
@@ -160,7 +195,11 @@ fn whatever_call_fails_the_next_try_ends_with_one_device_and_the_end_leaves_none
 fn whatever_call_of_the_end_fails_the_next_try_leaves_nothing() {
     let shown = || {
         let fake = fake();
-        show(&fake, pool(), &of(LINE, "u")).unwrap();
+        let task = MountTask {
+            read_only: true,
+            ..of(LINE, "u")
+        };
+        show(&fake, pool(), &task).unwrap();
         fake
     };
     let calls = {
@@ -177,6 +216,10 @@ fn whatever_call_of_the_end_fails_the_next_try_leaves_nothing() {
         hide(&fake, pool(), &device("u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
         fake.kill_worker();
         assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 0), "{call}");
+        assert!(
+            fake.is_written(),
+            "the next file can't be written, after a failed {call}"
+        );
     }
 }
 
