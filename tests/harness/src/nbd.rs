@@ -10,7 +10,14 @@ impl Scope {
     /// shell command prepares the device's file, `/disk`.
     pub async fn nbd_server(&self, node: &str, prepare: &str) -> Result<String> {
         let image = concat!("mooring.dev/client-block:", env!("CARGO_PKG_VERSION"));
-        let serve = format!("truncate -s 64M /disk; {prepare}; exec qemu-nbd -f raw -x disk -e 8 -t /disk");
+        // A server that is ended starts again, with the size that the file has by then.
+        let serve = format!(
+            "truncate -s 64M /disk
+             {prepare}
+             while :; do
+                 qemu-nbd --pid-file /run/nbd.pid -f raw -x disk -e 8 -t /disk
+             done"
+        );
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "nbd"},
             "spec": {

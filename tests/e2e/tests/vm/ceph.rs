@@ -26,6 +26,13 @@ const GONE_LIMIT: Duration = Duration::from_mins(5);
 /// Lists the machine's images that the kernel has as devices.
 const DEVICES: &str = "ls /sys/bus/rbd/devices";
 
+/// Ends the machine's client containers, by their agents.
+const KILL: &str = "for process in /proc/[0-9]*; do
+        case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
+        '/run/mooring/mounter agent'*) kill -9 ${process#/proc/} ;;
+        esac
+    done";
+
 fn user_on(node: &str, name: &str) -> Value {
     let mut user = user_of(name, "data", "sleep 1000000");
     user["spec"]["nodeName"] = node.into();
@@ -69,13 +76,7 @@ async fn killed(scope: &Scope) -> Result<()> {
     let beat =
         "n=0; while n=$((n + 1)); do echo $n >/data/beat && sync /data/beat || exit; sleep 0.2; done >/dev/null 2>&1 &";
     scope.exec("writer", ["sh", "-c", beat])?;
-    scope.on_machine(
-        "for process in /proc/[0-9]*; do
-             case $(tr '\\0' ' ' <$process/cmdline 2>/dev/null) in
-             '/run/mooring/mounter agent'*) kill -9 ${process#/proc/} ;;
-             esac
-         done",
-    )?;
+    scope.on_machine(KILL)?;
     // Each write truncates the file first.
     let count = async || -> Result<u64> {
         wait_until("a number that was written", START_LIMIT, async || {
@@ -145,6 +146,64 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     Ok(())
 }
 
+/// Creates a Pod of the machine that has a claim's image as a device.
+fn with_device(scope: &Scope, name: &str, claim: &str) -> Result<()> {
+    let main = json!({
+        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+        "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
+    });
+    let more = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
+    scope.pod(name, MACHINE_NODE, claim, more)
+}
+
+async fn runs(scope: &Scope, pod: &str) -> Result<()> {
+    wait_until(&format!("{pod} to run"), START_LIMIT, async || {
+        Ok(scope.exec(pod, ["true"]).ok().map(drop))
+    })
+    .await
+}
+
+/// An image as a raw block volume: the kernel's device itself, for one Pod. It outlives the client container, and grows
+/// in use.
+async fn the_kernel_s_device_itself(scope: &Scope, server: &str) -> Result<()> {
+    scope.on_ceph("rbd create --size 64M rbd/raw")?;
+    let options = json!({"client": "rbd", "source": format!("rbd://{server}/rbd/raw"), "secret": "rbd-key"});
+    scope.csi_volume("raw", &options, &json!({"volumeMode": "Block"}))?;
+    with_device(scope, "raw", "raw")?;
+    runs(scope, "raw").await?;
+    ensure!(scope.on_machine(DEVICES)?.lines().count() == 1, "not by the kernel");
+    let in_pod = |script: &str| scope.exec("raw", ["sh", "-c", script]);
+    let write = |text: &str| format!("echo {text} | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1");
+    let read = "dd if=/dev/disk bs=512 skip=9 count=1 2>/dev/null | head -n 1; blockdev --getsize64 /dev/disk";
+    in_pod(&write("hello"))?;
+    ensure!(in_pod(read)? == "hello\n67108864\n", "{}", in_pod(read)?);
+    with_device(scope, "beside", "raw")?;
+    scope.event("beside", "each other's writes").await?;
+    scope.delete("pod/beside")?;
+    scope.pod_gone("beside").await?;
+    wait_until("the other device to be removed", START_LIMIT, async || {
+        Ok((scope.on_machine(DEVICES)?.lines().count() == 1).then_some(()))
+    })
+    .await?;
+
+    scope.on_machine(KILL)?;
+    in_pod(&write("still"))?;
+    scope.on_ceph("rbd resize --no-progress --size 96M rbd/raw")?;
+    let capacity = json!({"spec": {"capacity": {"storage": "96Mi"}}}).to_string();
+    scope.kubectl(["patch", "pv", &scope.volume_name("raw"), "-p", &capacity])?;
+    scope.kubectl(["annotate", "pod", "raw", "testbed.mooring.dev/look=now"])?;
+    wait_until("the Pod to see the new size", START_LIMIT, async || {
+        Ok((in_pod(read)? == "still\n100663296\n").then_some(()))
+    })
+    .await?;
+    scope.delete("pod/raw")?;
+    scope.pod_gone("raw").await?;
+    wait_until("the device to be removed", START_LIMIT, async || {
+        Ok(scope.on_machine(DEVICES)?.trim().is_empty().then_some(()))
+    })
+    .await
+}
+
 /// Deletes Pods that write all the time, with the kernel's client and with programs, while nothing of the cluster
 /// answers. It comes last, since a stopped Ceph needs minutes to recover.
 async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<()> {
@@ -175,9 +234,15 @@ async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<
             format!("(while :; do date >>/data/of-{pod}; sync /data/of-{pod}; sleep 0.2; done) >/dev/null 2>&1 &");
         scope.exec(pod, ["sh", "-c", &writes])?;
     }
+    scope.on_ceph("rbd create --size 64M rbd/device")?;
+    scope.csi_volume("device-by-kernel", &image("device"), &json!({"volumeMode": "Block"}))?;
+    with_device(scope, "device-by-kernel", "device-by-kernel")?;
+    runs(scope, "device-by-kernel").await?;
+    let writes = "(while date | dd of=/dev/disk bs=512 conv=notrunc,fsync; do sleep 0.2; done) >/dev/null 2>&1 &";
+    scope.exec("device-by-kernel", ["sh", "-c", writes])?;
     let stopped = scope.stop("ceph").await?;
     let start = Instant::now();
-    let images = ["image-by-kernel", "image-by-qemu"];
+    let images = ["image-by-kernel", "image-by-qemu", "device-by-kernel"];
     for pod in images {
         scope.kubectl(["delete", "pod", pod, "--wait=false"])?;
     }
@@ -290,6 +355,7 @@ async fn both_ways(scope: &Scope) -> Result<()> {
     ensure!(left.trim() == "[]", "{left}");
 
     image(scope, &server.address).await?;
+    the_kernel_s_device_itself(scope, &server.address).await?;
     deleted_while_all_of_ceph_hangs(scope, &server.address).await?;
     let mounts = scope.mounts_on_machine()?;
     ensure!(mounts.is_empty(), "{mounts:?}");

@@ -195,6 +195,18 @@ async fn grows(scope: &Scope, pod: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Gives a Pod of the same node a device that no server has: that waits for none.
+async fn another_is_served(scope: &Scope, pod: &str) -> Result<()> {
+    let image = scope.volume_name(pod);
+    scope.on_node(2, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{image}"))?;
+    let options = json!({"client": "local", "source": image});
+    scope.csi_volume(pod, &options, &json!({"volumeMode": "Block"}))?;
+    with_device(scope, pod, "node-2", pod)?;
+    scope.pod_ready(pod).await?;
+    in_shell(scope, pod, WRITE)?;
+    Ok(())
+}
+
 /// Waits until a Pod's volume has a condition that names its server, if `is_silent`, and else until it has none.
 async fn health(scope: &Scope, pod: &str, server: &str, is_silent: bool) -> Result<()> {
     let conditions = "jsonpath={.status.volumeHealth[?(@.name==\"data\")].healthConditions[*]}";
@@ -237,14 +249,7 @@ fn a_raw_block_volume_by_iscsi_grows_in_use_and_its_silent_server_holds_up_no_ot
         let stopped = scope.stop("tgt").await?;
         let hung = Instant::now();
         with_device(&scope, "next", "node-2", "next")?;
-        // Another volume of the node, meanwhile.
-        let image = scope.volume_name("disk");
-        scope.on_node(2, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{image}"))?;
-        let options = json!({"client": "local", "source": image});
-        scope.csi_volume("disk", &options, &json!({"volumeMode": "Block"}))?;
-        with_device(&scope, "disk", "node-2", "disk")?;
-        scope.pod_ready("disk").await?;
-        in_shell(&scope, "disk", WRITE)?;
+        another_is_served(&scope, "disk").await?;
         scope
             .event("next", &format!("waits for {}, which has not answered", server.address))
             .await?;
@@ -265,6 +270,62 @@ fn a_raw_block_volume_by_iscsi_grows_in_use_and_its_silent_server_holds_up_no_ot
         scope.pod_ready("again").await?;
         assert_eq!(in_shell(&scope, "again", READ)?, "hello\n");
         for pod in ["again", "goes-on", "disk"] {
+            end(&scope, pod).await?;
+        }
+        wait_until("the loop device to be gone", REVIVE_LIMIT, async || {
+            let is_left = shown_by(&scope, device)? == file;
+            Ok((!is_left && scope.mounts_on(2)?.is_empty()).then_some(()))
+        })
+        .await
+    });
+}
+
+/// Proves: M1
+#[test]
+fn a_raw_block_volume_by_nbd_keeps_its_size_in_use_and_its_silent_server_holds_up_no_other() {
+    on_own_nodes("mount-device-nbd", async |scope| {
+        let address = scope.nbd_server("node-1", "true").await?;
+        // It is given up long before.
+        let options = json!({"client": "block", "source": format!("nbd://{address}/disk"), "io-timeout": "0"});
+        scope.csi_volume("nbd-disk", &options, &json!({"volumeMode": "Block"}))?;
+        with_device(&scope, "first", "node-2", "nbd-disk")?;
+        scope.pod_ready("first").await?;
+        in_shell(&scope, "first", WRITE)?;
+        let (device, file) = loop_of(&scope, "first")?;
+
+        // NBD says a size once, when a client comes.
+        let capacity = json!({"spec": {"capacity": {"storage": "96Mi"}}}).to_string();
+        scope.kubectl(["patch", "pv", &scope.volume_name("nbd-disk"), "-p", &capacity])?;
+        scope.kubectl(["annotate", "pod", "first", "testbed.mooring.dev/look=now"])?;
+        scope
+            .event("first", "the device has 67108864 bytes on this node")
+            .await?;
+        end(&scope, "first").await?;
+        in_shell(&scope, "nbd", "truncate -s 96M /disk; kill $(cat /run/nbd.pid)")?;
+        another_is_served(&scope, "other").await?;
+        with_device(&scope, "second", "node-2", "nbd-disk")?;
+        scope.pod_ready("second").await?;
+        assert_eq!(
+            in_shell(&scope, "second", "wc -c </dev/disk")?.trim(),
+            (96 << 20).to_string()
+        );
+        assert_eq!(in_shell(&scope, "second", READ)?, "hello\n");
+        let writes = "(while date | dd of=/dev/disk bs=512 seek=10 conv=notrunc,fsync; do sleep 0.2; done) \
+                      >/dev/null 2>&1 &";
+        in_shell(&scope, "second", writes)?;
+
+        let stopped = scope.stop("nbd").await?;
+        let hung = Instant::now();
+        another_is_served(&scope, "meanwhile").await?;
+        in_shell(&scope, "other", WRITE)?;
+        health(&scope, "second", &address, true).await?;
+        note(format!("the condition was there after {}", spoken(hung.elapsed())));
+        scope.given_up(&["second"], GIVE_UP_LIMIT).await?;
+        drop(stopped);
+        with_device(&scope, "again", "node-2", "nbd-disk")?;
+        scope.pod_ready("again").await?;
+        assert_eq!(in_shell(&scope, "again", READ)?, "hello\n");
+        for pod in ["again", "other", "meanwhile"] {
             end(&scope, pod).await?;
         }
         wait_until("the loop device to be gone", REVIVE_LIMIT, async || {
