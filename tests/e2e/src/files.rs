@@ -60,6 +60,7 @@ pub const FILES: &[File] = &[
     file("chaos", "pod", Needs::Quiet, 85),
     file("chaos", "provision", Needs::Quiet, 50),
     file("chaos", "rbac", Needs::Quiet, 270),
+    file("chaos", "rbac_connections", Needs::Quiet, 260),
     file("chaos", "rbac_mounter", Needs::Quiet, 140),
     file("chaos", "readiness", Needs::Quiet, 85),
     file("chaos", "reboot", Needs::Plain, 15),

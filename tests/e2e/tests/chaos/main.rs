@@ -14,6 +14,7 @@ mod mount_cycles;
 mod pod;
 mod provision;
 mod rbac;
+mod rbac_connections;
 mod rbac_mounter;
 mod readiness;
 mod reboot;
