@@ -2,6 +2,7 @@
 
 mod csi;
 mod kubernetes;
+mod machine;
 mod report;
 mod server;
 mod snapshots;

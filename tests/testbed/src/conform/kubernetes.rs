@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use super::machine::Machine;
 use super::report::Report;
 use super::server::Server;
 use super::snapshots::SnapshotController;
@@ -27,6 +28,7 @@ tests/conformance/CLASS.driver.yaml says that it can do.
 Examples:
   cargo testbed conform kubernetes                             the class local, without the slow specs
   cargo testbed conform kubernetes --class rbd                 on a Ceph that it starts in the cluster
+  cargo testbed conform kubernetes --class nfs                 on a node in a virtual machine, which is slow
   cargo testbed conform kubernetes --focus 'subPath.*existing'
   cargo testbed conform kubernetes --slow                      with those that take a minute and more each";
 
@@ -70,20 +72,23 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     let program = ensure_e2e_test()?;
     let target = Target::own(layout, None, None)?;
     let built = target.load_images(Selection::All)?;
-    suite_images::load(&target, &program)?;
+    let images = suite_images::load(&target, &program)?;
     install(&target, &built)?;
+    let definition = file(".driver.yaml");
+    let machine = Machine::of_definition(&target, &definition, &images)?;
     let servers = Server::of_class(&definitions, &class)?;
     let class = servers
         .iter()
         .try_fold(class, |class, server| server.start(&target, &class))?;
     apply(&target, &class)?;
     let _snapshots = SnapshotController::start(&target)?;
-    let judged = run(&target, &program, &file(".driver.yaml"), args);
+    let judged = run(&target, &program, &definition, args);
     let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
     output_with_input(&mut delete, class.as_bytes())?;
     for server in servers {
         server.remove(&target)?;
     }
+    drop(machine);
     let report = judged?;
     report.print();
     Ok(report.passed())
