@@ -72,11 +72,11 @@ impl Apply<'_> {
             start.intent = Intent::ToRecord;
         }
         let begun = self.begin(&start, worker.as_ref()).await;
-        if let Some(worker) = worker.filter(|_| begun.is_err()) {
-            shared.cache.workers.give_back(&worker);
-        }
         if !matches!(begun, Ok(Begun::Made)) {
             shared.limiter.seen(&place);
+            if let Some(worker) = &worker {
+                shared.cache.workers.give_back(worker);
+            }
         }
         match begun {
             Ok(_) => Ok(Action::await_change()),
