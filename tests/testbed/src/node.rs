@@ -6,7 +6,7 @@ mod numbering;
 mod root;
 
 pub use config::{CONTAINERD_SOCKET, PAUSE_IMAGE};
-pub use numbering::{ALL_NODES, MACHINE, MAX_NODES, name};
+pub use numbering::{ALL_NODES, MACHINE, MAX_NODES, name, zone};
 pub use root::programs as programs_of_an_immutable;
 
 use std::path::{Path, PathBuf};
@@ -295,6 +295,11 @@ fn processes(binaries: &Binaries, block: Block, index: u8, flavour: Flavour) -> 
                 format!("--kubeconfig={}", config::KUBELET_KUBECONFIG),
                 format!("--hostname-override={}", name(index)),
                 format!("--node-ip={}", block.node(index)),
+                // The API server copies these labels to each Pod of the node (PodTopologyLabels), as in any cloud.
+                format!(
+                    "--node-labels=topology.kubernetes.io/region=testbed,topology.kubernetes.io/zone={}",
+                    zone(index)
+                ),
                 "--v=2".into(),
             ],
         ),

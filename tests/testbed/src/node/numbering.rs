@@ -9,6 +9,11 @@ pub const MACHINE: u8 = MAX_NODES + 1;
 /// Most nodes together with that one.
 pub const ALL_NODES: u8 = MACHINE;
 
+/// The zone that a node is in, as a cloud's nodes are: two in one, the others in another.
+pub fn zone(index: u8) -> &'static str {
+    if index <= 2 { "one" } else { "other" }
+}
+
 /// A node's name; nodes count from 1.
 pub fn name(index: u8) -> String {
     match index {
