@@ -116,7 +116,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         // A record that is not seen yet, or a run of an operation that is over: reading the claim tells.
         return Decision::Tidy(leftovers);
     }
-    let node = match selected(seen) {
+    let node = match place(seen, config) {
         Ok(node) => node,
         Err(gone) => return reschedule(seen, None, &Unfit::Gone(gone), None),
     };
@@ -266,7 +266,7 @@ fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDeci
         Some(left) => return Decision::wait(left),
         None => {}
     }
-    let node = match selected(seen) {
+    let node = match place(seen, config) {
         Ok(node) => node,
         Err(gone) => return reschedule(seen, Some(record), &Unfit::Gone(gone), None),
     };
@@ -311,7 +311,7 @@ fn begin(
     mut record: Record,
     write: bool,
 ) -> ClaimDecision {
-    let Asked { request, beside, from } = match asked(seen, config, node) {
+    let Asked { request, from } = match asked(seen, config, node) {
         Ok(asked) => asked,
         Err(error) if error.is_wait() => {
             return Decision::wait_for(waiting(seen.making(), error.to_string()));
@@ -321,13 +321,7 @@ fn begin(
             return Decision::wait_for(say);
         }
     };
-    if let (Some(selected), Some(beside)) = (node, &beside)
-        && selected.name != beside.name
-    {
-        let unfit = Unfit::Elsewhere(selected.name.clone(), beside.name.clone());
-        return reschedule(seen, seen.record, &unfit, None);
-    }
-    if let Some(node) = node.or(beside.as_ref()) {
+    if let Some(node) = node {
         record.node.clone_from(&node.name);
     }
     if let Some(from) = from {
@@ -364,8 +358,6 @@ fn allowed(class: Option<&StorageClass>, config: &ProvisionerConfig, pinned: boo
 /// What the image is asked to make.
 struct Asked {
     request: Request,
-    /// The only node where it can, if what it copies lives on one.
-    beside: Option<Node>,
     /// What it copies, for the record.
     from: Option<String>,
 }
@@ -382,7 +374,7 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
     Ok(match source::find(seen, config)? {
         Some(Found {
             source,
-            node,
+            node: _,
             snapshot,
             name,
         }) => Asked {
@@ -391,14 +383,9 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
                 snapshot,
                 ..request
             },
-            beside: node,
             from: Some(name),
         },
-        None => Asked {
-            request,
-            beside: None,
-            from: None,
-        },
+        None => Asked { request, from: None },
     })
 }
 
@@ -500,7 +487,12 @@ fn described(
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
     let pv_name = persistent_volume::name_for(seen.uid());
-    let selected = seen.selected().and_then(|node| (seen.nodes)(node));
+    // A copy is where its source is, wherever the scheduler wanted it.
+    let copied = || match (seen.provision_run, seen.config) {
+        (Some(run), Ok(config)) if !record.source.is_empty() => node_of_volume(seen, config, run),
+        _ => None,
+    };
+    let node = copied().or_else(|| seen.selected().and_then(|node| (seen.nodes)(node)));
     // Where the image ran, rather than what the record says: that is on the claim, which is its user's.
     let ran_in = seen.provision_run.and_then(Run::namespace);
     let recorded = record.config.split_once('/').map_or("", |(namespace, _)| namespace);
@@ -512,7 +504,7 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
         claim: seen.claim,
         pv_name: &pv_name,
         config_namespace: ran_in.unwrap_or(recorded),
-        node: selected.as_ref(),
+        node: node.as_ref(),
         class_options: &class_options,
         client_image: seen
             .config
@@ -659,14 +651,22 @@ fn selected(seen: &ObservedClaim<'_>) -> Result<Option<Node>, String> {
     }
 }
 
+/// The node where the volume is to be made: the only one that has what it copies, or else the selected one. The
+/// scheduler does not know of the source. It finds that the new volume is on another node than it has chosen, and
+/// places the Pod there.
+fn place(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Result<Option<Node>, String> {
+    match source::find(seen, config) {
+        Ok(Some(Found { node: Some(node), .. })) => Ok(Some(node)),
+        _ => selected(seen),
+    }
+}
+
 /// Why nothing can be made for the selected node.
 enum Unfit {
     /// This node has left the cluster.
     Gone(String),
     /// This node can't mount the volumes of this client.
     Unable(String, &'static str),
-    /// This node is not the second, which has the source.
-    Elsewhere(String, String),
 }
 
 impl std::fmt::Display for Unfit {
@@ -676,11 +676,6 @@ impl std::fmt::Display for Unfit {
             Self::Unable(node, client) => write!(
                 f,
                 "node {node} can't mount volumes of {client} (kubectl describe node {node} says what to do)"
-            ),
-            Self::Elsewhere(node, source) => write!(
-                f,
-                "node {node} does not have the source, which is on node {source} (tie the Pod to that node with a \
-                 nodeSelector)"
             ),
         }
     }
@@ -699,7 +694,7 @@ fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
 fn reschedule(seen: &ObservedClaim<'_>, record: Option<&Record>, unfit: &Unfit, run: Option<RunRef>) -> ClaimDecision {
     let reason = match unfit {
         Unfit::Gone(_) => reasons::NODE_GONE,
-        Unfit::Unable(..) | Unfit::Elsewhere(..) => reasons::NODE_UNABLE,
+        Unfit::Unable(..) => reasons::NODE_UNABLE,
     };
     Decision::Own(ForClaim::Reschedule(Box::new(Reschedule {
         record: record.map(|record| Record {

@@ -336,10 +336,8 @@ fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
     for (selected, want) in [
         (None, "clone-u1 on \"node-a\""),
         (Some("node-a"), "clone-u1 on \"node-a\""),
-        (
-            Some("node-b"),
-            "the scheduler selected a node that does not fit: node node-b does not have the source",
-        ),
+        // The scheduler does not know of the source, and goes by the new volume.
+        (Some("node-b"), "clone-u1 on \"node-a\""),
     ] {
         let (world, claim, mut from) = world();
         let mut world = world.with_config(&local);
@@ -354,6 +352,42 @@ fn a_copy_of_a_node_s_volume_is_made_on_that_node() {
             word(&world.plan())
         );
     }
+}
+
+#[test]
+fn a_copy_is_tried_again_on_the_node_of_its_source_wherever_its_pod_goes() {
+    let local = [
+        ("backend-volume", "client=pool"),
+        ("operations", "provision,delete,clone"),
+    ];
+    let (world, claim, mut from) = world();
+    let mut world = world.with_config(&local).selected("node-b");
+    on_node(&mut from, "node-a");
+    see(&mut world, &claim, &from);
+    let failed = json!({"operation": "clone", "pod": "admin/clone-u1", "source": "pvc-u0", "node": "node-a",
+        "attempt": 1, "may-exist": true});
+    world.record = Some(crate::operation::tests::record(&failed));
+    let Decision::Start(start) = world.plan() else { panic!() };
+    assert_eq!(start.node.as_deref(), Some("node-a"));
+    let request = [("mooring.dev/request".to_owned(), json!(start.request).to_string())];
+    let ended = run("clone", 1, 10, &ended(0, ""));
+    world.provision_run = Some(ended.changed(|carrier| carrier.metadata.annotations = Some(request.into())));
+    let mut made = volume();
+    on_node(&mut made, "node-a");
+    world.volumes = vec![made.clone()];
+    assert!(
+        matches!(world.plan(), Decision::Own(ForClaim::Accept(_))),
+        "{:?}",
+        world.plan()
+    );
+    // What is no copy has to be where its Pod waits.
+    world.looked_up = true;
+    world.record.as_mut().unwrap().source.clear();
+    assert!(
+        matches!(world.plan(), Decision::Own(ForClaim::Refuse(_))),
+        "{:?}",
+        world.plan()
+    );
 }
 
 #[test]

@@ -52,9 +52,15 @@ fn a_copy_has_what_was_written_and_may_be_larger() {
         let copy = copy_of("old", "copy", &class, "384Mi");
         let uid = scope.claim_with(None, &copy).await?;
         let mut reader = user_of("reader", "copy", "sleep 1000000");
-        reader["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        // The scheduler prefers another node at first.
+        reader["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = json!([{
+            "weight": 100,
+            "preference": {"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}]},
+        }]);
         scope.apply(&reader.to_string())?;
-        scope.pod_ready("reader").await?;
+        let reader = scope.pod_ready("reader").await?;
+        assert_eq!(reader.spec.and_then(|spec| spec.node_name), Some(node));
         assert_eq!(scope.exec("reader", ["cat", "/data/file"])?, "kept\n");
         let (small, large) = (size_in(&scope, "writer")?, size_in(&scope, "reader")?);
         ensure!(large > small + 48 * MIB, "{small} bytes have become {large}");
