@@ -369,6 +369,11 @@ impl ClientPods {
         }
     }
 
+    /// Whether Pods of an image may be made.
+    pub fn allows(&self, image: &str) -> bool {
+        self.allowed.check(image).is_ok()
+    }
+
     /// All client Pods of this node, as last seen.
     pub fn seen(&self) -> Vec<SeenPod> {
         let mut seen: Vec<_> = self.store.state().iter().filter_map(|pod| status::seen(pod)).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mounts::{AgentError, Mounts, no_thread};
-use super::{program, run, store, target_mounts};
+use super::{program, run, target_mounts};
 use crate::sys::thread;
 
 impl Mounts {
@@ -16,7 +16,9 @@ impl Mounts {
         let call = self.store.recorded(path);
         let call = call.ok_or_else(|| AgentError::Unknown(path.to_owned()))?;
         let mut invocation = program::expand(&call, &target.path(), size)?;
-        invocation.env.extend(self.services.environment(&store::id(path)));
+        invocation
+            .env
+            .extend(self.services.environment(&self.store.volume(path)));
         let looked = thread::run(move || {
             // The program follows the path by itself: this shows that there is no link on the way.
             target.open()?;

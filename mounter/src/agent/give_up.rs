@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
-use super::store;
+use super::store::StoreError;
 use super::target_mounts::TargetMountError;
 use crate::sys::thread;
 use crate::sys::{Kernel, NewMount, Sys as _};
@@ -49,6 +49,9 @@ impl Mounts {
         }
         // Noted before it dies: the agent learns of its end at once.
         self.given_up().insert(path.to_owned());
+        if !self.is_given_up_by_all(path)? {
+            return Err(AgentError::UsedByOthers(path.to_owned()));
+        }
         let ended = thread::run(move || {
             let table = Kernel.mount_table()?;
             match table.top(&target.path()) {
@@ -60,7 +63,7 @@ impl Mounts {
         let ended = ended.await.map_err(no_thread(path));
         let not_fuse = || AgentError::NotFuse(path.to_owned());
         // What is on a device has no connection of its own, and its daemon has one.
-        let by_daemon = || self.services.give_up(&store::id(path));
+        let by_daemon = || self.services.give_up(&self.store.volume(path));
         let ended = ended.and_then(|ended| (ended? || by_daemon()).then_some(()).ok_or_else(not_fuse));
         match ended {
             Ok(()) => {
@@ -81,12 +84,20 @@ impl Mounts {
     pub(super) fn silence(&self, path: &str) -> Option<Duration> {
         let looked = self.looked_at().get(path).map(Instant::elapsed);
         // A file system on a device, or the device, may answer from memory.
-        let watched = self.services.silence(&store::id(path));
+        let watched = self.services.silence(&self.store.volume(path));
         looked.max(watched).filter(|silence| *silence >= LOOK_LIMIT)
     }
 
     pub(super) fn is_given_up(&self, path: &str) -> bool {
         self.given_up().contains(path)
+    }
+
+    /// Whether all Pods that share its device have given it up.
+    fn is_given_up_by_all(&self, path: &str) -> Result<bool, StoreError> {
+        let volume = self.store.volume(path);
+        let calls = self.store.all()?.calls.into_iter();
+        let mut sharing = calls.filter(|call| self.store.volume(&call.target) == volume);
+        Ok(sharing.all(|call| self.is_given_up(&call.target)))
     }
 
     pub(super) fn take_up(&self, path: &str) {

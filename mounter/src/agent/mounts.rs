@@ -17,6 +17,7 @@ use super::record::{self, ImageRecordError};
 use super::revivals::Revivals;
 use super::run::{self, ProgramError};
 use super::services::{ServiceError, ServiceRun, Services};
+use super::share::{OneAtATime, Shared};
 use super::store::{self, Store, StoreError, without_secrets};
 use super::target_mounts::{self, TargetMountError};
 use crate::sys::look::{self, LookError, LookedAt};
@@ -96,6 +97,15 @@ pub enum AgentError {
     NoExpansion { program: String },
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied { target: String },
+    /// Another Pod has the same volume in a way that this one can't have too.
+    #[error(
+        "another Pod on this node has this volume {0}, and all Pods of a node have one device of it: delete that Pod, \
+         or have both use the volume alike"
+    )]
+    UsedOtherwise(&'static str),
+    /// Another Pod, which goes on, waits for the same server.
+    #[error("{0} is used by another Pod as well, which is not being deleted: Mooring ended nothing")]
+    UsedByOthers(String),
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -127,9 +137,13 @@ impl AgentError {
             | Self::Occupied { .. }
             | Self::Unknown(_)
             | Self::NoExpansion { .. } => FailureCategory::Invalid,
-            Self::InProgress(_) | Self::Dead(_) | Self::NotDead(_) | Self::NotSilent(_) | Self::NotFuse(_) => {
-                FailureCategory::InProgress
-            }
+            Self::InProgress(_)
+            | Self::Dead(_)
+            | Self::NotDead(_)
+            | Self::NotSilent(_)
+            | Self::NotFuse(_)
+            | Self::UsedByOthers(_)
+            | Self::Kernel(TargetMountError::Gone(_)) => FailureCategory::InProgress,
             Self::Draining => FailureCategory::Draining,
             Self::Program(ProgramError::TimedOut { .. }) => FailureCategory::TimedOut,
             Self::Service(error) => error.category(),
@@ -138,7 +152,7 @@ impl AgentError {
             | Self::DeadDevice(_)
             | Self::NothingGiven
             | Self::Kernel(TargetMountError::NothingMounted) => FailureCategory::Refused,
-            Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
+            Self::UsedOtherwise(_) | Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
             Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => FailureCategory::System,
         }
     }
@@ -169,6 +183,8 @@ pub struct Mounts {
     looking: Mutex<BTreeMap<String, Instant>>,
     /// Targets that must not be mounted again.
     pub(super) given_up: Mutex<BTreeSet<String>>,
+    /// Held while a volume with one device is mounted or cleaned up.
+    pub(super) one_at_a_time: OneAtATime,
     draining: AtomicBool,
 }
 
@@ -198,6 +214,7 @@ impl Mounts {
             gone: Mutex::default(),
             looking: Mutex::default(),
             given_up: Mutex::default(),
+            one_at_a_time: OneAtATime::default(),
             draining: AtomicBool::new(false),
         })
     }
@@ -255,6 +272,7 @@ impl Mounts {
                 dead: self.store.dead(&call.target),
                 reviving: self.reviving.of(&call.target),
                 silent_ms: self.silence(&call.target).map(in_ms),
+                on_device: self.serving_device(&call).is_some(),
                 pod: call.pod,
                 target: call.target,
                 client: call.client,
@@ -303,16 +321,24 @@ impl Mounts {
                 return Err(AgentError::Dead(call.target));
             }
         }
-        if self.draining.load(Ordering::SeqCst) {
+        let (other, alone) = match self.shared(&call).await? {
+            Some(Shared { other, alone }) => (other, Some(alone)),
+            None => (None, None),
+        };
+        if other.is_none() && self.draining.load(Ordering::SeqCst) {
             return Err(AgentError::Draining);
         }
         // The record comes first, so that everything that follows can be cleaned up.
-        self.store.record(&call)?;
-        let mounted = if target.is_device() {
+        let of = other.as_ref().unwrap_or(&call);
+        self.store.record(&call, &self.store.volume(&of.target))?;
+        let mounted = if let Some(other) = &other {
+            self.share(&call, other).await
+        } else if target.is_device() {
             self.have_device(&call).await.map(Some)
         } else {
             self.mount_first(&call, &target).await.map(|()| None)
         };
+        drop(alone);
         if mounted.is_err() {
             // The caller gets the first failure.
             if let Err(error) = self.clear_up(&call, busy, CLEAR_UP_WAIT).await {
@@ -352,7 +378,7 @@ impl Mounts {
         }
         // The secrets come before the record: once that exists, the volume is mounted again whatever happens next.
         self.store.prepare(&call.target, &call.secrets)?;
-        self.store.record(&call)?;
+        self.store.record(&call, &store::id(&call.target))?;
         drop(busy);
         self.revive(without_secrets(&call));
         Ok(())
@@ -388,7 +414,7 @@ impl Mounts {
             .await?;
         self.store.unstage(&call.target)?;
         self.services
-            .given(&store::id(&call.target))
+            .given(&self.store.volume(&call.target))
             .ok_or(AgentError::NothingGiven)
     }
 
@@ -427,7 +453,7 @@ impl Mounts {
         mut invocation: Invocation,
         limit: Duration,
     ) -> Result<(), AgentError> {
-        let volume = store::id(&call.target);
+        let volume = self.store.volume(&call.target);
         // Left by an agent that ended during the mount.
         self.services.release(&volume).await?;
         let running = ServiceRun {
@@ -442,7 +468,7 @@ impl Mounts {
 
     /// Undoes what a program did besides mounting, within `limit`. The caller repeats it until it succeeds.
     pub(super) async fn undo(&self, call: &MountCall, limit: Duration) -> Result<(), AgentError> {
-        let volume = store::id(&call.target);
+        let volume = self.store.volume(&call.target);
         self.services.release(&volume).await?;
         if program::override_path(&call.client).exists() {
             let mut invocation = program::unmount(call, &self.store.staging(&call.target))?;
@@ -475,7 +501,11 @@ impl Mounts {
 
     async fn clear_up_all(&self, call: &MountCall) -> Result<(), AgentError> {
         self.store.unstage(&call.target)?;
-        self.undo(call, UNDO_LIMIT).await?;
+        let _alone = self.one_at_a_time(call).await;
+        // What serves it ends with its last Pod.
+        if !self.has_sharers(&call.target)? {
+            self.undo(call, UNDO_LIMIT).await?;
+        }
         self.store.discard(&call.target)?;
         self.gone
             .lock()

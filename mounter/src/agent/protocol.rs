@@ -186,6 +186,9 @@ pub struct MountState {
     /// How many milliseconds it has been silent although its program runs.
     #[serde(default)]
     pub silent_ms: Option<u64>,
+    /// Whether it is on a device, which its agent gives to all Pods of the node that have the volume.
+    #[serde(default)]
+    pub on_device: bool,
 }
 
 impl MountState {
@@ -422,6 +425,7 @@ mod tests {
                 dead: Some(Dead::default()),
                 reviving: Some(Reviving::default()),
                 silent_ms: Some(1),
+                on_device: false,
             }],
         })
     }

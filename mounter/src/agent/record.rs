@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use mooring_contract::volume::clients;
 use mooring_contract::volume::clients::image_record::{ImageNeed, ImageRecord};
 use mooring_contract::volume::{CheckError, ClientName};
 use rustix::io::Errno;
@@ -94,9 +95,16 @@ pub fn check_device(call: &MountCall) -> Result<(), ImageRecordError> {
     check(call)
 }
 
+/// Whether all Pods of a node get one device of this volume.
+pub fn has_one_device(call: &MountCall) -> bool {
+    let gives = || matches!(read(Path::new("/"), &call.client), Ok(Some(record)) if record.raw_block);
+    // As a file of a directory it is not on a device.
+    call.fs_type != "raw" && clients::has_one_device(&call.client, &call.fs_type, gives)
+}
+
 /// A client of Mooring's own has a record that says so. Any other one has its image's.
 fn fail_unless_it_gives_devices(root: &Path, call: &MountCall) -> Result<(), ImageRecordError> {
-    let gives = match mooring_contract::volume::clients::record(&call.client, &call.fs_type) {
+    let gives = match clients::record(&call.client, &call.fs_type) {
         Some(record) => record.gives_devices,
         None => read(root, &call.client)?.is_some_and(|record| record.raw_block),
     };

@@ -503,6 +503,13 @@ impl Services {
         self.lock().get(volume).and_then(|volume| volume.given)
     }
 
+    /// Whether all daemons of a volume run; `None` if nothing is known of the volume.
+    pub fn are_running(&self, volume: &str) -> Option<bool> {
+        let volumes = self.lock();
+        let volume = volumes.get(volume)?;
+        Some(!volume.has_lost_one() && volume.daemons().all(|daemon| daemon.is_alive()))
+    }
+
     fn state(&self, volume: &str) -> PathBuf {
         self.dir.join(volume)
     }

@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::protocol::{Dead, MountCall, SecretBytes};
@@ -32,6 +32,21 @@ pub struct StoreError {
     path: PathBuf,
     #[source]
     source: io::Error,
+}
+
+/// A record as it is written.
+#[derive(Serialize)]
+struct Record<'a> {
+    #[serde(flatten)]
+    call: &'a MountCall,
+    volume: &'a str,
+}
+
+/// What a record says of its volume.
+#[derive(Deserialize)]
+struct RecordedVolume {
+    /// None in one of an earlier release: each target had a volume of its own.
+    volume: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -181,9 +196,26 @@ impl Store {
         self.dir.join("secrets").join(id(target))
     }
 
-    /// Writes a target's record, without its secrets.
-    pub fn record(&self, call: &MountCall) -> Result<(), StoreError> {
-        write(&self.record_path(&call.target), &without_secrets(call))
+    /// Writes a target's record, without its secrets. `volume` is the name by which programs know its volume: [`id`],
+    /// or the name of another target's volume whose device it shares.
+    pub fn record(&self, call: &MountCall, volume: &str) -> Result<(), StoreError> {
+        let call = &without_secrets(call);
+        write(&self.record_path(&call.target), &Record { call, volume })
+    }
+
+    /// The name by which programs know a target's volume.
+    pub fn volume(&self, target: &str) -> String {
+        let recorded = fs::read(self.record_path(target)).ok();
+        let recorded = recorded.and_then(|json| serde_json::from_slice::<RecordedVolume>(&json).ok());
+        recorded
+            .and_then(|recorded| recorded.volume)
+            .unwrap_or_else(|| id(target))
+    }
+
+    /// Whether a volume is also another target's than this one.
+    pub fn is_shared(&self, volume: &str, target: &str) -> Result<bool, StoreError> {
+        let others = self.all()?.calls.into_iter().filter(|call| call.target != target);
+        Ok(others.into_iter().any(|call| self.volume(&call.target) == volume))
     }
 
     /// Removes a target's record, and the record of its dead mounts.
@@ -376,7 +408,18 @@ mod tests {
             pod: PodRef::default(),
             limit_ms: 1,
         };
-        store.record(&call).unwrap();
+        let volume = id(&call.target);
+        store.record(&call, &volume).unwrap();
+        assert!(!store.is_shared(&volume, &call.target).unwrap());
+        let other = MountCall {
+            target: "/k/pods/w/volumes/mooring.dev~vcs/v".into(),
+            ..call.clone()
+        };
+        store.record(&other, &volume).unwrap();
+        assert_eq!(store.volume(&other.target), volume);
+        assert!(store.is_shared(&volume, &call.target).unwrap());
+        store.forget(&other.target).unwrap();
+        assert_eq!(store.volume(&other.target), id(&other.target));
         fs::write(store.records().join("x.json"), "{").unwrap();
         assert_eq!(store.recorded(&call.target), Some(without_secrets(&call)));
         let all = store.all().unwrap();

@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{fstat, major, minor};
 use rustix::io::Errno;
 
 use crate::sys::graft::{DeviceNode, Grafts};
@@ -26,6 +27,8 @@ pub enum TargetMountError {
          given"
     )]
     NothingMounted,
+    #[error("{0} was unmounted meanwhile: Mooring tries again")]
+    Gone(PathBuf),
     #[error("{0} is in use: a process still has files or its working directory there")]
     InUse(PathBuf),
     #[error(transparent)]
@@ -52,6 +55,22 @@ pub fn make_fuse_device() -> Result<(), SysError> {
 /// The staging mount stays: the caller removes it.
 pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(), TargetMountError> {
     move_onto_by(&Kernel, staging, target, flags)
+}
+
+/// Mounts the file system of a device that is on another target on this one as well, with these flags.
+pub fn share(other: &Target, device: DeviceNumber, target: &Target, flags: MountFlags) -> Result<(), TargetMountError> {
+    let directory = Kernel.open_target(other)?;
+    let found = fstat(&directory).map_err(|source| TargetMountError::Call {
+        attempted: "look at",
+        path: other.path(),
+        source,
+    })?;
+    // Without its mount, the directory is one of the node's own disk.
+    if (major(found.st_dev), minor(found.st_dev)) != (device.major, device.minor) {
+        return Err(TargetMountError::Gone(other.path()));
+    }
+    let mount = Kernel.clone_mount(&directory, flags)?;
+    Ok(Kernel.attach(&mount, &Kernel.open_target(target)?)?)
 }
 
 /// The device of the uppermost mount on a target.

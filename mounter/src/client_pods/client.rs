@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::future::join_all;
+use mooring_contract::volume::clients::has_one_device;
 use mooring_program::error::chain;
 use tracing::warn;
 
@@ -72,9 +73,15 @@ impl ContainerClient {
     /// The client Pod whose agent has a mount on the target, and that mount.
     async fn owner(&self, target: &Target) -> Option<(SeenPod, MountState)> {
         let path = target.to_string();
+        self.find(|mount| mount.target == path).await
+    }
+
+    /// The first such mount, and the client Pod whose agent has it.
+    async fn find(&self, is_it: impl Fn(&MountState) -> bool) -> Option<(SeenPod, MountState)> {
+        let is_it = &is_it;
         let asked = self.pods.seen().into_iter().map(|pod| async {
             let hello = self.pods.hello(&pod.uid).await.ok()?;
-            let mount = hello.mounts.into_iter().find(|mount| mount.target == path)?;
+            let mount = hello.mounts.into_iter().find(is_it)?;
             Some((pod, mount))
         });
         join_all(asked).await.into_iter().flatten().next()
@@ -158,7 +165,7 @@ impl ContainerClient {
                 }),
             };
         }
-        let lease = self.lease(job, image).await?;
+        let lease = self.lease_for(job, image).await?;
         let Some(device) = self.ask(&lease, job).await? else {
             return Err(container_error(job, misfit(&lease.name)));
         };
@@ -178,6 +185,19 @@ impl ContainerClient {
         drop(lease);
         self.pods.changed();
         shown
+    }
+
+    /// The client Pod to mount a volume: one that has its device for another Pod of this node, even if that client Pod
+    /// is of an earlier version, or else one of the image that is wanted.
+    async fn lease_for(&self, job: &MountJob, image: &str) -> Result<Lease, MountError> {
+        // Of a client without a record here, only the agents know.
+        if has_one_device(job.volume.client.as_str(), &job.volume.fs_type, || true)
+            && self.pods.allows(image)
+            && let Some((pod, _)) = self.find(|mount| is_device_of(mount, job)).await
+        {
+            return Ok(self.pods.enter(&pod.name, &pod.uid));
+        }
+        self.lease(job, image).await
     }
 
     async fn lease(&self, job: &MountJob, image: &str) -> Result<Lease, MountError> {
@@ -250,7 +270,7 @@ impl Client for ContainerClient {
                 self.unmounted(&job.target).await;
             }
         }
-        let lease = self.lease(job, image).await?;
+        let lease = self.lease_for(job, image).await?;
         let mounted = self.ask(&lease, job).await.map(drop);
         if mounted.is_ok() {
             self.pods.keep(KeptRecord {
@@ -301,6 +321,11 @@ impl Client for ContainerClient {
         // It continues if it takes longer; the volume is unmounted in any case.
         let _ = tokio::time::timeout(CLEAR_UP_WAIT, clearing).await;
     }
+}
+
+/// Whether a mount is of the device that another Pod has of a job's volume.
+fn is_device_of(mount: &MountState, job: &MountJob) -> bool {
+    mount.on_device && mount.client == job.volume.client.as_str() && mount.source == job.volume.source
 }
 
 /// An agent's answer to an unmount. An agent that is just looking at the mount is asked again: it would find out by
@@ -497,6 +522,7 @@ mod tests {
             dead: None,
             reviving: None,
             silent_ms: None,
+            on_device: false,
         };
         let of = |category| {
             let message = "its words".to_owned();

@@ -543,6 +543,7 @@ mod tests {
         assert_eq!(after(mount("t", MountHealth::Mounted)), None);
         let silent = MountState {
             silent_ms: Some(7000),
+            on_device: false,
             ..mount("t", MountHealth::Mounted)
         };
         let said = after(silent).unwrap();
@@ -576,6 +577,7 @@ mod tests {
             dead: None,
             reviving: None,
             silent_ms: None,
+            on_device: false,
         }
     }
 

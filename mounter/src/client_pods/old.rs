@@ -200,6 +200,7 @@ mod tests {
             dead: None,
             reviving: None,
             silent_ms: None,
+            on_device: false,
         };
         let mut reviving = mount("e", MountHealth::Dead);
         reviving.reviving = Some(Reviving::default());

@@ -135,6 +135,9 @@ pub struct ClientRecord {
     pub grows: Growth,
     /// Whether it can give a Pod a volume as a raw block device (`volumeMode: Block`).
     pub gives_devices: bool,
+    /// Whether its client image would make a device for each Pod, of which a node must have one only: each would have a
+    /// cache of its own. Devices of the kernel and files of the pool are one for all Pods by themselves.
+    pub one_device: bool,
 }
 
 pub const TENANT_MOUNT_OPTIONS: &[&str] = &[
@@ -236,6 +239,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[],
         grows: Growth::AtNode,
         gives_devices: true,
+        one_device: false,
     },
     ClientRecord {
         names: &["pool"],
@@ -252,6 +256,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[],
         grows: Growth::AtServer,
         gives_devices: false,
+        one_device: false,
     },
     ClientRecord {
         names: &["nfs", "nfs4"],
@@ -274,6 +279,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[],
         grows: Growth::AtServer,
         gives_devices: false,
+        one_device: false,
     },
     ClientRecord {
         names: &["smb", "smb3", "cifs"],
@@ -296,6 +302,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[],
         grows: Growth::AtServer,
         gives_devices: false,
+        one_device: false,
     },
     ClientRecord {
         names: &["sshfs"],
@@ -321,6 +328,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[],
         grows: Growth::AtServer,
         gives_devices: false,
+        one_device: false,
     },
     ClientRecord {
         names: &["glusterfs"],
@@ -343,6 +351,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[],
         grows: Growth::AtServer,
         gives_devices: false,
+        one_device: false,
     },
     ClientRecord {
         names: &["cephfs"],
@@ -376,6 +385,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[Service::Daemon],
         grows: Growth::AtServer,
         gives_devices: false,
+        one_device: false,
     },
     ClientRecord {
         names: &["rbd"],
@@ -396,6 +406,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
         gives_devices: true,
+        one_device: true,
     },
     ClientRecord {
         names: &["block"],
@@ -418,6 +429,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
         gives_devices: true,
+        one_device: true,
     },
     ClientRecord {
         names: &["iscsi"],
@@ -434,6 +446,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[Service::Daemon, Service::ShowDevice, Service::GiveDevice],
         grows: Growth::AtNode,
         gives_devices: true,
+        one_device: false,
     },
     ClientRecord {
         names: &["s3"],
@@ -455,6 +468,7 @@ pub const RECORDS: &[ClientRecord] = &[
         services: &[Service::Daemon],
         grows: Growth::AtServer,
         gives_devices: false,
+        one_device: false,
     },
 ];
 
@@ -487,6 +501,12 @@ pub fn growth(client: &str, fs_type: &str) -> Growth {
 /// its client image says so ([`image_record`]).
 pub fn gives_devices(client: &str, fs_type: &str) -> bool {
     record(client, fs_type).is_none_or(|record| record.gives_devices)
+}
+
+/// Whether all Pods of a node get one device of such a volume. A client without a record here says itself whether it
+/// `gives` devices.
+pub fn has_one_device(client: &str, fs_type: &str, gives: impl FnOnce() -> bool) -> bool {
+    record(client, fs_type).map_or_else(gives, |record| record.one_device)
 }
 
 /// The clients that give devices, as words of a sentence.

@@ -170,11 +170,31 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         scope.pod_ready("first").await?;
         scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file"])?;
         let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
+
+        // A second Pod of the node has the same file system, also after the first one, and none has it in another way.
+        scope.pod("beside", &two, "disk", Value::Null)?;
+        scope.pod_ready("beside").await?;
+        assert_eq!(scope.exec("beside", ["sha256sum", "/data/file"])?, sum);
+        let xfs = json!({"client": "block", "source": source, "fs-type": "xfs"});
+        scope.volume("xfs", &xfs)?;
+        scope.pod("otherwise", &two, "xfs", Value::Null)?;
+        scope.event("otherwise", "has this volume with other options").await?;
+        scope.delete("pod/otherwise")?;
         scope.delete("pod/first")?;
         scope.pod_gone("first").await?;
+        let written = "cp /data/file /data/copy && sync && sha256sum </data/copy";
+        let copied = scope.exec("beside", ["sh", "-c", written])?;
+        assert_eq!(copied.split(' ').next(), sum.split(' ').next());
+        scope.delete("pod/beside")?;
+        scope.pod_gone("beside").await?;
+        scope.pod_gone("otherwise").await?;
         scope.pod("second", &one, "disk", Value::Null)?;
         scope.pod_ready("second").await?;
         assert_eq!(scope.exec("second", ["sha256sum", "/data/file"])?, sum);
+        assert_eq!(
+            scope.exec("second", ["sha256sum", "/data/copy"])?.split(' ').next(),
+            sum.split(' ').next()
+        );
 
         let nowhere = format!("nbd://{address}/nowhere");
         scope.volume("nowhere", &json!({"client": "block", "source": nowhere}))?;

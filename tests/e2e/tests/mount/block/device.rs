@@ -96,11 +96,28 @@ fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_l
         let others = "dd if=/dev/disk bs=512 count=9 2>/dev/null | tr -d '\\000' | wc -c";
         assert_eq!(in_shell(&scope, "first", others)?, "0\n");
 
-        // Two devices of one volume on a node would overwrite each other's work.
+        // Two devices of one volume on a node would overwrite each other's work, so both Pods have the same one, for as
+        // long as one of them is there, whoever came first.
         with_device(&scope, "beside", "node-2", "disk")?;
-        scope.event("beside", "each other's writes").await?;
+        scope.pod_ready("beside").await?;
+        assert_eq!(loop_of(&scope, "beside")?, loops[0]);
+        in_shell(&scope, "beside", &WRITE.replace("hello", "there"))?;
+        assert_eq!(in_shell(&scope, "first", READ)?, "there\n");
+        end(&scope, "first").await?;
+        in_shell(&scope, "beside", WRITE)?;
+        with_device(&scope, "first", "node-2", "disk")?;
+        scope.pod_ready("first").await?;
+        assert_eq!(loop_of(&scope, "first")?, loops[0]);
         end(&scope, "beside").await?;
         assert_eq!(in_shell(&scope, "first", READ)?, "hello\n");
+
+        // Also where a new client Pod would be of another image, as after an upgrade.
+        let unnamed = json!({"client": "block", "source": options["source"]});
+        scope.csi_volume("upgraded", &unnamed, &json!({"volumeMode": "Block"}))?;
+        with_device(&scope, "upgraded", "node-2", "upgraded")?;
+        scope.pod_ready("upgraded").await?;
+        assert_eq!(loop_of(&scope, "upgraded")?, loops[0]);
+        end(&scope, "upgraded").await?;
 
         let mounter = scope.mounter("node-2").await?;
         let mut delete = scope.target.kubectl(["-n", NAMESPACE, "delete", "pod", &mounter]);

@@ -1,0 +1,276 @@
+//! One device of a volume for all Pods of a node that have the volume.
+//!
+//! Two devices of one volume would each have a cache of its own, and a file system that is mounted from both is
+//! destroyed. So the second Pod gets the file system, or the device, that the first one has. What serves it belongs to
+//! the volume, whose name is that of the first target, and ends with the last Pod.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedMutexGuard;
+
+use super::mounts::{AgentError, Mounts, flags, no_thread};
+use super::program::InvalidVolume;
+use super::protocol::{MountCall, SecretBytes};
+use super::store::StoreError;
+use super::{record, store, target_mounts};
+use crate::sys::thread;
+use crate::volume::mount_options;
+use crate::volume::mount_table::DeviceNumber;
+
+/// How often to look whether a device that is being taken away is gone.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// The major number of loop devices (`LOOP_MAJOR` in `include/uapi/linux/major.h` of the kernel).
+const LOOP_MAJOR: u32 = 7;
+
+/// Keeps operations on one volume in their order, whatever their targets.
+#[derive(Debug, Default)]
+pub(super) struct OneAtATime(Mutex<BTreeMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+/// Released when it is dropped.
+pub(super) type Alone = OwnedMutexGuard<()>;
+
+impl OneAtATime {
+    fn of(&self, call: &MountCall) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let name = format!("{} {}", call.client, call.source);
+        if let Some(lock) = locks.get(&name).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        locks.insert(name, Arc::downgrade(&lock));
+        lock
+    }
+}
+
+/// A volume of which a node has one device.
+pub(super) struct Shared {
+    /// How another Pod has it, whose device is to be shared.
+    pub(super) other: Option<MountCall>,
+    pub(super) alone: Alone,
+}
+
+/// What another target has of a volume.
+enum Found {
+    Device(DeviceNumber),
+    /// It is unmounted, and what served it has not ended.
+    Leaving,
+    Nothing,
+}
+
+impl Mounts {
+    /// Waits until nothing else is done with a volume that has one device; none for a volume that may have several.
+    pub(super) async fn one_at_a_time(&self, call: &MountCall) -> Option<Alone> {
+        if !record::has_one_device(call) {
+            return None;
+        }
+        Some(self.one_at_a_time.of(call).lock_owned().await)
+    }
+
+    /// Finds the Pod whose device a call's target is to have too, and waits for one that is being taken away. None if
+    /// the volume may have several devices.
+    pub(super) async fn shared(&self, call: &MountCall) -> Result<Option<Shared>, AgentError> {
+        let until = Instant::now() + Duration::from_millis(call.limit_ms);
+        let busy = || AgentError::InProgress(call.target.clone());
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(alone) = tokio::time::timeout(left, self.one_at_a_time(call)).await else {
+                return Err(busy());
+            };
+            let Some(alone) = alone else {
+                return Ok(None);
+            };
+            let mut leaving = false;
+            let mut other = None;
+            for found in self.others(call)? {
+                match self.find(&found) {
+                    Found::Device(_) => other = Some(found),
+                    Found::Leaving => leaving = true,
+                    Found::Nothing => {}
+                }
+            }
+            if let Some(other) = &other {
+                self.check_alike(call, other)?;
+            } else if leaving {
+                // What takes it away needs to be alone too.
+                drop(alone);
+                if Instant::now() >= until {
+                    return Err(busy());
+                }
+                tokio::time::sleep(PERIOD).await;
+                continue;
+            } else if self.store.is_shared(&store::id(&call.target), &call.target)? {
+                // The services of a new volume would have the name of another one's.
+                return Err(busy());
+            }
+            return Ok(Some(Shared { other, alone }));
+        }
+    }
+
+    /// Gives a call's target what another one has: the file system, or the device, which is returned.
+    pub(super) async fn share(&self, call: &MountCall, other: &MountCall) -> Result<Option<DeviceNumber>, AgentError> {
+        let (target, from) = (self.target(&call.target)?, self.target(&other.target)?);
+        self.store.prepare(&call.target, &call.secrets)?;
+        self.store.unstage(&call.target)?;
+        // It may have been unmounted meanwhile.
+        let Found::Device(device) = self.find(other) else {
+            return Err(AgentError::InProgress(other.target.clone()));
+        };
+        if target.is_device() {
+            return Ok(Some(device));
+        }
+        let flags = flags(call)?;
+        thread::run(move || target_mounts::share(&from, device, &target, flags))
+            .await
+            .map_err(no_thread(&call.target))??;
+        self.seen_alive(&call.target);
+        Ok(None)
+    }
+
+    /// Whether what serves a target belongs to another one as well.
+    pub(super) fn has_sharers(&self, target: &str) -> Result<bool, StoreError> {
+        self.store.is_shared(&self.store.volume(target), target)
+    }
+
+    /// The device that a recorded target has, if it works and all Pods of the node are to share it.
+    pub(super) fn serving_device(&self, call: &MountCall) -> Option<DeviceNumber> {
+        if !record::has_one_device(call) {
+            return None;
+        }
+        match self.find(call) {
+            Found::Device(device) => Some(device),
+            Found::Leaving | Found::Nothing => None,
+        }
+    }
+
+    /// Fails if one device can't be what both calls ask for.
+    fn check_alike(&self, call: &MountCall, other: &MountCall) -> Result<(), AgentError> {
+        let is_device = |call: &MountCall| Ok::<_, AgentError>(self.target(&call.target)?.is_device());
+        let how = match (is_device(call)?, is_device(other)?) {
+            (false, true) => Some("as a device"),
+            (true, false) => Some("as a file system"),
+            _ => difference(call, other, &self.store.read_secrets(&other.target)?)?,
+        };
+        how.map_or(Ok(()), |how| Err(AgentError::UsedOtherwise(how)))
+    }
+
+    /// The records of other targets with the volume of a call.
+    fn others(&self, call: &MountCall) -> Result<Vec<MountCall>, AgentError> {
+        let mut calls = self.store.all()?.calls;
+        let is_it = |other: &MountCall| other.client == call.client && other.source == call.source;
+        calls.retain(|other| other.target != call.target && is_it(other));
+        Ok(calls)
+    }
+
+    /// What a recorded target has. What can't be read counts as nothing: it is not to be shared.
+    fn find(&self, call: &MountCall) -> Found {
+        let Ok(target) = self.target(&call.target) else {
+            return Found::Nothing;
+        };
+        let device = if target.is_device() {
+            target.device().ok().flatten()
+        } else {
+            target_mounts::device(&target).ok().flatten()
+        };
+        let works = match (self.services.are_running(&self.store.volume(&call.target)), device) {
+            (Some(all_run), _) => all_run,
+            // A device of the kernel outlives its container. A loop device ends with it.
+            (None, Some(device)) => device.major != LOOP_MAJOR,
+            (None, None) => false,
+        };
+        match device {
+            _ if !works => Found::Nothing,
+            Some(device) if device.is_of_a_device() => Found::Device(device),
+            Some(_) => Found::Nothing,
+            None => Found::Leaving,
+        }
+    }
+}
+
+/// How another call, which has these secrets, has the volume in a way that one device can't be for both.
+fn difference(
+    call: &MountCall,
+    other: &MountCall,
+    secrets: &BTreeMap<String, SecretBytes>,
+) -> Result<Option<&'static str>, InvalidVolume> {
+    let (ours, theirs) = (
+        mount_options::sort(&call.mount_options, false)?,
+        mount_options::sort(&other.mount_options, false)?,
+    );
+    Ok(if theirs.flags.is_read_only() && !ours.flags.is_read_only() {
+        Some("for reading only")
+    } else if *secrets != call.secrets {
+        Some("with another Secret")
+    } else if (&call.fs_type, &call.options, &ours.file_system) != (&other.fs_type, &other.options, &theirs.file_system)
+    {
+        Some("with other options")
+    } else {
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{OneAtATime, difference};
+    use crate::agent::protocol::{MountCall, SecretBytes};
+
+    fn call(target: &str, options: &[&str]) -> MountCall {
+        let json = serde_json::json!({
+            "target": target, "client": "block", "source": "nbd://h/e", "mount_options": options, "limit_ms": 1000
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn two_pods_share_a_device_unless_they_have_it_in_different_ways() {
+        let none = BTreeMap::new();
+        let between = |ours: &MountCall, theirs: &MountCall| difference(ours, theirs, &none).unwrap();
+        let plain = call("/a", &["rw", "nodev", "discard"]);
+        assert_eq!(between(&plain, &call("/b", &["discard", "noexec"])), None);
+        assert_eq!(between(&call("/a", &["ro", "discard"]), &plain), None);
+        assert_eq!(
+            between(&plain, &call("/b", &["ro", "discard"])),
+            Some("for reading only")
+        );
+        assert_eq!(between(&plain, &call("/b", &[])), Some("with other options"));
+        let mut other = plain.clone();
+        other.fs_type = "xfs".to_owned();
+        assert_eq!(between(&plain, &other), Some("with other options"));
+    }
+
+    /// A tenant who knows the name of somebody else's volume does not know its Secret.
+    #[test]
+    fn a_device_is_not_shared_with_who_has_another_secret_or_none() {
+        let ours = call("/a", &[]);
+        let secret = |value: &str| BTreeMap::from([("key".to_owned(), SecretBytes(value.into()))]);
+        let with = |secrets| MountCall {
+            secrets,
+            ..ours.clone()
+        };
+        let theirs = secret("theirs");
+        for guess in [secret("guess"), BTreeMap::new()] {
+            let found = difference(&with(guess), &ours, &theirs).unwrap();
+            assert_eq!(found, Some("with another Secret"));
+        }
+        assert_eq!(difference(&with(theirs.clone()), &ours, &theirs).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn one_volume_is_worked_on_by_one_at_a_time_and_another_one_meanwhile() {
+        let locks = OneAtATime::default();
+        let held = locks.of(&call("/a", &[])).lock_owned().await;
+        assert!(locks.of(&call("/b", &[])).try_lock().is_err());
+        let other = MountCall {
+            source: "nbd://h/f".to_owned(),
+            ..call("/c", &[])
+        };
+        assert!(locks.of(&other).try_lock().is_ok());
+        drop(held);
+        assert!(locks.of(&call("/b", &[])).try_lock().is_ok());
+    }
+}
