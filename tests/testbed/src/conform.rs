@@ -2,10 +2,12 @@
 
 mod csi;
 mod kubernetes;
+mod machine;
 mod report;
 mod server;
 mod snapshots;
 mod suite_images;
+mod zones;
 
 pub use csi::{CsiArgs, csi};
 pub use kubernetes::{KubernetesArgs, kubernetes};

@@ -37,7 +37,8 @@ const IMAGES_OF: u8 = 1;
 
 impl Cluster {
     /// Starts the node in a virtual machine, in place of an existing one. It has the images that every node has, the
-    /// mounter's, and those of node-1 whose names end with these parts. Returns when it is ready.
+    /// mounter's, and these of node-1: Mooring's by their names alone, others by their whole names. Returns when it is
+    /// ready.
     pub fn start_machine(&self, images: &[&str]) -> Result<()> {
         self.remove_machine()?;
         let _lock = Lock::cluster(&self.layout)?;
@@ -47,7 +48,13 @@ impl Cluster {
         step(&format!("make {name}"), |progress| {
             let usual = [BUSYBOX, PAUSE_IMAGE].map(str::to_owned);
             let named = [&[MOUNTER], images].concat();
-            let named = named.iter().map(|image| format!("{HOST}/{image}:{TAG}"));
+            let named = named.iter().map(|image| {
+                if image.contains('/') {
+                    (*image).to_owned()
+                } else {
+                    format!("{HOST}/{image}:{TAG}")
+                }
+            });
             let images: Vec<_> = usual.into_iter().chain(named).collect();
             let block = self.description.block;
             let recipe = node::guest::recipe(&self.binaries, block, &self.digests(&images)?)?;

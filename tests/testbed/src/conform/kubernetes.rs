@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use super::machine::Machine;
 use super::report::Report;
 use super::server::Server;
 use super::snapshots::SnapshotController;
-use super::suite_images;
+use super::{suite_images, zones};
 use crate::binaries::ensure_e2e_test;
 use crate::command::{command, output_with_input, watched_within};
 use crate::images::Selection;
@@ -27,6 +28,7 @@ tests/conformance/CLASS.driver.yaml says that it can do.
 Examples:
   cargo testbed conform kubernetes                             the class local, without the slow specs
   cargo testbed conform kubernetes --class rbd                 on a Ceph that it starts in the cluster
+  cargo testbed conform kubernetes --class nfs                 on a node in a virtual machine, which is slow
   cargo testbed conform kubernetes --focus 'subPath.*existing'
   cargo testbed conform kubernetes --slow                      with those that take a minute and more each";
 
@@ -47,6 +49,19 @@ pub struct KubernetesArgs {
     #[arg(long, default_value = "target/conformance")]
     report: PathBuf,
 }
+
+/// Mooring's images that the classes need, and their servers.
+const IMAGES: &[&str] = &[
+    "flex-provisioner",
+    "mounter",
+    "provisioner-local",
+    "provisioner-directory",
+    "provisioner-ceph",
+    "client-cephfs",
+    "client-block",
+    "testbed-ceph",
+    "testbed-nfs",
+];
 
 /// What is left out: `Disruptive` specs restart a node's services by ssh, and `Serial` ones want a cluster of their own.
 const LEFT_OUT: &str = r"\[Disruptive\]|\[Serial\]";
@@ -70,22 +85,26 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     })?;
     packages::ensure_packages()?;
     let program = ensure_e2e_test()?;
+    let definition = file(".driver.yaml");
+    zones::start_nodes(layout, &definition)?;
     let target = Target::own(layout, None, None)?;
-    let built = target.load_images(Selection::All)?;
-    suite_images::load(&target, &program)?;
+    let built = target.load_images(Selection::Named(IMAGES))?;
+    let images = suite_images::load(&target, &program)?;
     install(&target, &built)?;
+    let machine = Machine::of_definition(&target, &definition, &images)?;
     let servers = Server::of_class(&definitions, &class)?;
     let class = servers
         .iter()
         .try_fold(class, |class, server| server.start(&target, &class))?;
     apply(&target, &class)?;
     let _snapshots = SnapshotController::start(&target)?;
-    let judged = run(&target, &program, &file(".driver.yaml"), args);
+    let judged = run(&target, &program, &definition, args);
     let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
     output_with_input(&mut delete, class.as_bytes())?;
     for server in servers {
         server.remove(&target)?;
     }
+    drop(machine);
     let report = judged?;
     report.print();
     Ok(report.passed())

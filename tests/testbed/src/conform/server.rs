@@ -84,6 +84,7 @@ mod tests {
             servers.into_iter().map(|server| server.name).collect()
         };
         assert_eq!(names("monitors: CEPH_ADDRESS"), ["ceph"]);
+        assert_eq!(names("source: NFS_ADDRESS:/open"), ["nfs"]);
         assert!(names("backend-volume: client=pool").is_empty());
     }
 }

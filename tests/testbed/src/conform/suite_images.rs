@@ -17,14 +17,14 @@ use crate::target::Target;
 /// Parts of names of images that a busybox with all its applets does for.
 const LIKE_BUSYBOX: [&str; 2] = ["/busybox:", "/nginx:"];
 
-/// Brings the images to the nodes.
-pub(super) fn load(target: &Target, program: &Path) -> Result<()> {
+/// Brings the images to the nodes; returns their names.
+pub(super) fn load(target: &Target, program: &Path) -> Result<BTreeSet<String>> {
     let cluster = target.own_cluster().context("not the testbed's own cluster")?;
     let names = names(&output(&mut command(program, ["--list-images"]))?);
     let busybox = base_images::busybox()?.path;
     let agnhost = agnhost()?;
     step(&format!("load {} images of the suite", names.len()), |_| {
-        for name in names {
+        for name in &names {
             let path = if name.contains("/agnhost:") { &agnhost } else { &busybox };
             for index in 1..=cluster.description.nodes {
                 let image = Archive {
@@ -35,7 +35,8 @@ pub(super) fn load(target: &Target, program: &Path) -> Result<()> {
             }
         }
         Ok(())
-    })
+    })?;
+    Ok(names)
 }
 
 /// The images of the list that storage's specs use.

@@ -1,0 +1,51 @@
+//! A node more, in another zone, for classes whose volumes may be kept to a zone: their definitions have the label of
+//! zones among their `TopologyKeys`.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::cluster;
+use crate::layout::Layout;
+use crate::manifests;
+
+/// The label of a node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// Nodes of such a cluster. The suite wants two nodes in one zone, and one in another.
+const NODES: u8 = 3;
+
+/// Starts a cluster whose nodes are in more than one zone, if a definition wants that.
+pub(super) fn start_nodes(layout: &Layout, definition: &Path) -> Result<()> {
+    if wants_zones(definition)? {
+        cluster::up(layout, NODES, None, None)?;
+    }
+    Ok(())
+}
+
+fn wants_zones(definition: &Path) -> Result<bool> {
+    let text =
+        std::fs::read_to_string(definition).with_context(|| format!("failed to read {}", definition.display()))?;
+    let documents = manifests::documents(&text)?;
+    let keys = |document: &serde_json::Value| {
+        let keys = document["DriverInfo"]["TopologyKeys"].as_array();
+        keys.is_some_and(|keys| keys.iter().any(|key| key == ZONE))
+    };
+    Ok(documents.iter().any(keys))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wants_zones;
+    use crate::layout::repository;
+
+    #[test]
+    fn only_definitions_that_name_the_zone_s_label_want_zones() {
+        let wants = |class: &str| {
+            let path = repository().join(format!("tests/conformance/{class}.driver.yaml"));
+            wants_zones(&path).unwrap()
+        };
+        assert!(wants("rbd"));
+        assert!(!wants("local") && !wants("nfs") && !wants("cephfs"));
+    }
+}
