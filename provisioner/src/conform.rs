@@ -1,15 +1,18 @@
 //! `flex-provisioner conform`: tries a vendor's image on a cluster, by the contract of `docs/vendors.md`.
 //!
 //! It begins the very runs that the controller would, one by one, with claims that no class serves: so the controller
-//! leaves them alone, and nothing but what is tried decides what happens when. [`rig`] carries runs out, [`checks`] are
-//! what is tried, [`report`] tells it.
+//! leaves them alone, and nothing but what is tried decides what happens when. [`on_cluster`] carries runs out by a
+//! [`rig`], [`checks`] are what is tried, [`report`] tells it.
 
 pub(crate) mod args;
 mod checks;
 mod error;
+mod on_cluster;
 mod report;
 mod rig;
 mod runs;
+mod tunnel;
+mod worker;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,7 @@ use std::process::ExitCode;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
+use mooring_contract::worker::SERVE;
 
 use self::args::ConformArgs;
 use self::checks::Kit;
@@ -80,7 +84,9 @@ async fn judge(args: &ConformArgs) -> Result<bool, ConformError> {
         changes => Some(unreachable(args, &map, changes)?),
     };
     let rig = Rig::new(args, config, unreachable).await?;
-    let mut report = ConformReport::begin(&args.image, &rig.promised());
+    let mut promised: Vec<_> = rig.promised().iter().map(|operation| operation.as_str()).collect();
+    promised.extend((rig.config().workers > 0).then_some(SERVE));
+    let mut report = ConformReport::begin(&args.image, &promised);
     Kit::new(&rig).try_all(&mut report).await;
     rig.clean().await;
     report.end();
@@ -145,8 +151,15 @@ fn parsed(
     let data = map.data.get_or_insert_default();
     data.insert("image".to_owned(), image.to_owned());
     data.extend(changes.iter().cloned());
-    ProvisionerConfig::parse(&map, &Trust::offline(None, None)).map_err(|problems| ConformError::Config {
+    // A ConfigMap of this name may be on the cluster: nothing of the kit's is to go with it or to pass for its own.
+    map.metadata.uid = None;
+    let parsed = ProvisionerConfig::parse(&map, &Trust::offline(None, None));
+    let parsed = parsed.map_err(|problems| ConformError::Config {
         path: path.to_owned(),
         problems: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    })?;
+    Ok(ProvisionerConfig {
+        fingerprint: format!("conform-{}", parsed.fingerprint),
+        ..parsed
     })
 }

@@ -7,6 +7,7 @@ mod discovery;
 mod group;
 mod snapshot;
 mod volume;
+mod worker;
 
 use std::time::{Duration, Instant};
 
@@ -37,13 +38,17 @@ const AT_ONCE: usize = 4;
 
 /// One thing to be tried.
 struct Check<'k> {
-    of: Operation,
+    of: &'static str,
     what: String,
     outcome: LocalBoxFuture<'k, Passed>,
 }
 
 impl<'k> Check<'k> {
     fn new(of: Operation, what: impl Into<String>, outcome: LocalBoxFuture<'k, Passed>) -> Self {
+        Self::named(of.as_str(), what, outcome)
+    }
+
+    fn named(of: &'static str, what: impl Into<String>, outcome: LocalBoxFuture<'k, Passed>) -> Self {
         Self {
             of,
             what: what.into(),
@@ -51,7 +56,7 @@ impl<'k> Check<'k> {
         }
     }
 
-    async fn timed(self) -> (Operation, String, Passed, Duration) {
+    async fn timed(self) -> (&'static str, String, Passed, Duration) {
         let begin = Instant::now();
         let result = self.outcome.await;
         (self.of, self.what, result, begin.elapsed())
@@ -81,7 +86,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         self.usual = begin.elapsed();
         let works = first.is_ok();
         report.tried(
-            Operation::Provision,
+            Operation::Provision.as_str(),
             "makes a volume that Mooring takes",
             first,
             self.usual,
@@ -113,17 +118,26 @@ impl<'r, R: Runs> Kit<'r, R> {
         if self.rig.can_be_unreachable() {
             checks.extend(self.of_unreachable());
         }
+        if self.rig.config().workers > 0 {
+            let (of, what, result, took) = self.serves().timed().await;
+            let serves = result.is_ok();
+            report.tried(of, &what, result, took);
+            // Nothing else can be tried on a worker that can be given nothing.
+            if serves {
+                checks.extend(self.of_worker());
+            }
+        }
         let mut running = stream::iter(checks).map(Check::timed).buffered(AT_ONCE);
         while let Some((of, what, result, took)) = running.next().await {
             report.tried(of, &what, result, took);
         }
         if promised.contains(&Operation::Modify) && self.rig.attributes().is_empty() {
             let why = "say with --attribute KEY=VALUE which attributes the image can give a volume";
-            report.skipped(Operation::Modify, why);
+            report.skipped(Operation::Modify.as_str(), why);
         }
         if !self.rig.can_be_unreachable() {
             let why = "say with --unreachable KEY=VALUE how the image can't reach its storage";
-            report.skipped(Operation::Provision, why);
+            report.skipped(Operation::Provision.as_str(), why);
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) enum RigError {
         limit: Duration,
         state: String,
     },
+    #[error("failed to listen on this machine for what is to be passed on to a worker")]
+    Tunnel(#[source] std::io::Error),
     #[error("Pod {0} exists already: delete it, and try again")]
     Occupied(String),
 }

@@ -3,8 +3,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use mooring_contract::operation::Operation;
-
 use super::error::KitError;
 use crate::process::say::say;
 use mooring_program::error::chain;
@@ -18,7 +16,8 @@ enum Verdict {
 
 #[derive(Debug)]
 struct Tried {
-    operation: Operation,
+    /// An operation, or what a worker does.
+    of: &'static str,
     what: String,
     verdict: Verdict,
     took: Duration,
@@ -32,8 +31,7 @@ pub(super) struct ConformReport {
 
 impl ConformReport {
     /// Says what is about to be tried.
-    pub(super) fn begin(image: &str, promised: &[Operation]) -> Self {
-        let promised: Vec<_> = promised.iter().map(|operation| operation.as_str()).collect();
+    pub(super) fn begin(image: &str, promised: &[&str]) -> Self {
         say(&format!("{image}: {}", promised.join(", ")));
         Self::new()
     }
@@ -43,32 +41,28 @@ impl ConformReport {
     }
 
     /// Notes and tells how something ended.
-    pub(super) fn tried(&mut self, operation: Operation, what: &str, result: Result<(), KitError>, took: Duration) {
+    pub(super) fn tried(&mut self, of: &'static str, what: &str, result: Result<(), KitError>, took: Duration) {
         let verdict = match result {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Failed(chain(&error)),
         };
-        self.note(operation, what, verdict, took);
+        self.note(of, what, verdict, took);
     }
 
     /// Notes and tells that something was not tried, and what it would take.
-    pub(super) fn skipped(&mut self, operation: Operation, why: &str) {
-        self.note(operation, "not tried", Verdict::Skipped(why.to_owned()), Duration::ZERO);
+    pub(super) fn skipped(&mut self, of: &'static str, why: &str) {
+        self.note(of, "not tried", Verdict::Skipped(why.to_owned()), Duration::ZERO);
     }
 
-    fn note(&mut self, operation: Operation, what: &str, verdict: Verdict, took: Duration) {
+    fn note(&mut self, of: &'static str, what: &str, verdict: Verdict, took: Duration) {
         let (word, why) = match &verdict {
             Verdict::Passed => ("ok", String::new()),
             Verdict::Failed(why) => ("FAILED", format!(": {why}")),
             Verdict::Skipped(why) => ("skipped", format!(": {why}")),
         };
-        say(&format!(
-            "{word:8}{:16}{what} ({:.1} s){why}",
-            operation.as_str(),
-            took.as_secs_f64()
-        ));
+        say(&format!("{word:8}{of:16}{what} ({:.1} s){why}", took.as_secs_f64()));
         self.tried.push(Tried {
-            operation,
+            of,
             what: what.to_owned(),
             verdict,
             took,
@@ -115,7 +109,7 @@ impl ConformReport {
             let _ = write!(
                 text,
                 "  <testcase classname=\"{}\" name=\"{}\" time=\"{:.3}\"",
-                tried.operation.as_str(),
+                tried.of,
                 escaped(&tried.what),
                 tried.took.as_secs_f64()
             );
@@ -154,19 +148,17 @@ fn escaped(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use mooring_contract::operation::Operation;
-
     use super::ConformReport;
     use crate::conform::error::KitError;
 
     #[test]
     fn what_failed_counts_and_is_in_the_xml_whatever_the_image_said() {
         let mut report = ConformReport::new();
-        report.tried(Operation::Provision, "makes", Ok(()), Duration::ZERO);
+        report.tried("provision", "makes", Ok(()), Duration::ZERO);
         assert!(report.passed());
         let said = KitError::Image("\"a\" < b & c\u{7}\nd".to_owned());
-        report.tried(Operation::Delete, "removes", Err(said), Duration::ZERO);
-        report.skipped(Operation::Clone, "why");
+        report.tried("delete", "removes", Err(said), Duration::ZERO);
+        report.skipped("clone", "why");
         assert!(!report.passed());
         let xml = report.junit();
         assert!(xml.contains("tests=\"3\" failures=\"1\" skipped=\"1\""), "{xml}");

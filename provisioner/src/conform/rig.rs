@@ -1,23 +1,18 @@
-//! Carries out single runs of an image on a cluster, with claims that nobody else serves.
+//! A cluster, and how single runs of an image are begun and ended there, with claims that nobody else serves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{
-    Node as ApiNode, PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, VolumeResourceRequirements,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolumeClaim, Pod};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, Config, ResourceExt};
-use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, Source, gib_rounded_up};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::args::ConformArgs;
 use super::error::RigError;
-use super::runs::{Ask, Runs};
+use super::runs::Ask;
 use crate::config::ProvisionerConfig;
 use crate::operation::describe::{BackupAccess, SubjectKind, describe};
 use crate::operation::observed::Surroundings;
@@ -32,18 +27,15 @@ use crate::run::{Run, RunId, end};
 use crate::volume::capacity;
 use crate::volume::topology::{self, Node};
 
-/// The claims' class. No StorageClass has this name, so no controller touches them.
-const NO_CLASS: &str = "mooring-conform";
-
 /// How long the API may take to answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// How often a run is looked at.
-const PERIOD: Duration = Duration::from_millis(200);
+pub(super) const PERIOD: Duration = Duration::from_millis(200);
 
 /// How much longer than its `timeout` a run may take until it is seen to have ended: it has to be scheduled, and its
 /// image to be pulled.
-const SLACK: Duration = Duration::from_mins(3);
+pub(super) const SLACK: Duration = Duration::from_mins(3);
 
 /// Settings by which the image does not reach its storage.
 #[derive(Debug)]
@@ -71,16 +63,16 @@ impl Unreachable {
 
 /// A cluster, and what to try there.
 pub(super) struct Rig {
-    user: Client,
-    controller: Client,
-    config: ProvisionerConfig,
-    unreachable: Option<Unreachable>,
-    attributes: BTreeMap<String, String>,
-    node: Option<Node>,
-    namespace: String,
+    pub(super) user: Client,
+    pub(super) controller: Client,
+    pub(super) config: ProvisionerConfig,
+    pub(super) unreachable: Option<Unreachable>,
+    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) node: Option<Node>,
+    pub(super) namespace: String,
     kube_api: String,
-    size: u64,
-    claims: Mutex<Vec<String>>,
+    pub(super) size: u64,
+    pub(super) claims: Mutex<Vec<String>>,
 }
 
 impl Rig {
@@ -133,7 +125,7 @@ impl Rig {
         }
     }
 
-    fn request(&self, ask: &Ask<'_>) -> Result<Request, RigError> {
+    pub(super) fn request(&self, ask: &Ask<'_>) -> Result<Request, RigError> {
         let around = Surroundings {
             class: None,
             config: self.config_for(ask),
@@ -178,9 +170,13 @@ impl Rig {
         })
     }
 
-    /// Begins a run in the name of the claim of this uid.
-    async fn begin(&self, id: &RunId, ask: &Ask<'_>, request: &Request) -> Result<Run, RigError> {
-        let order = Order {
+    /// The run that is asked for, in the name of a claim.
+    pub(super) fn id(ask: &Ask<'_>) -> RunId {
+        RunId::new(ask.operation, &ask.in_name_of().uid().unwrap_or_default())
+    }
+
+    pub(super) fn order<'a>(&'a self, id: &'a RunId, ask: &Ask<'_>, request: &'a Request) -> Order<'a> {
+        Order {
             id,
             request,
             config: self.config_for(ask),
@@ -190,10 +186,14 @@ impl Rig {
             owner: None,
             seals: describe(id.operation).seals,
             backups_read_only: describe(request.operation).backups == BackupAccess::ReadOnly,
-        };
-        // Each run of the kit has a Pod of its own.
+        }
+    }
+
+    /// Begins a run in a Pod of its own.
+    pub(super) async fn begin(&self, id: &RunId, ask: &Ask<'_>) -> Result<Run, RigError> {
+        let request = self.request(ask)?;
         let workers = Workers::default();
-        let prepared = Prepared::new(&self.controller, &workers, order).await?;
+        let prepared = Prepared::new(&self.controller, &workers, self.order(id, ask, &request)).await?;
         match prepared.make().await? {
             Made::New(run) => {
                 prepared.hand_over(&run, true).await?;
@@ -205,7 +205,7 @@ impl Rig {
     }
 
     /// Waits for what `wanted` makes of the run's state.
-    async fn until<T>(&self, id: &RunId, wanted: impl Fn(&State) -> Option<T>) -> Result<T, RigError> {
+    pub(super) async fn until<T>(&self, id: &RunId, wanted: impl Fn(&State) -> Option<T>) -> Result<T, RigError> {
         let limit = self.config.timeout + SLACK;
         let deadline = Instant::now() + limit;
         let namespace = &self.config.reference.namespace;
@@ -226,7 +226,7 @@ impl Rig {
         }
     }
 
-    async fn finished(&self, id: &RunId) -> Result<Finish, RigError> {
+    pub(super) async fn finished(&self, id: &RunId) -> Result<Finish, RigError> {
         self.until(id, |state| match state {
             State::Finished(finish) => Some(finish.clone()),
             State::Waiting { .. } | State::Running | State::Leaving => None,
@@ -235,7 +235,7 @@ impl Rig {
     }
 
     /// Removes a run, and waits until it is gone.
-    async fn remove(&self, id: &RunId, run: &Run, grace: Option<u32>) -> Result<(), RigError> {
+    pub(super) async fn remove(&self, id: &RunId, run: &Run, grace: Option<u32>) -> Result<(), RigError> {
         let namespace = &self.config.reference.namespace;
         match grace {
             None => {
@@ -263,81 +263,6 @@ impl Rig {
             sleep(PERIOD).await;
         }
         Ok(())
-    }
-}
-
-impl Runs for Rig {
-    fn promised(&self) -> Vec<Operation> {
-        self.config.operations.iter().copied().collect()
-    }
-
-    fn config(&self) -> &ProvisionerConfig {
-        &self.config
-    }
-
-    fn node(&self) -> Option<&Node> {
-        self.node.as_ref()
-    }
-
-    fn attributes(&self) -> &BTreeMap<String, String> {
-        &self.attributes
-    }
-
-    fn can_be_unreachable(&self) -> bool {
-        self.unreachable.is_some()
-    }
-
-    async fn claim(&self) -> Result<PersistentVolumeClaim, RigError> {
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.user.clone(), &self.namespace);
-        let name = format!("conform-{:x}", Timestamp::now().as_nanosecond());
-        let wanted = PersistentVolumeClaim {
-            metadata: ObjectMeta {
-                name: Some(name.clone()),
-                ..ObjectMeta::default()
-            },
-            spec: Some(PersistentVolumeClaimSpec {
-                access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
-                storage_class_name: Some(NO_CLASS.to_owned()),
-                resources: Some(VolumeResourceRequirements {
-                    requests: Some([("storage".to_owned(), capacity::quantity(self.size))].into()),
-                    ..VolumeResourceRequirements::default()
-                }),
-                ..PersistentVolumeClaimSpec::default()
-            }),
-            ..PersistentVolumeClaim::default()
-        };
-        let made = claims.create(&PostParams::default(), &wanted).await;
-        let made = made.map_err(|source| CallError::new("create", "claim", &name, source))?;
-        self.claims.lock().await.push(name);
-        Ok(made)
-    }
-
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError> {
-        self.request(ask)
-    }
-
-    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
-        let id = RunId::new(ask.operation, &ask.in_name_of().uid().unwrap_or_default());
-        let run = self.begin(&id, ask, &self.request(ask)?).await?;
-        let finish = self.finished(&id).await?;
-        self.remove(&id, &run, None).await?;
-        Ok(finish)
-    }
-
-    async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError> {
-        let id = RunId::new(ask.operation, &ask.in_name_of().uid().unwrap_or_default());
-        let run = self.begin(&id, ask, &self.request(ask)?).await?;
-        self.until(&id, |state| match state {
-            State::Running | State::Finished(_) => Some(()),
-            State::Waiting { .. } | State::Leaving => None,
-        })
-        .await?;
-        sleep(after).await;
-        self.remove(&id, &run, Some(1)).await
     }
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Attachment, Attributes, Request, Snapshot};
 
-use super::error::RigError;
+use super::error::{KitError, RigError};
 use crate::config::ProvisionerConfig;
 use crate::run::outcome::Finish;
 use crate::volume::topology::Node;
@@ -88,6 +88,11 @@ pub(super) trait Runs {
     async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError>;
     /// Has the image run, and kills it this long after it started.
     async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError>;
+    /// Has one worker of the image carry out these runs, one after another, to their ends.
+    async fn on_worker(&self, asks: &[Ask<'_>]) -> Result<Vec<Finish>, KitError>;
+    /// Has one worker carry out the first of two runs and begin the second, and kills the worker when this share of the
+    /// first one's time has passed. Returns how the first one ended.
+    async fn cut_off_on_worker(&self, first: &Ask<'_>, second: &Ask<'_>, share: f64) -> Result<Finish, KitError>;
 }
 
 #[derive(Debug, Clone)]

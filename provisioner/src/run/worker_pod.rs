@@ -44,11 +44,25 @@ pub async fn make(client: &Client, config: &ProvisionerConfig) -> Result<(), Run
         ConfigSecret::read(client, config).await?.for_driver,
         Timestamp::now(),
     );
-    let name = wanted.name_any();
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let made = pods.create(&PostParams::default(), &wanted).await;
-    let made = made.map_err(|source| CallError::new("create", "Pod", &name, source))?;
+    let made = create(client, namespace, &wanted).await?;
     give_key(client, &made).await.map(drop)
+}
+
+/// Makes a worker that has this run from its beginning, so that no controller takes it for one that waits. It does not
+/// start before [`key_of`] has given it its Secret.
+pub async fn make_with(client: &Client, order: &Order<'_>) -> Result<Pod, RunError> {
+    let config = order.config;
+    let secret = ConfigSecret::read(client, config).await?;
+    let mut wanted = build(config, secret.for_driver, Timestamp::now());
+    wanted.labels_mut().extend(pod::run_labels(order));
+    wanted.annotations_mut().extend(loan(order, 1));
+    create(client, &config.reference.namespace, &wanted).await
+}
+
+async fn create(client: &Client, namespace: &str, wanted: &Pod) -> Result<Pod, RunError> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let made = pods.create(&PostParams::default(), wanted).await;
+    Ok(made.map_err(|source| CallError::new("create", "Pod", &wanted.name_any(), source))?)
 }
 
 /// The key of a worker's connections, from its Secret; one that has none gets it.
@@ -90,7 +104,7 @@ fn secret_name(pod: &Pod) -> String {
 fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Pod {
     let letters: String = config.reference.name.chars().take(NAME_LETTERS).collect();
     let letters = letters.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-    let name = format!("{PREFIX}{letters}-{:x}", now.as_millisecond());
+    let name = format!("{PREFIX}{letters}-{:x}", now.as_microsecond());
     let backend = pod::backend(config);
     let clients: Vec<_> = backend.iter().map(|given| given.volume.client.as_str()).collect();
     let empty = |name: &str, medium: Option<&str>| Volume {
@@ -110,6 +124,9 @@ fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Po
     own_labels.insert(labels::WORKER.to_owned(), "true".to_owned());
     let mut notes = pod::own_annotations(config);
     notes.insert(annotations::SAFE_TO_EVICT.to_owned(), "true".to_owned());
+    // It goes with the ConfigMap, and a node can be drained of it. One that is not on the cluster has no uid.
+    let owner = pod::owner("ConfigMap", &config.reference.name, &config.uid, Some(true));
+    let owner = (!config.uid.is_empty()).then(|| vec![owner]);
     let container = Container {
         name: "worker".to_owned(),
         env: Some(variables(&name)),
@@ -125,13 +142,7 @@ fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Po
             namespace: Some(config.reference.namespace.clone()),
             labels: Some(own_labels),
             annotations: Some(notes),
-            // It goes with the ConfigMap, and a node can be drained of it.
-            owner_references: Some(vec![pod::owner(
-                "ConfigMap",
-                &config.reference.name,
-                &config.uid,
-                Some(true),
-            )]),
+            owner_references: owner,
             name: Some(name),
             ..ObjectMeta::default()
         },
@@ -170,15 +181,10 @@ fn variables(pod: &str) -> Vec<EnvVar> {
 
 /// Writes on a worker's Pod that it has this run, if nothing about it has changed since it was seen.
 pub(super) async fn lend(client: &Client, worker: &Worker, order: &Order<'_>) -> Result<Pod, RunError> {
-    let mut notes = pod::run_annotations(order);
-    notes.insert(annotations::RUNS.to_owned(), (worker.number() + 1).to_string());
-    notes.insert(annotations::BEGUN.to_owned(), Timestamp::now().to_string());
-    let timeout = order.config.timeout.as_secs().max(1);
-    notes.insert(annotations::TIMEOUT.to_owned(), timeout.to_string());
     let patch = json!({"metadata": {
         "resourceVersion": worker.pod().metadata.resource_version,
         "labels": pod::run_labels(order),
-        "annotations": notes,
+        "annotations": loan(order, worker.number() + 1),
     }});
     let pods: Api<Pod> = Api::namespaced(client.clone(), &worker.pod().namespace().unwrap_or_default());
     let name = worker.pod().name_any();
@@ -187,6 +193,16 @@ pub(super) async fn lend(client: &Client, worker: &Worker, order: &Order<'_>) ->
         Err(error) if matches!(code(&error), 404 | 409) => Err(RunError::Changed(name)),
         Err(source) => Err(CallError::new("patch", "Pod", &name, source).into()),
     }
+}
+
+/// The annotations of a worker that has this run, with this number.
+fn loan(order: &Order<'_>, number: u64) -> BTreeMap<String, String> {
+    let timeout = order.config.timeout.as_secs().max(1);
+    let mut notes = pod::run_annotations(order);
+    notes.insert(annotations::RUNS.to_owned(), number.to_string());
+    notes.insert(annotations::BEGUN.to_owned(), Timestamp::now().to_string());
+    notes.insert(annotations::TIMEOUT.to_owned(), timeout.to_string());
+    notes
 }
 
 /// The patch that takes from a worker's Pod what [`lend`] wrote for the run of this number: the worker is free.

@@ -17,7 +17,7 @@ use crate::run::outcome::Finish;
 use crate::volume::persistent_volume::Answered;
 
 /// Two nodes: their names and addresses, which nobody has (RFC 5737).
-const FIRST: (&str, &str) = ("mooring-conform-1", "192.0.2.11");
+pub(super) const FIRST: (&str, &str) = ("mooring-conform-1", "192.0.2.11");
 const SECOND: (&str, &str) = ("mooring-conform-2", "192.0.2.12");
 
 fn to<'m>(operation: Operation, made: &'m MadeVolume, node: (&str, &str), gone: bool) -> Ask<'m> {
@@ -35,16 +35,16 @@ fn to<'m>(operation: Operation, made: &'m MadeVolume, node: (&str, &str), gone: 
     }
 }
 
-fn attach<'m>(made: &'m MadeVolume, node: (&str, &str)) -> Ask<'m> {
+pub(super) fn attach<'m>(made: &'m MadeVolume, node: (&str, &str)) -> Ask<'m> {
     to(Operation::Attach, made, node, false)
 }
 
-fn detach<'m>(made: &'m MadeVolume, node: (&str, &str)) -> Ask<'m> {
+pub(super) fn detach<'m>(made: &'m MadeVolume, node: (&str, &str)) -> Ask<'m> {
     to(Operation::Detach, made, node, false)
 }
 
 /// Whether a run let the node in, and printed what Mooring can read.
-fn connected(finish: &Finish) -> Passed {
+pub(super) fn connected(finish: &Finish) -> Passed {
     done(finish)?;
     Answered::parse(&finish.message)
         .map(drop)

@@ -47,7 +47,7 @@ impl<R: Runs> Kit<'_, R> {
         ]
     }
 
-    fn larger(made: &MadeVolume) -> Ask<'_> {
+    pub(super) fn larger(made: &MadeVolume) -> Ask<'_> {
         Ask {
             size: Some(made.request.size * 2),
             ..Ask::on(Operation::Expand, made)
@@ -83,7 +83,7 @@ impl<R: Runs> Kit<'_, R> {
         must_fail(&self.rig.run(&Self::larger(&made)).await?, "the volume is gone")
     }
 
-    fn modified<'a>(made: &'a MadeVolume, parameters: &BTreeMap<String, String>) -> Ask<'a> {
+    pub(super) fn modified<'a>(made: &'a MadeVolume, parameters: &BTreeMap<String, String>) -> Ask<'a> {
         Ask {
             attributes: Some(Attributes {
                 class: ATTRIBUTES_CLASS.to_owned(),

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Kit;
 use crate::config::ProvisionerConfig;
 use crate::config::trust::Trust;
-use crate::conform::error::RigError;
+use crate::conform::error::{KitError, RigError};
 use crate::conform::report::ConformReport;
 use crate::conform::runs::{Ask, Runs};
 use crate::operation::observed::Surroundings;
@@ -61,6 +61,12 @@ enum Planted {
     Hangs,
     PrintsNothing,
     GivesOutTheNode,
+    ServesNot,
+    WorkerGivesAnother,
+    WorkerKeepsWhatItWasGiven,
+    WorkerCannotExpand,
+    WorkerCannotAttach,
+    FailsAfterItsWorkerWasKilled,
 }
 
 struct Fake {
@@ -68,6 +74,7 @@ struct Fake {
     planted: Planted,
     made: RefCell<BTreeSet<String>>,
     killed: RefCell<BTreeSet<String>>,
+    killed_on_worker: RefCell<BTreeSet<String>>,
     sizes: RefCell<BTreeMap<String, u64>>,
     snapshots: RefCell<BTreeSet<String>>,
     modified: RefCell<BTreeSet<String>>,
@@ -85,7 +92,7 @@ impl Fake {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
                 "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, \
                                delete-backup, snapshot-group, delete-group, discover, attach, detach",
-                "volume-source": "flexVolume",
+                "volume-source": "flexVolume", "workers": "1",
             },
         });
         let map = serde_json::from_value(map).unwrap();
@@ -94,6 +101,7 @@ impl Fake {
             planted,
             made: RefCell::default(),
             killed: RefCell::default(),
+            killed_on_worker: RefCell::default(),
             sizes: RefCell::default(),
             snapshots: RefCell::default(),
             modified: RefCell::default(),
@@ -283,6 +291,9 @@ impl Runs for Fake {
         if self.killed.borrow().contains(&uid) && self.is(Planted::FailsAfterAKill) {
             return Ok(self.failed(Outcome::Retry, "half of it is there"));
         }
+        if self.killed_on_worker.borrow().contains(&uid) && self.is(Planted::FailsAfterItsWorkerWasKilled) {
+            return Ok(self.failed(Outcome::Retry, "what the worker made is in the way"));
+        }
         if ask.beside.is_some() && self.is(Planted::GivesUpAtOnce) {
             return Ok(self.failed(Outcome::GiveUp, "another run is at it"));
         }
@@ -375,6 +386,33 @@ impl Runs for Fake {
         self.killed.borrow_mut().insert(ask.claim.uid().unwrap());
         Ok(())
     }
+
+    async fn on_worker(&self, asks: &[Ask<'_>]) -> Result<Vec<Finish>, KitError> {
+        let mut finishes = Vec::new();
+        for ask in asks {
+            let ask = if self.is(Planted::WorkerKeepsWhatItWasGiven) {
+                &asks[0]
+            } else {
+                ask
+            };
+            finishes.push(match (self.planted, ask.operation) {
+                (Planted::ServesNot, _) => return Err(KitError::Image("it ended at its start".to_owned())),
+                (Planted::WorkerGivesAnother, Operation::Provision) => {
+                    let printed = json!({"client": "nfs", "source": "10.0.0.1:/of-the-worker"});
+                    finish(Outcome::Done, Category::Done, &printed.to_string())
+                }
+                (Planted::WorkerCannotExpand, Operation::Expand) => self.failed(Outcome::Retry, "no room in here"),
+                (Planted::WorkerCannotAttach, Operation::Attach) => finish(Outcome::Done, Category::Done, "target 1"),
+                _ => self.run(ask).await?,
+            });
+        }
+        Ok(finishes)
+    }
+
+    async fn cut_off_on_worker(&self, first: &Ask<'_>, second: &Ask<'_>, _: f64) -> Result<Finish, KitError> {
+        self.killed_on_worker.borrow_mut().insert(second.claim.uid().unwrap());
+        Ok(self.run(first).await?)
+    }
 }
 
 async fn judged(planted: Planted) -> ConformReport {
@@ -392,6 +430,19 @@ async fn an_image_without_a_fault_passes_and_leaves_nothing() {
     assert!(report.passed(), "{}", report.junit());
     assert!(fake.made.borrow().is_empty(), "{:?}", fake.made);
     assert!(fake.snapshots.borrow().is_empty(), "{:?}", fake.snapshots);
+}
+
+#[tokio::test]
+async fn an_image_is_tried_as_a_worker_only_if_it_is_promised_and_no_further_if_it_is_none() {
+    let tried = |report: &ConformReport| report.junit().matches("classname=\"serve\"").count();
+    assert_eq!(tried(&judged(Planted::Nothing).await), 6);
+    assert_eq!(tried(&judged(Planted::ServesNot).await), 1);
+    let mut fake = Fake::new(Planted::ServesNot);
+    fake.config.workers = 0;
+    let mut report = ConformReport::new();
+    Kit::new(&fake).try_all(&mut report).await;
+    assert!(report.passed(), "{}", report.junit());
+    assert_eq!(tried(&report), 0);
 }
 
 #[tokio::test]
@@ -432,6 +483,21 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::Hangs, "end before that"),
         (Planted::PrintsNothing, "no termination message"),
         (Planted::GivesOutTheNode, "refused"),
+        (Planted::ServesNot, "it ended at its start"),
+        (Planted::WorkerGivesAnother, "keep nothing for the next"),
+        (Planted::WorkerKeepsWhatItWasGiven, "keep nothing for the next"),
+        (
+            Planted::WorkerCannotExpand,
+            "on a worker, expand: the run failed: no room in here",
+        ),
+        (
+            Planted::WorkerCannotAttach,
+            "on a worker, attach: the connection would be refused",
+        ),
+        (
+            Planted::FailsAfterItsWorkerWasKilled,
+            "what the worker made is in the way",
+        ),
     ] {
         let report = judged(planted).await;
         assert!(!report.passed(), "{planted:?}");

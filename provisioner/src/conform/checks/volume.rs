@@ -13,7 +13,7 @@ use crate::conform::runs::{Ask, Runs};
 const TOO_MUCH: u64 = 1 << 62;
 
 /// At which parts of its usual time a run is cut off.
-const MOMENTS: [f64; 3] = [0.0, 0.3, 0.7];
+pub(super) const MOMENTS: [f64; 3] = [0.0, 0.3, 0.7];
 
 impl<R: Runs> Kit<'_, R> {
     pub(super) fn of_provision(&self) -> Vec<Check<'_>> {

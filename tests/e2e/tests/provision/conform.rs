@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use mooring_contract::names::labels;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
 use mooring_harness::{Scope, in_namespace_within, skip};
 
@@ -48,8 +49,18 @@ fn local_with_backups() {
     });
 }
 
-/// The image passes whatever its ConfigMap promises, also while the server that this key names can't be reached.
+/// The kit removes the workers that it has made, whatever it found.
+fn no_worker_left(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+    let of_it = format!("{},{}={}", labels::WORKER, labels::CONFIG_NAME, provisioner.name);
+    let left = scope.kubectl(["-n", CONFIG_NAMESPACE, "get", "pods", "-l", &of_it, "-o", "name"])?;
+    ensure!(left.is_empty(), "the kit left {left}");
+    Ok(())
+}
+
+/// The image passes whatever its ConfigMap promises, and as a worker, also while the server that this key names can't
+/// be reached.
 fn passes(scope: &Scope, provisioner: &Provisioner, server: &str, key: &str) -> Result<()> {
+    let provisioner = &provisioner.clone().key("workers", "1");
     let value = provisioner.data.get(key).context("the example has no such key")?;
     ensure!(value.contains(server), "{key}={value} does not name {server}");
     // Nobody has this address (RFC 5737).
@@ -57,7 +68,8 @@ fn passes(scope: &Scope, provisioner: &Provisioner, server: &str, key: &str) -> 
     let judgement = scope.judged_by_kit(provisioner, &[&unreachable])?;
     ensure!(judgement.passed, "{}", judgement.said);
     ensure!(judgement.said.contains(" 0 failed, 0 skipped"), "{}", judgement.said);
-    Ok(())
+    ensure!(judgement.said.contains("serve "), "{}", judgement.said);
+    no_worker_left(scope, provisioner)
 }
 
 fn sshfs() {
@@ -99,11 +111,12 @@ fn smb() {
 fn directory() {
     in_namespace_within(LIMIT, "kit-directory", async |scope| {
         let (_, provisioner) = scope.glusterfs_example(&scope.node(1).await?).await?;
+        let provisioner = provisioner.key("workers", "1");
         let judgement = scope.judged_by_kit(&provisioner, &[])?;
         ensure!(judgement.passed, "{}", judgement.said);
         // What it writes to is mounted by Mooring: it does not begin where that can't be reached.
         ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);
-        Ok(())
+        no_worker_left(&scope, &provisioner)
     });
 }
 
@@ -141,6 +154,7 @@ fn found(scope: &Scope, provision: &str, delete: &str, words: &[&str]) -> Result
         .provisioner_named("faulty")
         .key("volume-source", "flexVolume")
         .key("operations", "provision, delete")
+        .key("workers", "1")
         .on_provision(provision)
         .on_delete(delete);
     let judgement = scope.judged_by_kit(&provisioner, &["--unreachable=server=192.0.2.1"])?;
@@ -152,11 +166,11 @@ fn found(scope: &Scope, provision: &str, delete: &str, words: &[&str]) -> Result
             judgement.said
         );
     }
-    Ok(())
+    no_worker_left(scope, &provisioner)
 }
 
 #[test]
-fn an_image_that_forgets_what_it_made_and_lies_about_its_storage_does_not_pass() {
+fn an_image_that_forgets_what_it_made_lies_about_its_storage_and_is_no_worker_does_not_pass() {
     in_namespace_within(LIMIT, "kit-faulty", async |scope| {
         found(
             &scope,
@@ -165,6 +179,7 @@ fn an_image_that_forgets_what_it_made_and_lies_about_its_storage_does_not_pass()
             &[
                 "name a volume after pv-name",
                 "says that it is done, though its storage",
+                "ended at its start: exit code 0; have it run \"pv serve\" where OPERATION is \"serve\"",
             ],
         )
     });
