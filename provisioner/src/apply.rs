@@ -43,7 +43,7 @@ use crate::operation::record::Record;
 use crate::operation::snapshot::error_status;
 use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
 use crate::process::context::Context;
-use crate::process::events::Note;
+use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::end::{Ended, end, find};
 use crate::run::outcome::{Category, Finish};
@@ -152,6 +152,11 @@ pub async fn config(shared: &Shared, config: &ProvisionerConfig, decision: RunDe
 
 pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
     Apply::of_config(shared, config).say(note);
+}
+
+/// Tells on a ConfigMap what is wrong with its workers.
+pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String) {
+    report_config(shared, config, Note::warning(reasons::WORKER_FAILED, "Work", text));
 }
 
 /// Carries out what was decided for a run that has neither claim nor PV.

@@ -3,24 +3,28 @@
 //!
 //! The record names what carries the run out, a Pod of its own or a worker. One of them has it: whoever goes on from a
 //! record of before writes its own first and then looks whether anything has the run, and whoever gives something the
-//! run first writes that on it and then reads the record.
+//! run first writes that on it and then reads the record. A controller that may not write on a worker goes on in the
+//! same way, from its own record that names the worker.
 
 use std::time::Duration;
 
 use kube::runtime::controller::Action;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
-use super::{Apply, ApplyError};
+use super::{Apply, ApplyError, report_workers};
 use crate::cache::limiter::Place;
+use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
 use crate::operation::describe::{BackupAccess, Reads, describe};
 use crate::operation::record::Record;
+use crate::process::call::CallError;
 use crate::process::events::Note;
 use crate::run::begin::{Made, Prepared};
 use crate::run::end::find;
+use crate::run::error::RunError;
 use crate::run::order::{Order, Owner};
 use crate::run::worker::Worker;
 
@@ -71,7 +75,16 @@ impl Apply<'_> {
             start.record.run = worker.place();
             start.intent = Intent::ToRecord;
         }
-        let begun = self.begin(&start, worker.as_ref()).await;
+        let begun = match (self.begin(&start, worker.as_ref()).await, &worker) {
+            (Err(ApplyError::Run(RunError::NoLoan(refusal))), Some(worker)) => {
+                shared.cache.workers.give_back(worker);
+                self.tell_of_refusal(&config, worker, &refusal);
+                start.record.run.clone_from(&place);
+                start.intent = Intent::ToRecord;
+                self.begin(&start, None).await
+            }
+            (begun, _) => begun,
+        };
         if !matches!(begun, Ok(Begun::Made)) {
             shared.limiter.seen(&place);
             if let Some(worker) = &worker {
@@ -99,6 +112,21 @@ impl Apply<'_> {
             && start.node.is_none()
             && start.allowed.is_empty();
         can.then(|| self.shared.cache.take_worker(&start.config))?
+    }
+
+    /// The API lets no run be written on workers: the controller's rights are those of an earlier version, as a rule.
+    fn tell_of_refusal(&self, config: &ProvisionerConfig, worker: &Worker, refusal: &CallError) {
+        let shared = self.shared;
+        let answer = refusal.answer().unwrap_or_default();
+        if shared.cache.workers.refused(worker) {
+            warn!(config = %config.reference, answer, "workers can't be given runs: apply configmaps/install");
+        }
+        let text = format!(
+            "worker {} can't be given a run: {answer}. Apply configmaps/install of this version, which has the right \
+             to do that; until then each run has a Pod of its own",
+            worker.place()
+        );
+        report_workers(shared, config, text);
     }
 
     /// After the record was written: whether the run is there already, on whatever carries it out. A first record says

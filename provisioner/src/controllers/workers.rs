@@ -19,7 +19,6 @@ use crate::apply::{self, Shared};
 use crate::cache::watches::wake_by_worker;
 use crate::cache::work_queue::WorkQueue;
 use crate::config::ProvisionerConfig;
-use crate::process::events::{Note, reasons};
 use crate::run::connection::{Connection, WorkerError};
 use crate::run::end::end;
 use crate::run::error::RunError;
@@ -45,9 +44,6 @@ const REMAKE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_min
 
 /// How long a worker may take to start and to be reached before its ConfigMap tells of it.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// What an Event on a ConfigMap calls what is being done.
-const ACTION: &str = "Work";
 
 /// Keeps workers until `stop`. They stay: the next leader finds them.
 pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToken) {
@@ -226,11 +222,7 @@ impl Keeper {
             "a worker ended at its start: {why}. Its image has to run \"pv serve\" where OPERATION is \"serve\"; until \
              then each run has a Pod of its own"
         );
-        apply::report_config(
-            &self.shared,
-            config,
-            Note::warning(reasons::WORKER_FAILED, ACTION, text),
-        );
+        apply::report_workers(&self.shared, config, text);
     }
 
     /// Tells of workers that are not ready after some time.
@@ -262,11 +254,7 @@ impl Keeper {
                 (None, None) => format!("worker {place} has not started"),
             };
             let text = format!("{text}. Until then each run has a Pod of its own");
-            apply::report_config(
-                &self.shared,
-                config,
-                Note::warning(reasons::WORKER_FAILED, ACTION, text),
-            );
+            apply::report_workers(&self.shared, config, text);
         }
     }
 

@@ -66,6 +66,11 @@ pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     code(error) == 404
 }
 
+/// Whether the caller has no right to that.
+pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
+    code(error) == 403
+}
+
 /// Whether the object has changed, or its name is taken.
 pub(crate) fn is_conflict(error: &kube::Error) -> bool {
     code(error) == 409

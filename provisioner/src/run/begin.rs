@@ -100,6 +100,7 @@ impl<'a> Prepared<'a> {
     /// Has a worker carry the run out; it waits for [`Self::hand_over`].
     pub async fn lend(&self, worker: &Worker) -> Result<Run, RunError> {
         let pod = worker_pod::lend(self.client, worker, &self.order).await?;
+        self.workers.lent(worker);
         Ok(Run::of(pod).reported(self.workers.report(worker.uid())))
     }
 

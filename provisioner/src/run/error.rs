@@ -36,6 +36,9 @@ pub enum RunError {
     Seal(#[from] SealError),
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// The API refuses to have a run written on a worker, so none has it.
+    #[error(transparent)]
+    NoLoan(CallError),
     /// An object changed while it was being dealt with.
     #[error("{0} has changed meanwhile")]
     Changed(String),
@@ -45,7 +48,7 @@ impl RunError {
     /// Bounded name for metrics.
     pub fn category(&self) -> &'static str {
         match self {
-            Self::Call(error) => error.category(),
+            Self::Call(error) | Self::NoLoan(error) => error.category(),
             Self::Properties(_) => "properties",
             Self::NoSecret { .. } => "no-secret",
             Self::Taken { .. } => "taken",

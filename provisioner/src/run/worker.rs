@@ -36,6 +36,10 @@ impl Worker {
         format!("{}/{}", self.0.namespace().unwrap_or_default(), self.0.name_any())
     }
 
+    pub(super) fn namespace(&self) -> &str {
+        self.0.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
     /// `namespace/name` of its ConfigMap.
     pub fn config(&self) -> &str {
         self.0.annotations().get(annotations::CONFIG).map_or("", String::as_str)

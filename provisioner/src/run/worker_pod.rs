@@ -25,7 +25,7 @@ use super::order::Order;
 use super::pod;
 use super::worker::{PREFIX, Worker};
 use crate::config::ProvisionerConfig;
-use crate::process::call::{CallError, code, is_conflict};
+use crate::process::call::{CallError, code, is_conflict, is_forbidden};
 
 /// Letters of the ConfigMap's name in that of a worker.
 const NAME_LETTERS: usize = 40;
@@ -191,6 +191,7 @@ pub(super) async fn lend(client: &Client, worker: &Worker, order: &Order<'_>) ->
     match pods.patch(&name, &field_manager(), &Patch::Merge(patch)).await {
         Ok(pod) => Ok(pod),
         Err(error) if matches!(code(&error), 404 | 409) => Err(RunError::Changed(name)),
+        Err(source) if is_forbidden(&source) => Err(RunError::NoLoan(CallError::new("patch", "Pod", &name, source))),
         Err(source) => Err(CallError::new("patch", "Pod", &name, source).into()),
     }
 }

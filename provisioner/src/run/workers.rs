@@ -2,15 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use mooring_contract::worker::Report;
 use secrecy::SecretString;
 
 use super::worker::Worker;
 
-/// By uid of the worker's Pod. A clone is another handle on the same.
+/// How long no worker of a namespace is given a run after the API has refused that.
+const REFUSED: Duration = Duration::from_mins(1);
+
+/// A clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
-pub struct Workers(Arc<RwLock<BTreeMap<String, Known>>>);
+pub struct Workers {
+    /// By uid of the worker's Pod.
+    known: Arc<RwLock<BTreeMap<String, Known>>>,
+    /// When the API has refused last that a worker of this namespace is given a run.
+    refused: Arc<RwLock<BTreeMap<String, Instant>>>,
+}
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -77,6 +86,9 @@ impl Workers {
 
     /// Takes a worker for its next run, if it can be given one and nobody has taken it.
     pub fn take(&self, worker: &Worker) -> bool {
+        if self.is_refused(worker.namespace()) {
+            return false;
+        }
         let next = worker.number() + 1;
         let mut all = self.lock();
         let Some(known) = all.get_mut(worker.uid()) else {
@@ -97,9 +109,29 @@ impl Workers {
         }
     }
 
-    fn lock(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Known>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    /// The API has refused that this worker is given a run: none of its namespace is for a while. Whether that is news.
+    pub fn refused(&self, worker: &Worker) -> bool {
+        let namespace = worker.namespace().to_owned();
+        lock(&self.refused).insert(namespace, Instant::now()).is_none()
     }
+
+    /// This worker was given a run, so those of its namespace can be.
+    pub(super) fn lent(&self, worker: &Worker) {
+        lock(&self.refused).remove(worker.namespace());
+    }
+
+    fn is_refused(&self, namespace: &str) -> bool {
+        let last = lock(&self.refused).get(namespace).copied();
+        last.is_some_and(|last| last.elapsed() < REFUSED)
+    }
+
+    fn lock(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Known>> {
+        lock(&self.known)
+    }
+}
+
+fn lock<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    shared.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -163,5 +195,30 @@ mod tests {
         assert_eq!(workers.report(&uid), Some(report(1, true)));
         workers.forget(&uid);
         assert_eq!(workers.report(&uid), None);
+    }
+
+    #[test]
+    fn after_a_refusal_no_worker_of_the_namespace_is_taken_for_a_while_and_only_the_first_is_news() {
+        let config = config(&[("volume-source", "csi")]);
+        let seat = Seat {
+            host: "h".into(),
+            port: 1,
+            key: SecretString::from("k".to_owned()),
+        };
+        let (one, other) = ["1", "2"]
+            .map(|name| worker(&config, name, &json!({}), &json!({})))
+            .into();
+        let workers = Workers::default();
+        for worker in [&one, &other] {
+            workers.note(worker.uid(), &seat, report(0, false));
+        }
+        assert!(workers.take(&one));
+        assert!(workers.refused(&one));
+        assert!(!workers.refused(&one));
+        workers.give_back(&one);
+        assert!(!workers.take(&one) && !workers.take(&other));
+        workers.lent(&other);
+        assert!(workers.take(&one));
+        assert!(workers.refused(&one));
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct FakeState {
     pub(super) faults: usize,
     /// What somebody else deletes just before this call: its number, kind and key.
     pub(super) meanwhile: Option<(usize, &'static str, &'static str)>,
+    /// Pods can't be patched: the controller has no right to that.
+    pub(super) pods_stay_as_they_are: bool,
     /// What was asked to be written.
     pub(super) log: Vec<String>,
 }
@@ -223,6 +225,9 @@ impl FakeState {
         if kind == "volumes" && *method != Method::GET && !may_be_moorings(&object) {
             let message = "ValidatingAdmissionPolicy 'mooring-controller-volumes' denied request";
             return status(StatusCode::FORBIDDEN, message);
+        }
+        if kind == "pods" && *method == Method::PATCH && self.pods_stay_as_they_are {
+            return status(StatusCode::FORBIDDEN, "cannot patch resource \"pods\"");
         }
         let wanted = |wanted: &Value, field: &str| wanted.is_null() || *wanted == object["metadata"][field];
         if *method == Method::PATCH

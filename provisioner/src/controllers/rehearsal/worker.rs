@@ -3,6 +3,7 @@
 
 use super::fake_worker::FakeWorker;
 use super::{Offers, Script, Theatre, with_every_fault};
+use crate::process::events::EventRecorder;
 
 #[derive(Debug, Clone, Copy)]
 struct Life {
@@ -92,6 +93,66 @@ async fn a_claim_that_is_deleted_ends_with_none_of_a_worker_s_whatever_fails() {
             .await;
         }
     }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_claim_has_a_pod_of_its_own_where_no_worker_may_be_given_a_run_whatever_fails() {
+    for (first_fails, deleted_after) in [
+        (false, None),
+        (true, None),
+        (false, Some(0)),
+        (false, Some(1)),
+        (true, Some(2)),
+        (false, Some(3)),
+    ] {
+        let life = Life {
+            script: script(first_fails, deleted_after),
+            lost_answers: 0,
+            killed_after: None,
+        };
+        with_every_fault(&life, async |fault, what| {
+            let mut theatre = open(life).await;
+            theatre.api.lock().pods_stay_as_they_are = true;
+            theatre.fail(fault);
+            theatre.play().await;
+            theatre.check(what);
+            let worker = theatre.worker.as_ref().unwrap().report();
+            assert_eq!(worker.number, 0, "{what}: the worker was given a run");
+            theatre.calls()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn where_no_worker_may_be_given_a_run_one_pod_makes_the_volume_and_the_configmap_has_an_event_with_the_cure() {
+    let mut theatre = open(Life {
+        script: script(false, None),
+        lost_answers: 0,
+        killed_after: None,
+    })
+    .await;
+    theatre.api.lock().pods_stay_as_they_are = true;
+    let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
+    theatre.shared.context.events = events;
+    theatre.play().await;
+    theatre.check("one Pod");
+    let log = theatre.api.lock().log.clone();
+    let times = |call: &str| log.iter().filter(|written| written.starts_with(call)).count();
+    assert_eq!(times("PATCH /api/v1/namespaces/admin/pods/worker-1"), 1, "{log:#?}");
+    assert_eq!(times("POST /api/v1/namespaces/admin/pods"), 1, "{log:#?}");
+    assert_eq!(theatre.attempts, 1, "the image ran again");
+    let texts: Vec<_> = std::iter::from_fn(|| told.try_next())
+        .filter(|(of, note)| of.kind.as_deref() == Some("ConfigMap") && note.reason == "WorkerFailed")
+        .map(|(_, note)| note.text)
+        .collect();
+    let [text] = texts.as_slice() else { panic!("{texts:#?}") };
+    assert!(
+        text.contains("cannot patch") && text.contains("Apply configmaps/install"),
+        "{text}"
+    );
 }
 
 /// Proves: P7
