@@ -152,7 +152,7 @@ impl<'r, R: Runs> Kit<'r, R> {
             ));
         };
         let printed = Printed::parse(&finish.message).map_err(|error| fault(error.to_string()))?;
-        let volume = persistent_volume::build(&request, config, source, printed, self.rig.node());
+        let volume = persistent_volume::build(&request, config, source, printed, self.rig.node(), &[]);
         let expected = Expected {
             claim,
             pv_name: &request.pv_name,

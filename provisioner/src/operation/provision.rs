@@ -349,9 +349,13 @@ fn begin(
 /// The class's `allowedTopologies`, which hold where the run decides on which node the volume is. Elsewhere the
 /// scheduler has kept to them already, or the storage can be reached from every node.
 fn allowed(class: Option<&StorageClass>, config: &ProvisionerConfig, pinned: bool) -> Vec<TopologySelectorTerm> {
-    let class = class.filter(|_| config.is_node_local() && !pinned);
+    topologies(class.filter(|_| config.is_node_local() && !pinned)).to_vec()
+}
+
+/// The class's `allowedTopologies`.
+fn topologies(class: Option<&StorageClass>) -> &[TopologySelectorTerm] {
     class
-        .and_then(|class| class.allowed_topologies.clone())
+        .and_then(|class| class.allowed_topologies.as_deref())
         .unwrap_or_default()
 }
 
@@ -474,7 +478,7 @@ fn described(
             "the node that the volume was made on has left the cluster".to_owned(),
         ));
     }
-    let volume = persistent_volume::build(request, config, source, printed, node.as_ref());
+    let volume = persistent_volume::build(request, config, source, printed, node.as_ref(), topologies(seen.class));
     // What would be refused is not made: a Secret of another namespace, the whole pool.
     let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
     if !refusals.is_empty() {
@@ -543,7 +547,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
     };
     Decision::Own(ForClaim::Accept(Box::new(Accept {
         operation: record.operation,
-        volume_patch: volume_patch(volume, request, &record.config, node.as_ref()),
+        volume_patch: volume_patch(volume, request, &record.config, node.as_ref(), topologies(seen.class)),
         claim_patch: claim_patch(seen, &pv_name),
         connection: attach::secret_of(volume),
         say: Note::normal(
@@ -558,7 +562,13 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
 }
 
 /// What a PV lacks of what Mooring keeps on it; `None` if nothing.
-fn volume_patch(volume: &PersistentVolume, request: &Request, config: &str, node: Option<&Node>) -> Option<Value> {
+fn volume_patch(
+    volume: &PersistentVolume,
+    request: &Request,
+    config: &str,
+    node: Option<&Node>,
+    allowed: &[TopologySelectorTerm],
+) -> Option<Value> {
     let meta = &volume.metadata;
     let has = meta.annotations.clone().unwrap_or_default();
     let wanted = persistent_volume::annotations(request, config);
@@ -566,7 +576,7 @@ fn volume_patch(volume: &PersistentVolume, request: &Request, config: &str, node
     let spec = volume.spec.clone().unwrap_or_default();
     let policy = spec.persistent_volume_reclaim_policy.as_deref();
     // It can be set once: an image's own stays.
-    let affinity = persistent_volume::affinity(persistent_volume::client_of(&spec), node);
+    let affinity = persistent_volume::affinity(persistent_volume::client_of(&spec), node, allowed);
     let affinity = affinity.filter(|_| spec.node_affinity.is_none());
     let noted = wanted.iter().all(|(key, value)| has.get(key) == Some(value));
     let held = finalizers.iter().any(|name| name == finalizers::VOLUME);

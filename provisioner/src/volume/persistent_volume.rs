@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, FlexPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    ObjectReference, PersistentVolume, PersistentVolumeSpec, SecretReference, VolumeNodeAffinity,
+    ObjectReference, PersistentVolume, PersistentVolumeSpec, SecretReference, TopologySelectorTerm, VolumeNodeAffinity,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mooring_contract::attachment;
@@ -135,22 +135,32 @@ pub fn annotations(request: &Request, config: &str) -> BTreeMap<String, String> 
     .into()
 }
 
-/// Which nodes a volume can be used from: the one that it lives on, if it does, and none that says that it can't mount
-/// the volumes of this client. `client` is [`client_of`] the volume.
-pub fn affinity(client: Option<&str>, node: Option<&Node>) -> Option<VolumeNodeAffinity> {
-    let here = node.map(|node| NodeSelectorRequirement {
-        key: HOSTNAME.to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![node.labels.get(HOSTNAME).unwrap_or(&node.name).clone()]),
+/// Which nodes a volume can be used from: the one that it lives on, if it does, or else those that the class `allowed`,
+/// and none that says that it can't mount the volumes of this client. `client` is [`client_of`] the volume.
+pub fn affinity(
+    client: Option<&str>,
+    node: Option<&Node>,
+    allowed: &[TopologySelectorTerm],
+) -> Option<VolumeNodeAffinity> {
+    let places = match node {
+        Some(node) => vec![vec![NodeSelectorRequirement {
+            key: HOSTNAME.to_owned(),
+            operator: "In".to_owned(),
+            values: Some(vec![node.labels.get(HOSTNAME).unwrap_or(&node.name).clone()]),
+        }]],
+        None if allowed.is_empty() => vec![Vec::new()],
+        None => allowed.iter().map(topology::within).collect(),
+    };
+    let able: Vec<_> = client.into_iter().flat_map(topology::able).collect();
+    let requirements = places.into_iter().map(|place| [place, able.clone()].concat());
+    let terms = requirements.filter(|all| !all.is_empty()).map(|all| NodeSelectorTerm {
+        match_expressions: Some(all),
+        match_fields: None,
     });
-    let able = client.into_iter().flat_map(topology::able);
-    let requirements: Vec<_> = here.into_iter().chain(able).collect();
-    (!requirements.is_empty()).then(|| VolumeNodeAffinity {
+    let terms: Vec<_> = terms.collect();
+    (!terms.is_empty()).then(|| VolumeNodeAffinity {
         required: Some(NodeSelector {
-            node_selector_terms: vec![NodeSelectorTerm {
-                match_expressions: Some(requirements),
-                match_fields: None,
-            }],
+            node_selector_terms: terms,
         }),
     })
 }
@@ -207,17 +217,18 @@ pub fn host_of(pv: &PersistentVolume) -> Option<&str> {
 }
 
 /// Builds the PV from what the image printed. The class's mount options and file system hold where the image did not
-/// say its own. `node` is given if the volume lives on that node.
+/// say its own. `node` is given if the volume lives on that node; `allowed` are the class's `allowedTopologies`.
 pub fn build(
     request: &Request,
     config: &ProvisionerConfig,
     source: VolumeSourceKind,
     printed: Printed,
     node: Option<&Node>,
+    allowed: &[TopologySelectorTerm],
 ) -> PersistentVolume {
     let options = all_options(request, config, source, printed.options);
     let secret_ref = secret_ref(request, config, printed.secret);
-    let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node);
+    let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node, allowed);
     let (mut flex_volume, mut csi, mut mount_options, mut attributes) = (None, None, None, None);
     match source {
         VolumeSourceKind::FlexVolume => {
@@ -403,7 +414,11 @@ mod tests {
     #[test]
     fn a_pv_for_csi_has_what_one_for_flex_volume_has() {
         let printed = || Printed::parse(r#"{"client": "nfs", "source": "h:/x", "secret-name": "s"}"#).unwrap();
-        let made = |source| build(&silver(), &config(&[]), source, printed(), None).spec.unwrap();
+        let made = |source| {
+            build(&silver(), &config(&[]), source, printed(), None, &[])
+                .spec
+                .unwrap()
+        };
         let flex = made(VolumeSourceKind::FlexVolume).flex_volume.unwrap();
         let csi = made(VolumeSourceKind::Csi).csi.unwrap();
         assert_eq!(csi.volume_attributes, flex.options);
@@ -419,7 +434,7 @@ mod tests {
         request.mount_options = vec!["noatime".into()];
         let printed = r#"{"client": "local", "source": "x", "fs-type": "ext4", "mount-options": "ro"}"#;
         let printed = Printed::parse(printed).unwrap();
-        let pv = build(&request, &config(&[]), VolumeSourceKind::Csi, printed, None);
+        let pv = build(&request, &config(&[]), VolumeSourceKind::Csi, printed, None, &[]);
         assert_eq!(options(&pv).keys().collect::<Vec<_>>(), ["client", "source"]);
         assert_eq!(pv.spec.unwrap().mount_options, None);
     }
@@ -443,7 +458,7 @@ mod tests {
             r#"{"client": "local", "source": "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427.img", "fs-type": "ext4"}"#,
         )
         .unwrap();
-        let pv = build(&request, &config(&[]), source, printed, Some(&node));
+        let pv = build(&request, &config(&[]), source, printed, Some(&node), &[]);
         let expected = Expected {
             claim: &claim,
             pv_name: &request.pv_name,

@@ -280,6 +280,29 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
     assert!(!accept.claim_patch.to_string().contains("volumeName"));
 }
 
+/// As external-provisioner has it for drivers that know of topology.
+#[test]
+fn a_volume_is_used_where_its_class_allows_it() {
+    let mut world = done("", &[]);
+    world.volumes = vec![volume()];
+    world.class = Some(class(&json!({"allowedTopologies": [
+        {"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]},
+        {"matchLabelExpressions": [{"key": "zone", "values": ["c"]}, {"key": "rack", "values": ["1"]}]},
+    ]})));
+    let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
+        panic!()
+    };
+    let patch = accept.volume_patch.unwrap();
+    let terms = patch["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        .as_array()
+        .unwrap();
+    assert_eq!(terms.len(), 2);
+    for (term, zones) in terms.iter().zip([json!(["a", "b"]), json!(["c"])]) {
+        assert_eq!(term["matchExpressions"][0]["values"], zones);
+        assert!(term.to_string().contains("client.mooring.dev/nfs"), "{term}");
+    }
+}
+
 #[test]
 fn a_volume_of_a_node_is_tied_to_it() {
     let mut world = done("", &[("backend-volume", "client=pool")]);
