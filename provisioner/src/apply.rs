@@ -6,6 +6,7 @@ pub mod error;
 pub mod live;
 pub mod snapshot_class;
 pub mod start;
+pub mod storage_capacity;
 mod subject;
 
 use std::ops::ControlFlow;

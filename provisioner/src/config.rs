@@ -153,6 +153,8 @@ pub struct ProvisionerConfig {
     pub created: Option<Timestamp>,
     /// The StorageClass that it serves (label `storage-class`), if it names one.
     pub class_name: Option<String>,
+    /// `provisioner` of the classes that are made for it, by its `plugin-name`.
+    pub provisioner: &'static str,
     /// The provisioning image, as written.
     pub image: String,
     /// `service-account-name`: of the ConfigMap's own namespace.

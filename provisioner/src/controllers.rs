@@ -4,7 +4,8 @@
 //! orphaned runs, and the watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume
 //! when the claim is gone, `attachment` has nodes have it where it has to be attached, `snapshot` takes and deletes
 //! snapshots, all in the loop of `reconcile`; `discover` has images list what their storage can serve; `workers` keeps
-//! Pods in which runs need not wait for a start; `orphan` settles runs that have none of them. All plan with [`crate::operation`], and read and write the API through
+//! Pods in which runs need not wait for a start; `storage_capacity` keeps what the scheduler reads of classes; `orphan`
+//! settles runs that have none of them. All plan with [`crate::operation`], and read and write the API through
 //! [`crate::apply`]. Only [`config`] does not: it keeps ConfigMaps and StorageClasses in step and has nothing to do
 //! with volumes. [`retry`] says when an object that failed is looked at again.
 
@@ -20,6 +21,7 @@ mod rehearsal;
 pub mod retry;
 mod serving;
 mod snapshot;
+mod storage_capacity;
 mod volume;
 mod workers;
 

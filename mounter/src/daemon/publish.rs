@@ -1,6 +1,6 @@
 //! Publishes on the mounter's own Node which clients it can mount: labels, by which a PersistentVolume's node affinity
 //! keeps Pods away, annotations with the cure, and an Event for each change. It also publishes which client Pods of an
-//! earlier version are left.
+//! earlier version are left, and what its pool has left for new volumes.
 //!
 //! It is one server-side apply, which removes what is no longer published. The admission policy `mooring-mounter-nodes`
 //! restricts the right to patch Nodes to these labels and annotations of the mounter's own Node.
@@ -14,7 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::EventType;
-use mooring_contract::names::{MOUNTER, labels};
+use mooring_contract::names::{MOUNTER, annotations, labels};
+use mooring_contract::pool::PoolRoom;
+use mooring_contract::volume::ClientName;
 use mooring_program::error::chain;
 use mooring_program::reasons;
 use serde_json::{Value, json};
@@ -39,6 +41,9 @@ const START_PERIOD: Duration = Duration::from_millis(500);
 
 /// How often to write the same again, in case someone has removed it. A write that changes nothing costs nothing.
 const REPEAT: Duration = Duration::from_mins(10);
+
+/// Shortest time between two writes because of the pool alone. Whoever watches Nodes sees each.
+const POOL_PERIOD: Duration = Duration::from_secs(30);
 
 /// Longest wait after failed tries: each is twice as long as the one before.
 const MAX_WAIT: Duration = Duration::from_mins(10);
@@ -69,6 +74,8 @@ struct Found {
     readiness: Readiness,
     /// Client Pods of an earlier version; nothing as long as it isn't known.
     old: Option<Vec<OldPod>>,
+    /// What the pool has left; nothing where it can't be used.
+    pool: Option<PoolRoom>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -144,12 +151,17 @@ impl NodePublisher {
             Some(pods) => pods.old().await,
             None => Some(Vec::new()),
         };
-        Some(Found { readiness, old })
+        // The disk may take its time.
+        let status = self.status.clone();
+        let pool = tokio::task::spawn_blocking(move || status.pool_left()).await;
+        let is_usable = readiness.node.is_ok() && !matches!(readiness.clients.get(ClientName::LOCAL), Some(Err(_)));
+        let pool = pool.ok().flatten().filter(|_| is_usable);
+        Some(Found { readiness, old, pool })
     }
 
     fn is_due(&self, found: &Found) -> bool {
         let published = self.published.as_ref();
-        published.is_none_or(|(last, at)| last != found || at.elapsed() >= REPEAT)
+        published.is_none_or(|(last, at)| is_due(last, found, at.elapsed()))
     }
 
     async fn publish(&mut self, found: Found) -> Result<(), PublishError> {
@@ -241,6 +253,13 @@ async fn patch(
     Ok(patched.metadata)
 }
 
+/// Whether to publish what was found so long after the last time.
+fn is_due(last: &Found, found: &Found, since: Duration) -> bool {
+    let pool = last.pool != found.pool;
+    let rest = last.readiness != found.readiness || last.old != found.old;
+    rest || pool && since >= POOL_PERIOD || since >= REPEAT
+}
+
 fn word(is_ready: bool) -> &'static str {
     if is_ready { labels::READY } else { labels::NOT_READY }
 }
@@ -251,22 +270,24 @@ fn key(client: &str) -> String {
 
 /// The node's labels and annotations; what isn't known stays as it was.
 fn marks(found: &Found, before: &Said) -> Value {
-    let Found { readiness, old } = found;
+    let Found { readiness, old, pool } = found;
     let clients = readiness.clients.iter();
     let mut labels: BTreeMap<String, String> = clients
         .map(|(client, verdict)| (key(client), word(verdict.is_ok()).to_owned()))
         .collect();
     labels.insert(labels::NODE_MOUNTER.to_owned(), word(readiness.node.is_ok()).to_owned());
     let unable = readiness.unable().into_iter();
-    let mut annotations: BTreeMap<String, String> = unable.map(|(client, why)| (key(&client), cut(&why))).collect();
+    let mut notes: BTreeMap<String, String> = unable.map(|(client, why)| (key(&client), cut(&why))).collect();
     if let Err(why) = &readiness.node {
-        annotations.insert(labels::NODE_MOUNTER.to_owned(), cut(why));
+        notes.insert(labels::NODE_MOUNTER.to_owned(), cut(why));
     }
+    let left = pool.and_then(|left| serde_json::to_string(&left).ok());
+    notes.extend(left.map(|left| (annotations::NODE_POOL.to_owned(), left)));
     let (count, why) = old.as_deref().map_or_else(|| before.old.clone(), old_marks);
     let old = labels::NODE_OLD_CLIENT_PODS;
     labels.extend(count.map(|count| (old.to_owned(), count)));
-    annotations.extend(why.map(|why| (old.to_owned(), why)));
-    json!({"labels": labels, "annotations": annotations})
+    notes.extend(why.map(|why| (old.to_owned(), why)));
+    json!({"labels": labels, "annotations": notes})
 }
 
 /// How many client Pods of an earlier version there are, and which.
@@ -341,7 +362,8 @@ mod tests {
 
     fn marks_of(readiness: Readiness) -> Value {
         let old = Some(Vec::new());
-        marks(&Found { readiness, old }, &Said::default())
+        let pool = None;
+        marks(&Found { readiness, old, pool }, &Said::default())
     }
 
     #[test]
@@ -355,6 +377,7 @@ mod tests {
         let mut found = Found {
             readiness: readiness(&[]),
             old: Some(vec![pod]),
+            pool: None,
         };
         let with = marks(&found, &Said::default());
         assert_eq!(with["labels"]["mooring.dev/old-client-pods"], "1");
@@ -396,6 +419,35 @@ mod tests {
             json!({"mooring.dev/mounter": "not-ready", "mooring.dev/old-client-pods": "0"})
         );
         assert_eq!(none["annotations"], json!({"mooring.dev/mounter": "do that"}));
+    }
+
+    #[test]
+    fn what_the_pool_has_left_is_published_seldom_and_anything_else_at_once() {
+        let with = |free: u64, old: bool| Found {
+            readiness: readiness(&[("local", "")]),
+            old: old.then(Vec::new),
+            pool: Some(PoolRoom::new(1 << 40, free, 0)),
+        };
+        let last = with(1 << 39, true);
+        let noted = &marks(&last, &Said::default())["annotations"]["mooring.dev/pool"];
+        let read: PoolRoom = serde_json::from_str(noted.as_str().unwrap()).unwrap();
+        assert_eq!(Some(read), last.pool);
+        let soon = POOL_PERIOD / 2;
+        let nothing = Found {
+            pool: None,
+            ..last.clone()
+        };
+        for (found, since, expected) in [
+            (last.clone(), REPEAT / 2, false),
+            (last.clone(), REPEAT, true),
+            (with(1 << 38, true), soon, false),
+            (with(1 << 38, true), POOL_PERIOD, true),
+            (with(1 << 38, false), soon, true),
+            (nothing.clone(), soon, false),
+            (nothing, POOL_PERIOD, true),
+        ] {
+            assert_eq!(is_due(&last, &found, since), expected, "{found:?} after {since:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use mooring_contract::pool::PoolRoom;
 use mooring_program::error::chain;
 use serde::Serialize;
 
@@ -151,6 +152,11 @@ impl Status {
 
     fn pool(&self) -> Option<PoolUsage> {
         PoolUsage::of(&self.args.pool_dir).ok()
+    }
+
+    /// What the pool has left for new volumes; nothing if it can't be looked at.
+    pub fn pool_left(&self) -> Option<PoolRoom> {
+        self.pool().map(|usage| usage.left())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use mooring_contract::pool::PoolRoom;
 use rustix::fs::statvfs;
 use serde::Serialize;
 
@@ -23,6 +24,9 @@ pub struct PoolUsage {
     pub promised: u64,
     /// What they hold of the disk.
     pub written: u64,
+    /// What of their sizes they do not hold yet, as image `local` reckons it: one volume that holds more than its size
+    /// makes up for no other.
+    pub unwritten: u64,
 }
 
 impl PoolUsage {
@@ -45,10 +49,17 @@ impl PoolUsage {
             if found.is_file() {
                 usage.volumes += 1;
                 usage.promised = usage.promised.saturating_add(found.len());
-                usage.written = usage.written.saturating_add(found.blocks().saturating_mul(BLOCK));
+                let written = found.blocks().saturating_mul(BLOCK);
+                usage.written = usage.written.saturating_add(written);
+                usage.unwritten = usage.unwritten.saturating_add(found.len().saturating_sub(written));
             }
         }
         Ok(usage)
+    }
+
+    /// What is left for new volumes.
+    pub fn left(&self) -> PoolRoom {
+        PoolRoom::new(self.disk, self.free, self.unwritten)
     }
 
     fn of_disk(directory: &Path) -> io::Result<Self> {
@@ -103,6 +114,10 @@ mod tests {
         let usage = PoolUsage::of(&pool).unwrap();
         assert_eq!((usage.volumes, usage.promised), (2, 2 << 30));
         assert!((16384..1 << 20).contains(&usage.written), "{usage:?}");
+        assert_eq!(usage.unwritten, usage.promised - usage.written);
+        // A file that has more blocks than its size needs.
+        fs::write(pool.join("pvc-3.img"), [7; 3]).unwrap();
+        assert_eq!(PoolUsage::of(&pool).unwrap().unwritten, usage.unwritten);
         assert!(usage.to_string().starts_with("2 volumes of 2048 MiB"), "{usage}");
     }
 

@@ -1,7 +1,7 @@
 //! Every name that Mooring puts into the Kubernetes API: one constant each, here only. But the reasons of Events are in
 //! `mooring_program::reasons`: both programs show them, and no image has to know them.
 
-/// `provisioner` of a StorageClass that Mooring serves.
+/// `provisioner` of a StorageClass that Mooring serves, unless that has the name of its [`CSI_DRIVER`].
 pub const PROVISIONER: &str = "mooring.dev/flex-provisioner";
 
 /// The name of the original design; accepted in a ConfigMap's `plugin-name` only, since modern controller-managers
@@ -21,7 +21,13 @@ pub const FLEX_EXECUTABLE: &str = "vcs";
 /// The mounter's socket, in [`FLEX_DRIVER_DIR`] beside the shim. The kubelet's prober ignores names with a leading dot.
 pub const FLEX_SOCKET: &str = ".mounter.sock";
 
+/// `driver` of a CSI volume. A StorageClass whose `provisioner` this is has its capacity looked up by the scheduler.
 pub const CSI_DRIVER: &str = "vcs.mooring.dev";
+
+/// Whether a StorageClass with this `provisioner` is Mooring's to serve.
+pub fn is_provisioner(name: &str) -> bool {
+    [PROVISIONER, CSI_DRIVER].contains(&name)
+}
 
 /// Where a Pod has its CSI volumes, of whatever driver (`pkg/volume/csi` of the kubelet).
 pub const CSI_VOLUMES_DIR: &str = "kubernetes.io~csi";
@@ -175,6 +181,8 @@ pub mod annotations {
     /// On a Node: its mounter is of a version that says so of each volume that was attached. No PV of Mooring's has
     /// such a name.
     pub const NODE_NOTES_ATTACHED: &str = "attached.mooring.dev/noted-by-mounter";
+    /// On a Node: what its pool has left, JSON; see [`crate::pool::PoolRoom`].
+    pub const NODE_POOL: &str = "mooring.dev/pool";
     /// On a provisioning Pod: `namespace/name` of the claim.
     pub const CLAIM: &str = "mooring.dev/claim";
     /// On a ConfigMap: whether it is in force, or what is wrong with it.

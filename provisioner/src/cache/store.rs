@@ -13,9 +13,11 @@ use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::labels::HOSTNAME;
-use mooring_contract::names::{CSI_DRIVER, finalizers};
+use mooring_contract::names::{CSI_DRIVER, annotations, finalizers};
+use mooring_contract::pool::PoolRoom;
 use tokio::sync::Notify;
 
+use super::capacities::Capacities;
 use super::consumers::Consumers;
 use super::grants::Grants;
 use super::groups::{GroupWriters, Groups};
@@ -73,6 +75,8 @@ pub struct Cache {
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// The Pods that use claims.
     pub consumers: Consumers,
+    /// What the scheduler reads of classes.
+    pub capacities: Capacities,
     /// Names of the PVs that name a claim's uid.
     by_claim: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
     /// The claims that copy another one, namespace and name, by `namespace/name` of their source.
@@ -128,6 +132,7 @@ impl Cache {
             grants: Grants::default(),
             nodes,
             consumers: Consumers::default(),
+            capacities: Capacities::default(),
             by_claim: Arc::default(),
             by_source: Arc::default(),
             departed: Arc::default(),
@@ -176,6 +181,22 @@ impl Cache {
                 .map_or(node.name_any() == host, |label| label == host)
         };
         self.nodes.find(is).as_deref().map(as_node)
+    }
+
+    /// What the nodes' pools have left, by the nodes' host names: the least where two nodes have one name.
+    pub fn pools(&self) -> BTreeMap<String, PoolRoom> {
+        let mut pools: BTreeMap<String, PoolRoom> = BTreeMap::new();
+        for node in self.nodes.state() {
+            let noted = node.annotations().get(annotations::NODE_POOL);
+            let pool: Option<PoolRoom> = noted.and_then(|text| serde_json::from_str(text).ok());
+            if let Some((host, pool)) = node.labels().get(HOSTNAME).zip(pool) {
+                pools
+                    .entry(host.clone())
+                    .and_modify(|least| *least = least.least(pool))
+                    .or_insert(pool);
+            }
+        }
+        pools
     }
 
     pub fn attributes(&self, name: &str) -> Option<Arc<VolumeAttributesClass>> {
@@ -570,6 +591,12 @@ fn fill<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>,
 
 #[cfg(test)]
 impl Cache {
+    /// Knows just these nodes, as if they had been listed.
+    pub(crate) fn know_nodes(&self, writers: &mut Writers, nodes: Vec<PartialObjectMeta<ApiNode>>) {
+        fill(&mut writers.nodes, nodes);
+        self.capacities.wake();
+    }
+
     /// Knows just these groups, as if they had been listed.
     pub(crate) fn know_groups(
         &self,

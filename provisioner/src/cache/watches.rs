@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::PAGE;
+use super::capacity_watch;
 use super::consumer_watch;
 use super::expectations::Expectations;
 use super::grant_watch::GrantApi;
@@ -47,6 +48,7 @@ pub async fn watch(
     limiter: Arc<Limiter>,
     expectations: Arc<Expectations>,
 ) {
+    let capacities = capacity_watch::watch(context.clone(), cache.capacities.clone());
     let consumers = consumer_watch::watch(context.clone(), cache.clone(), queue.clone());
     let Context {
         client,
@@ -118,6 +120,7 @@ pub async fn watch(
         groups,
         grants,
         consumers,
+        capacities,
         by_config,
     );
 }
@@ -290,6 +293,7 @@ impl Seen {
 
     fn class(&self, event: Event<StorageClass>) {
         let Self { cache, queue, .. } = self;
+        cache.capacities.wake();
         match event {
             Event::Apply(class) | Event::Delete(class) => {
                 let name = class.name_any();
@@ -321,6 +325,7 @@ impl Seen {
 
     #[allow(clippy::needless_pass_by_value)] // as the others
     fn node(&self, event: Event<PartialObjectMeta<ApiNode>>) {
+        self.cache.capacities.wake();
         match event {
             Event::Delete(_) | Event::InitDone => self.cache.queue_all(&self.queue),
             // It may not use a volume any more, or be out of service.

@@ -71,7 +71,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
 
     reader.whole(config_map, trust);
     let class_name = reader.class_name(config_map);
-    reader.plugin_name();
+    let plugin_name = reader.plugin_name();
     let image = reader.image(trust);
     let service_account = reader.service_account(trust, &reference.namespace);
     let service_token = reader
@@ -86,6 +86,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let operations = reader.operations();
     let discover_interval = reader.read(keys::DISCOVER_INTERVAL, values::discover_interval);
     let volume_source = reader.volume_source();
+    let provisioner = reader.provisioner(plugin_name, volume_source);
     let backend_volume = reader.read(keys::BACKEND_VOLUME, run_volume);
     let backup_volume = reader.read(keys::BACKUP_VOLUME, |text| {
         let volume = run_volume(text)?;
@@ -116,6 +117,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             fingerprint: fingerprint(config_map),
             created: config_map.metadata.creation_timestamp.as_ref().map(|time| time.0),
             class_name,
+            provisioner,
             image,
             service_account,
             service_token,
@@ -262,32 +264,53 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn plugin_name(&mut self) {
-        let ours = [names::PROVISIONER, names::PROVISIONER_ALIAS];
-        let cure = format!("write {} (or the older {})", ours[0], ours[1]);
-        match self.data.get(keys::PLUGIN_NAME).map(|name| name.trim()) {
-            None => self.error(
-                ProblemKind::MissingKey,
-                keys::PLUGIN_NAME,
-                format!("is missing: {cure}"),
-            ),
-            Some(name) if ours.contains(&name) => {}
+    /// Whose ConfigMap it is, if it is Mooring's.
+    fn plugin_name(&mut self) -> Option<&'a str> {
+        let ours = [names::PROVISIONER, names::PROVISIONER_ALIAS, names::CSI_DRIVER];
+        let cure = format!(
+            "write {} (or the older {}), or {} with {}: csi where the scheduler is to look at the capacity",
+            ours[0],
+            ours[1],
+            ours[2],
+            keys::VOLUME_SOURCE
+        );
+        let (kind, problem) = match self.data.get(keys::PLUGIN_NAME).map(|name| name.trim()) {
+            None => (ProblemKind::MissingKey, format!("is missing: {cure}")),
+            Some(name) if ours.contains(&name) => return Some(name),
             Some(name) if ours.iter().any(|ours| strsim::osa_distance(ours, name) <= 3) => {
-                self.error(
-                    ProblemKind::NearMiss,
-                    keys::PLUGIN_NAME,
-                    format!("{name:?} is misspelt: {cure}"),
-                );
+                (ProblemKind::NearMiss, format!("{name:?} is misspelt: {cure}"))
             }
-            Some(name) => self.error(
+            Some(name) => (
                 ProblemKind::BadValue,
-                keys::PLUGIN_NAME,
                 format!(
                     "{name:?} is another plugin's: {cure}, or remove the label {}",
                     labels::TYPE
                 ),
             ),
+        };
+        self.error(kind, keys::PLUGIN_NAME, problem);
+        None
+    }
+
+    /// The provisioner of the classes. That of the CSI driver's name is for its volumes: Kubernetes takes what a claim
+    /// of such a class gets for one of them, and counts it among those of the node.
+    fn provisioner(&mut self, plugin_name: Option<&str>, volume_source: Option<VolumeSourceKind>) -> &'static str {
+        if plugin_name != Some(names::CSI_DRIVER) {
+            return names::PROVISIONER;
         }
+        if volume_source != Some(VolumeSourceKind::Csi) {
+            self.error(
+                ProblemKind::Contradiction,
+                keys::PLUGIN_NAME,
+                format!(
+                    "is {}, the name of the CSI driver, but the volumes are none of its: set {}: csi, or write {}",
+                    names::CSI_DRIVER,
+                    keys::VOLUME_SOURCE,
+                    names::PROVISIONER
+                ),
+            );
+        }
+        names::CSI_DRIVER
     }
 
     fn image(&mut self, trust: &Trust) -> Option<String> {

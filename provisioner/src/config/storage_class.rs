@@ -106,7 +106,7 @@ pub fn plan<'a>(
 /// Whether Mooring made this class.
 pub fn is_own(class: &StorageClass) -> bool {
     let label = |key| class.metadata.labels.as_ref().and_then(|all| all.get(key));
-    class.provisioner == names::PROVISIONER
+    names::is_provisioner(&class.provisioner)
         && label(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_MOORING)
         && label(labels::STORAGE_CLASS) == class.metadata.name.as_ref()
         && config_uid(class).is_some()
@@ -152,7 +152,7 @@ fn keep(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) ->
         let new = desired(config, name, None);
         return (Claim::Kept(name.to_owned()), Some(ClassAction::Create(Box::new(new))));
     };
-    if there.provisioner != names::PROVISIONER {
+    if !names::is_provisioner(&there.provisioner) {
         let claim = Claim::Foreign {
             class: name.to_owned(),
             provisioner: there.provisioner.clone(),
@@ -227,7 +227,7 @@ pub(super) fn desired(config: &ProvisionerConfig, name: &str, there: Option<&Sto
             resource_version: there.and_then(|class| class.metadata.resource_version.clone()),
             ..ObjectMeta::default()
         },
-        provisioner: names::PROVISIONER.to_owned(),
+        provisioner: config.provisioner.to_owned(),
         parameters: Some(parameters),
         reclaim_policy: Some(config.class.reclaim_policy.as_str().to_owned()),
         volume_binding_mode: Some(config.class.binding_mode.as_str().to_owned()),

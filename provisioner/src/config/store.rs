@@ -242,7 +242,7 @@ fn same(a: &BTreeMap<ConfigRef, Entry>, b: &BTreeMap<ConfigRef, Entry>) -> bool 
 impl State {
     fn for_class(&self, class: &StorageClass) -> Result<Arc<ProvisionerConfig>, NoConfig> {
         let name = class.metadata.name.clone().unwrap_or_default();
-        if class.provisioner != names::PROVISIONER {
+        if !names::is_provisioner(&class.provisioner) {
             return Err(NoConfig::NotOurs {
                 class: name.into(),
                 provisioner: class.provisioner.clone(),
@@ -363,6 +363,8 @@ mod tests {
                 .map_err(super::NoConfig::category);
             assert_eq!(found, expected, "{text}");
         }
+        let by_csi = class("provisioner: vcs.mooring.dev\nmetadata: {name: silver}");
+        assert_eq!(store.for_class(&by_csi).unwrap().reference.name, "old");
         let other = class("provisioner: example.com/x\nmetadata: {name: silver}");
         assert_eq!(store.for_class(&other).unwrap_err().category(), "not-ours");
     }

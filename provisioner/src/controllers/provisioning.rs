@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{discover, orphan, reconcile, workers};
+use super::{discover, orphan, reconcile, storage_capacity, workers};
 use crate::apply::Shared;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
@@ -60,6 +60,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
             ),
             discover::run(shared.clone(), queue.clone(), stop.clone()),
             workers::run(shared.clone(), queue.clone(), stop.clone()),
+            storage_capacity::run(shared.clone(), stop.clone()),
             orphan::run(shared, resync, stop.clone()),
         );
     };

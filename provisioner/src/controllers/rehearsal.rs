@@ -6,6 +6,7 @@
 //! else is left.
 
 mod attach;
+mod capacity;
 mod clone;
 mod discover;
 mod expand;
@@ -122,6 +123,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
         events,
         metrics,
         settings: Settings {
+            namespace: "mooring".to_owned(),
             config_namespaces: ["admin".to_owned()].into(),
             kube_api: "https://k:1".into(),
             max_in_flight: 1,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::names::{PROVISIONER, annotations, finalizers};
+use mooring_contract::names::{PROVISIONER, annotations, finalizers, is_provisioner};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
@@ -155,7 +155,8 @@ fn set_aside(seen: &ObservedClaim<'_>, record: &Record) -> ClaimDecision {
 
 /// Whether Kubernetes asks for a volume for the claim now.
 fn is_wanted(seen: &ObservedClaim<'_>) -> bool {
-    seen.annotation(annotations::STORAGE_PROVISIONER) == Some(PROVISIONER)
+    seen.annotation(annotations::STORAGE_PROVISIONER)
+        .is_some_and(is_provisioner)
         && Content::of(seen.claim) != Content::Populated
         && (!seen.waits_for_consumer() || seen.selected().is_some())
 }
@@ -571,7 +572,8 @@ fn volume_patch(
 ) -> Option<Value> {
     let meta = &volume.metadata;
     let has = meta.annotations.clone().unwrap_or_default();
-    let wanted = persistent_volume::annotations(request, config);
+    let by = has.get(annotations::PROVISIONED_BY).filter(|by| is_provisioner(by));
+    let wanted = persistent_volume::annotations(request, config, by.map_or(PROVISIONER, String::as_str));
     let mut finalizers = meta.finalizers.clone().unwrap_or_default();
     let spec = volume.spec.clone().unwrap_or_default();
     let policy = spec.persistent_volume_reclaim_policy.as_deref();

@@ -28,6 +28,8 @@ pub struct Context {
 /// The part of the command line that controllers read.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// The namespace that this Mooring runs in.
+    pub namespace: String,
     /// Namespaces whose ConfigMaps are honoured: provisioning Pods run in these and nowhere else.
     pub config_namespaces: BTreeSet<String>,
     /// Address of the Kubernetes API that images are given, without a slash at its end.

@@ -101,6 +101,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
         events,
         metrics: metrics.clone(),
         settings: Settings {
+            namespace: namespace.clone(),
             config_namespaces: namespaces.iter().cloned().collect(),
             kube_api: kube_api.map_or_else(
                 || client::address(&config),

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mooring_contract::attachment;
 use mooring_contract::names::labels::HOSTNAME;
-use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, PROVISIONER, annotations, finalizers};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, annotations, finalizers, is_provisioner};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use mooring_contract::volume::clients::{self, Growth};
@@ -39,8 +39,7 @@ pub fn is_ours(volume: &PersistentVolume) -> bool {
         .annotations
         .as_ref()
         .and_then(|all| all.get(annotations::PROVISIONED_BY));
-    by.map(String::as_str) == Some(PROVISIONER)
-        && meta.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME)
+    by.is_some_and(|by| is_provisioner(by)) && meta.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME)
 }
 
 /// Why what an image printed is no volume.
@@ -124,10 +123,11 @@ fn texts(message: &str) -> Result<BTreeMap<String, String>, PrintedError> {
     Ok(options)
 }
 
-/// What Mooring notes on every PV that it accepts; `config` is `namespace/name` of the ConfigMap.
-pub fn annotations(request: &Request, config: &str) -> BTreeMap<String, String> {
+/// What Mooring notes on every PV that it accepts; `config` is `namespace/name` of the ConfigMap, and `by` the
+/// provisioner of its classes.
+pub fn annotations(request: &Request, config: &str, by: &str) -> BTreeMap<String, String> {
     [
-        (annotations::PROVISIONED_BY, PROVISIONER.to_owned()),
+        (annotations::PROVISIONED_BY, by.to_owned()),
         (annotations::CONFIG, config.to_owned()),
         (annotations::REQUEST, serde_json::json!(request).to_string()),
     ]
@@ -257,7 +257,7 @@ pub fn build(
     PersistentVolume {
         metadata: ObjectMeta {
             name: Some(request.pv_name.clone()),
-            annotations: Some(annotations(request, &config.reference.to_string())),
+            annotations: Some(annotations(request, &config.reference.to_string(), config.provisioner)),
             finalizers: Some(vec![finalizers::VOLUME.to_owned()]),
             ..ObjectMeta::default()
         },
@@ -378,7 +378,7 @@ fn source_fields(spec: &PersistentVolumeSpec) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Printed, PrintedError, build, client_of, host_of, options};
+    use super::{Printed, PrintedError, build, client_of, host_of, is_ours, options};
     use crate::config::VolumeSourceKind;
     use crate::operation::tests::config;
     use crate::run::properties::tests::silver;
@@ -437,6 +437,21 @@ mod tests {
         let pv = build(&request, &config(&[]), VolumeSourceKind::Csi, printed, None, &[]);
         assert_eq!(options(&pv).keys().collect::<Vec<_>>(), ["client", "source"]);
         assert_eq!(pv.spec.unwrap().mount_options, None);
+    }
+
+    #[test]
+    fn a_volume_says_which_provisioner_made_it_and_either_is_mooring() {
+        let printed = || Printed::parse(r#"{"client": "nfs", "source": "h:/x"}"#).unwrap();
+        for by in ["mooring.dev/flex-provisioner", "vcs.mooring.dev"] {
+            let mut config = config(&[("volume-source", "csi")]);
+            config.provisioner = by;
+            let mut pv = build(&silver(), &config, VolumeSourceKind::Csi, printed(), None);
+            assert!(is_ours(&pv), "{by}");
+            let notes = pv.metadata.annotations.as_mut().unwrap();
+            assert_eq!(notes["pv.kubernetes.io/provisioned-by"], by);
+            notes.insert("pv.kubernetes.io/provisioned-by".into(), "example.com/x".into());
+            assert!(!is_ours(&pv));
+        }
     }
 
     fn is_accepted(source: VolumeSourceKind) {

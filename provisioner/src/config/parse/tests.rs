@@ -323,9 +323,37 @@ fn trust_is_checked() {
 }
 
 #[test]
+fn a_config_map_may_have_the_csi_driver_s_name_for_volumes_of_that_driver_only() {
+    let by_csi = |lines: &str| parse(&format!("plugin-name: vcs.mooring.dev\nimage: mooring.dev/x\n{lines}"));
+    assert_eq!(by_csi("volume-source: csi").unwrap().provisioner, "vcs.mooring.dev");
+    for line in ["", "volume-source: flexVolume"] {
+        let problems = by_csi(line).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(
+            (problems[0].kind, problems[0].key.as_str()),
+            (ProblemKind::Contradiction, "plugin-name")
+        );
+        let text = problems[0].to_string();
+        assert!(
+            text.contains("set volume-source: csi, or write mooring.dev/flex-provisioner"),
+            "{text}"
+        );
+    }
+    for name in ["mooring.dev/flex-provisioner", "kubernetes.io/flex-provisioner"] {
+        let config = parse(&format!(
+            "plugin-name: {name}\nimage: mooring.dev/x\nvolume-source: csi"
+        ))
+        .unwrap();
+        assert_eq!(config.provisioner, "mooring.dev/flex-provisioner");
+    }
+}
+
+#[test]
 fn another_plugin_s_config_map_and_a_misspelt_one_are_told_apart() {
     for (name, kind) in [
         ("mooring.dev/flex-provisoner", ProblemKind::NearMiss),
+        ("csi.mooring.dev", ProblemKind::NearMiss),
+        ("mooring.dev/vcs", ProblemKind::BadValue),
         ("example.com/other", ProblemKind::BadValue),
     ] {
         let problems = parse(&format!("plugin-name: {name}\nimage: mooring.dev/x")).unwrap_err();

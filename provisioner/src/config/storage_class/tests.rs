@@ -88,6 +88,24 @@ fn changes_are_made_in_place_where_that_can_be_and_else_anew() {
 }
 
 #[test]
+fn a_class_has_the_provisioner_that_its_config_map_names_and_is_remade_when_that_changes() {
+    let by_csi = || {
+        let (reference, mut entry) = config("silver", DAY, ", volume-source: csi");
+        let good = entry.good.as_mut().map(Arc::make_mut).unwrap();
+        good.provisioner = "vcs.mooring.dev";
+        (reference, entry)
+    };
+    let class = made(&by_csi());
+    assert_eq!(class.provisioner, "vcs.mooring.dev");
+    assert_eq!(kinds(&plan_of(&[by_csi()], std::slice::from_ref(&class))), [""; 0]);
+    let by_flex = config("silver", DAY, ", volume-source: csi");
+    let plan = plan_of(std::slice::from_ref(&by_flex), std::slice::from_ref(&class));
+    assert_eq!(kinds(&plan), ["replace"]);
+    assert_eq!(kinds(&plan_of(&[by_csi()], &[made(&by_flex)])), ["replace"]);
+    assert_eq!(kinds(&plan_of(&[], &[class])), ["give up"]);
+}
+
+#[test]
 fn what_others_put_on_a_class_outlives_its_remaking() {
     let mut class = made(&config("silver", DAY, ""));
     let default = "storageclass.kubernetes.io/is-default-class";
@@ -117,6 +135,10 @@ fn somebody_else_s_class_is_never_touched() {
         ),
         (
             "{metadata: {name: silver}, provisioner: mooring.dev/flex-provisioner}",
+            Claim::Own("silver".into()),
+        ),
+        (
+            "{metadata: {name: silver}, provisioner: vcs.mooring.dev}",
             Claim::Own("silver".into()),
         ),
     ] {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
-use mooring_contract::names::{PROVISIONER, annotations};
+use mooring_contract::names::{annotations, is_provisioner};
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -301,6 +301,7 @@ fn addressed(path: &str) -> Option<Addressed<'_>> {
         "volumesnapshotclasses" => "snapshotclasses",
         "volumegroupsnapshotcontents" => "groups",
         "storageclasses" => "classes",
+        "csistoragecapacities" => "capacities",
         _ => return None,
     };
     Some(Addressed {
@@ -336,7 +337,7 @@ fn merge_patch(object: &mut Value, kind: &str, by_status: bool, mut body: Value)
 /// What the admission policy `mooring-controller-volumes` asks of a PV that the controller changes.
 fn may_be_moorings(volume: &Value) -> bool {
     match volume["metadata"]["annotations"][annotations::PROVISIONED_BY].as_str() {
-        Some(by) => by == PROVISIONER,
+        Some(by) => is_provisioner(by),
         None => volume["metadata"]["name"]
             .as_str()
             .is_some_and(|name| name.starts_with("pvc-")),

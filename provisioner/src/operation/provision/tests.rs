@@ -227,6 +227,41 @@ fn the_volume_is_made_of_what_was_printed_and_only_if_it_may_be() {
 }
 
 #[test]
+fn a_claim_is_served_by_either_name_of_the_provisioner() {
+    for (by, is_served) in [
+        ("mooring.dev/flex-provisioner", true),
+        ("vcs.mooring.dev", true),
+        ("ebs.csi.aws.com", false),
+    ] {
+        let mut world = World::new();
+        world.claim["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"] = json!(by);
+        let decision = world.plan();
+        assert_eq!(!matches!(decision, Decision::Rest), is_served, "{by}: {decision:?}");
+    }
+}
+
+#[test]
+fn a_volume_keeps_the_name_of_the_provisioner_that_it_was_made_by() {
+    for (noted, expected) in [
+        ("vcs.mooring.dev", "vcs.mooring.dev"),
+        ("example.com/x", "mooring.dev/flex-provisioner"),
+    ] {
+        let mut world = done("", &[]);
+        let mut made = volume();
+        made["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": noted});
+        world.volumes = vec![made];
+        let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
+            panic!()
+        };
+        let patch = accept.volume_patch.unwrap();
+        assert_eq!(
+            patch["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"],
+            expected
+        );
+    }
+}
+
+#[test]
 fn a_good_volume_is_accepted_with_both_sides_bound() {
     let mut world = done("", &[]);
     world.volumes = vec![volume()];

@@ -1,0 +1,97 @@
+//! Keeps the `CSIStorageCapacity` objects, by which the scheduler knows what a class has left.
+//!
+//! One loop looks at all of them: it is woken by watches, at most once a second.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, info_span, warn};
+
+use crate::apply::{Shared, storage_capacity};
+use crate::volume::storage_capacity::{CapacityAction, plan};
+
+const CONTROLLER: &str = "storage-capacities";
+
+/// Shortest time between two looks: nodes change all the time.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// First and longest wait before what failed is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// Longest time without a look: a safeguard.
+const LOOK_AGAIN: Duration = Duration::from_mins(5);
+
+/// Calls at once. There may be an object for each node.
+const AT_ONCE: usize = 4;
+
+/// Looks whenever something has changed, until `stop`.
+pub(super) async fn run(shared: Shared, stop: CancellationToken) {
+    let mut changes = shared.context.configs.subscribe();
+    let mut next = Instant::now();
+    let mut wait = RETRY.0;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = shared.cache.capacities.changed() => {}
+            woken = changes.changed() => if woken.is_err() { return },
+            () = sleep_until(next) => {}
+        }
+        let is_well = Box::pin(look(&shared))
+            .instrument(info_span!("turn", controller = CONTROLLER))
+            .await;
+        shared
+            .context
+            .metrics
+            .reconciled(CONTROLLER, if is_well { "ok" } else { "api" });
+        if is_well {
+            wait = RETRY.0;
+            next = Instant::now() + LOOK_AGAIN;
+        } else {
+            next = Instant::now() + wait;
+            wait = (wait * 2).min(RETRY.1);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// One look at everything: whether nothing failed.
+pub(crate) async fn look(shared: &Shared) -> bool {
+    let (cache, configs) = (&shared.cache, &shared.context.configs);
+    let Some(there) = cache.capacities.all().filter(|_| configs.is_synced()) else {
+        // Their lists wake this.
+        return true;
+    };
+    let classes = cache.classes.state();
+    let actions = plan(
+        classes.iter().map(AsRef::as_ref),
+        |class| configs.for_class(class),
+        &shared.context.settings.config_namespaces,
+        &cache.pools(),
+        there,
+    );
+    let (deletions, others): (Vec<_>, Vec<_>) = actions
+        .into_iter()
+        .partition(|action| matches!(action, CapacityAction::Delete(_)));
+    // Nothing goes before what comes in its place is there: a Pod could be refused in between.
+    carry_out(shared, others).await && carry_out(shared, deletions).await
+}
+
+/// Does these; whether none failed.
+async fn carry_out(shared: &Shared, actions: Vec<CapacityAction>) -> bool {
+    let done = futures::stream::iter(actions).map(|action| storage_capacity::carry_out(shared, action));
+    let failed = done.buffer_unordered(AT_ONCE).filter_map(async |done| done.err());
+    let failed: Vec<_> = failed.collect().await;
+    if let Some(error) = failed.first() {
+        warn!(
+            error = error.chain(),
+            failed = failed.len(),
+            "failed to see to CSIStorageCapacity objects; trying again"
+        );
+    }
+    failed.is_empty()
+}
