@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, ResourceExt};
-use mooring_contract::names::{NAMESPACE, labels};
+use mooring_contract::names::{NAMESPACE, annotations, labels};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::user_of;
 use mooring_harness::rollout::Installed;
@@ -247,7 +247,11 @@ fn what_a_node_says_goes_with_the_mounters_and_comes_back_with_them() {
         for name in &names {
             wait_until(&format!("{name} to say nothing"), LIMIT, async || {
                 let node = node(&scope, name).await?;
-                let own = [labels::NODE_MOUNTER, labels::NODE_OLD_CLIENT_PODS];
+                let own = [
+                    labels::NODE_MOUNTER,
+                    labels::NODE_OLD_CLIENT_PODS,
+                    annotations::NODE_POOL,
+                ];
                 let ours = |key: &&String| key.starts_with(labels::NODE_CLIENT_PREFIX) || own.contains(&key.as_str());
                 let left: Vec<_> = node
                     .labels()

@@ -1,12 +1,15 @@
 //! The example `local` from configmaps/examples: volumes on the nodes' own disks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
-use mooring_contract::names::CSI_DRIVER;
+use mooring_contract::names::labels::HOSTNAME;
+use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations, labels};
 use mooring_harness::provisioner::{Provisioner, claim, until, user_of};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::json;
@@ -230,6 +233,109 @@ fn a_pool_promises_no_more_than_its_disk_has_and_less_the_reserve_unless_it_is_t
         claims.retain(|(name, _)| *name != first);
         wait_until("a claim that waited to have a volume", ROOM_LIMIT, async || {
             Ok((!served(&scope, &claims).await?.is_empty()).then_some(()))
+        })
+        .await
+    });
+}
+
+/// What the scheduler reads of a class: how many bytes are left, by host name.
+async fn capacities(scope: &Scope, class: &str) -> Result<BTreeMap<String, u64>> {
+    let objects: Api<CSIStorageCapacity> = Api::namespaced(scope.client.clone(), NAMESPACE);
+    let mut found = BTreeMap::new();
+    for object in objects.list(&ListParams::default()).await? {
+        if object.storage_class_name == class {
+            let labels = object.node_topology.and_then(|topology| topology.match_labels);
+            let host = labels
+                .and_then(|mut labels| labels.remove(HOSTNAME))
+                .context("for all nodes")?;
+            let left = object.capacity.context("without a capacity")?.0;
+            // A quantity with a binary suffix, as Mooring writes it and the API server gives it back.
+            let unit = left.trim_start_matches(|c: char| c.is_ascii_digit());
+            let power = ["", "Ki", "Mi", "Gi", "Ti", "Pi"]
+                .iter()
+                .position(|known| *known == unit);
+            let power = power.with_context(|| format!("an odd capacity {left}"))?;
+            let number: u64 = left[..left.len() - unit.len()].parse()?;
+            found.insert(host, number << (10 * power));
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn the_scheduler_knows_what_pools_have_left_where_the_class_has_the_csi_driver_s_name() {
+    in_namespace("local-capacity", async |scope| {
+        let provisioner = like_local(scope.provisioner())
+            .key("plugin-name", CSI_DRIVER)
+            .key("volume-source", "csi");
+        provisioner.apply().await?;
+        let nodes: Api<Node> = Api::all(scope.client.clone());
+        let told = wait_until("each node to have its capacity told", WAITS_LIMIT, async || {
+            let nodes = nodes.list_metadata(&ListParams::default()).await?.items;
+            let ready = nodes.iter().filter(|node| {
+                let local = format!("{}local", labels::NODE_CLIENT_PREFIX);
+                node.labels().get(&local).map(String::as_str) == Some(labels::READY)
+            });
+            let hosts: BTreeSet<_> = ready.filter_map(|node| node.labels().get(HOSTNAME).cloned()).collect();
+            let told = capacities(&scope, &provisioner.class).await?;
+            ensure!(
+                told.keys().cloned().collect::<BTreeSet<_>>() == hosts,
+                "{told:?} of {hosts:?}"
+            );
+            Ok(Some(told))
+        })
+        .await?;
+        let node = scope.node(1).await?;
+        let pool = &scope.mounter_status(&node).await?["pool"];
+        let bytes = |name: &str| pool[name].as_u64().with_context(|| format!("no {name} in {pool}"));
+        // Others write to the same disk meanwhile.
+        let room = bytes("free")?.saturating_sub(bytes("unwritten")?);
+        let step = bytes("disk")? / 20;
+        let least = room.saturating_sub(2 * step);
+        let said = told.get(&node).copied().context("nothing of node 1")?;
+        ensure!((least..=room + step).contains(&said), "{said} of {room}: {pool}");
+
+        // No pool is so large: no node is chosen, and no run begun.
+        let large = scope.claim("large", &provisioner.class, "1Pi").await?;
+        scope.apply(&user_of("large", "large", "true").to_string())?;
+        let why = "did not have enough free storage";
+        until(
+            &scope.api(),
+            "large",
+            "to wait for storage",
+            WAITS_LIMIT,
+            |pod: Option<&Pod>| {
+                let status = json!(pod.and_then(|pod| pod.status.as_ref()));
+                let conditions = status["conditions"].as_array().into_iter().flatten();
+                let mut said = conditions.filter_map(|condition| condition["message"].as_str());
+                said.any(|said| said.contains(why))
+            },
+        )
+        .await?;
+
+        let uid = scope.claim("data", &provisioner.class, "16Mi").await?;
+        scope.apply(&user_of("user", "data", "echo kept >/data/file; sleep 1000000").to_string())?;
+        scope.pod_ready("user").await?;
+        let volume = scope.provisioned(&uid).await?.context("no volume")?;
+        assert_eq!(volume.annotations()[annotations::PROVISIONED_BY], CSI_DRIVER);
+        let claims: Api<PersistentVolumeClaim> = scope.api();
+        let waits = claims.get("large").await?;
+        ensure!(
+            !waits.annotations().contains_key(annotations::SELECTED_NODE),
+            "{waits:?}"
+        );
+        let runs = scope.left_of(std::slice::from_ref(&large)).await?;
+        ensure!(runs.is_empty(), "{runs:?}");
+
+        for (name, uid) in [("user", &uid), ("large", &large)] {
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+            scope.claim_gone(if name == "user" { "data" } else { name }).await?;
+            scope.nothing_left(uid).await?;
+        }
+        provisioner.delete()?;
+        wait_until("what is told to go with the class", WAITS_LIMIT, async || {
+            Ok(capacities(&scope, &provisioner.class).await?.is_empty().then_some(()))
         })
         .await
     });

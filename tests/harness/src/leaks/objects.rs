@@ -18,7 +18,7 @@ const ADMIN_NAMESPACE: &str = "admin";
 
 /// What every cluster serves.
 const KINDS: &str = "pods,secrets,configmaps,persistentvolumeclaims,persistentvolumes,storageclasses,\
-                     volumeattributesclasses,volumeattachments,namespaces,nodes,clusterroles,clusterrolebindings,\
+                     volumeattributesclasses,volumeattachments,csistoragecapacities,namespaces,nodes,clusterroles,clusterrolebindings,\
                      validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,\
                      mutatingadmissionpolicybindings";
 
@@ -135,16 +135,29 @@ fn notes(object: &Value) -> Vec<String> {
     notes
 }
 
-/// Whether it says how the node is: what it can mount, which a mounter may not have written yet or changes while it
+/// Whether it says how the node is: what it can mount and what its pool has left, which a mounter may not have written yet or changes while it
 /// starts, and that no client Pod is of an earlier version.
 fn follows_node(key: &str, value: &Value) -> bool {
     key.starts_with(labels::NODE_CLIENT_PREFIX)
-        || [labels::NODE_MOUNTER, annotations::NODE_NOTES_ATTACHED].contains(&key)
+        || [
+            labels::NODE_MOUNTER,
+            annotations::NODE_NOTES_ATTACHED,
+            annotations::NODE_POOL,
+        ]
+        .contains(&key)
         || (key == labels::NODE_OLD_CLIENT_PODS && value == "0")
 }
 
-/// Whether it is the class of a ConfigMap that is there. Several tests share the examples' ConfigMaps, which stay.
+/// Whether it is the class of a ConfigMap that is there, or belongs to that. Several tests share the examples' ConfigMaps, which stay.
 fn has_config(object: &Value, objects: &[Value]) -> bool {
+    if text(object, "/kind") == "CSIStorageCapacity" {
+        let class = text(object, "/storageClassName");
+        let is_its = |other: &&Value| other["kind"] == "StorageClass" && text(other, "/metadata/name") == class;
+        return objects
+            .iter()
+            .find(is_its)
+            .is_some_and(|class| has_config(class, objects));
+    }
     let found = match text(object, "/kind") {
         "StorageClass" => {
             let parameter = |name: &str| object["parameters"][name].as_str();
@@ -179,6 +192,7 @@ fn is_compared(object: &Value) -> bool {
         }
         "Secret" | "PersistentVolumeClaim" => in_ours,
         "StorageClass"
+        | "CSIStorageCapacity"
         | "VolumeAttributesClass"
         | "VolumeAttachment"
         | "VolumeSnapshotContent"
@@ -263,6 +277,7 @@ mod tests {
     #[test]
     fn each_kind_of_object_that_is_left_is_a_leak() {
         for kind in [
+            "CSIStorageCapacity",
             "VolumeSnapshotContent",
             "VolumeSnapshotClass",
             "VolumeGroupSnapshotContent",
@@ -296,7 +311,7 @@ mod tests {
             "client.mooring.dev/nfs": "not-ready", "mooring.dev/mounter": "ready", "mooring.dev/old-client-pods": "0",
             "example.com/notmooring.dev": "x", "notmooring.dev/x": "x",
         });
-        let ready = json!({"client.mooring.dev/nfs": "no", "attached.mooring.dev/noted-by-mounter": "yes"});
+        let ready = json!({"client.mooring.dev/nfs": "no", "attached.mooring.dev/noted-by-mounter": "yes", "mooring.dev/pool": "{}"});
         assert!(leaks(&before, &node(usual, ready)).is_empty());
         let prefix = "the API server: object Node node-1, with the";
         assert_eq!(

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use kube::Api;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, ResourceExt};
-use mooring_contract::names::annotations;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, ResourceExt,
+};
+use mooring_contract::names::{CSI_DRIVER, annotations};
 use mooring_harness::provisioner::{TEST_LABEL, claim, user_of};
 use mooring_harness::rights::Right;
 use mooring_harness::{Scope, wait_until};
@@ -98,12 +100,14 @@ impl Mooring {
         .await
     }
 
-    /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; volumes are provisioned,
+    /// Everything a controller ever does, once: a ConfigMap is created, changed and deleted; the scheduler is told what
+    /// a class has left; volumes are provisioned,
     /// expanded and deleted; snapshots are taken and deleted, one alone and those of a group; classes are made of what
     /// was discovered; a Pod with the name that it wants exists already.
     async fn life(&self) -> Result<()> {
         let class = &self.namespace;
         self.class(class, "to be made", |class| class.is_some()).await?;
+        self.capacities().await?;
         let uid = self.claim("data", class).await?;
         self.bound("data").await?;
         let more = json!({
@@ -160,9 +164,45 @@ impl Mooring {
         for uid in [&uid, &taken, &attached] {
             there.nothing_left(uid).await?;
         }
-        self.kubectl(["delete", "configmap", "main", "late", "attached"])?;
+        self.kubectl(["delete", "configmap", "main", "late", "attached", "told"])?;
         self.class(class, "to be given up", |class| class.is_none()).await?;
         self.snapshot_class(&discovered, false).await
+    }
+
+    /// Has what a class has left made known, changed and taken away, while the class stays.
+    async fn capacities(&self) -> Result<()> {
+        let class = self.told_class();
+        let mut more = json!({"plugin-name": CSI_DRIVER, "volume-source": "csi"});
+        self.apply(&[self.config("told", &class, more.clone())]).await?;
+        self.class(&class, "to be made", |class| class.is_some()).await?;
+        self.capacity("9223372036854775807").await?;
+        let classes: Api<StorageClass> = Api::all(self.scope.client.clone());
+        let left = json!({"metadata": {"annotations": {annotations::CAPACITY: "1024"}}});
+        classes
+            .patch(&class, &PatchParams::default(), &Patch::Merge(&left))
+            .await?;
+        self.capacity("1Ki").await?;
+        // From now on, each node has an object of its own.
+        more["backend-volume"] = json!("client=pool");
+        self.apply(&[self.config("told", &class, more)]).await?;
+        self.capacity("").await
+    }
+
+    /// Waits until the one object for all nodes says this, or is gone.
+    async fn capacity(&self, left: &str) -> Result<()> {
+        let objects: Api<CSIStorageCapacity> = self.api();
+        let what = format!("what {} has left to be {left:?}", self.told_class());
+        wait_until(&what, LIMIT, async || {
+            let all = objects.list(&ListParams::default()).await?;
+            let of_all_nodes = |object: &&CSIStorageCapacity| {
+                let topology = object.node_topology.as_ref();
+                topology.is_some_and(|topology| topology.match_labels.is_none())
+            };
+            let found = all.iter().find(of_all_nodes);
+            let says = found.and_then(|object| Some(object.capacity.as_ref()?.0.as_str()));
+            Ok((says.unwrap_or_default() == left).then_some(()))
+        })
+        .await
     }
 
     /// Has a volume attached for a Pod, and detached again; returns the uid of its claim.

@@ -255,13 +255,19 @@ impl Mooring {
     }
 
     /// The classes that it creates, if it gets that far.
-    fn classes(&self) -> [String; 4] {
+    fn classes(&self) -> [String; 5] {
         [
+            self.told_class(),
             self.namespace.clone(),
             self.late_class(),
             self.discovered_class(),
             self.attached_class(),
         ]
+    }
+
+    /// The class of which the scheduler is told what it has left.
+    pub(super) fn told_class(&self) -> String {
+        format!("{}-told", self.namespace)
     }
 
     pub(super) fn attached_class(&self) -> String {
@@ -304,23 +310,20 @@ impl Mooring {
         {
             steps.push(self.let_go(object));
         }
-        let [class, late, discovered, attached] = self.classes();
+        let classes = self.classes();
+        let delete = ["delete", "--ignore-not-found", "storageclass"].map(str::to_owned);
         steps.extend([
             stopped.map(drop),
             claims.map(drop),
             volumes.map(drop),
+            self.scope.kubectl(delete.iter().chain(&classes)).map(drop),
             self.kubectl([
                 "delete",
                 "--ignore-not-found",
-                "storageclass",
-                &class,
-                &late,
-                &discovered,
-                &attached,
+                "volumesnapshotclass",
+                &self.discovered_class(),
             ])
             .map(drop),
-            self.kubectl(["delete", "--ignore-not-found", "volumesnapshotclass", &discovered])
-                .map(drop),
             self.kubectl([
                 "delete",
                 "--ignore-not-found",

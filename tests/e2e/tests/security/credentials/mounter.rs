@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, ResourceExt};
 use kube::{Api, Client};
-use mooring_contract::names::{NAMESPACE, labels};
+use mooring_contract::names::{NAMESPACE, annotations, labels};
 use mooring_harness::credentials::{dry_run, refusal};
 use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::CONFIG_NAMESPACE;
@@ -264,6 +264,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
             &mark("annotations", &ours, json!("load the kernel module fuse")),
             &mark("labels", labels::NODE_OLD_CLIENT_PODS, json!("12")),
             &mark("annotations", labels::NODE_OLD_CLIENT_PODS, json!("a Pod")),
+            &mark("annotations", annotations::NODE_POOL, json!("{}")),
             &mark("labels", labels::NODE_MOUNTER, Value::Null),
         ] {
             nodes.patch(&one, &dry, &Patch::Merge(patch)).await?;
@@ -280,6 +281,7 @@ fn a_mounter_s_token_marks_its_own_node_and_changes_nothing_else_of_any() {
                 others,
             ),
             (mark("labels", "mooring.dev/component", json!(labels::READY)), others),
+            (mark("labels", annotations::NODE_POOL, json!(labels::READY)), others),
             (mark("labels", &ours, json!("maybe")), "ready or not-ready"),
             (mark("labels", &ours, json!("12")), "ready or not-ready"),
             (
