@@ -11,6 +11,8 @@ const ROOM_STEPS: u64 = 1024;
 /// that promise more than there is go by it.
 const FREE_STEPS: u64 = 64;
 
+const MEBIBYTE: u64 = 1 << 20;
+
 /// Percent of the disk that image `local` keeps in reserve where nothing else is said.
 const RESERVE_PERCENT: u64 = 5;
 
@@ -50,8 +52,8 @@ impl PoolRoom {
     }
 
     /// The largest volume that image `local` still makes, with these values of its properties `thin` and `reserve`
-    /// (`room_for` in `images/provisioner-local/provision`), and at most a rounding less. What it would not understand
-    /// refuses nothing: the image says what is wrong.
+    /// (`room_for` in `images/provisioner-local/provision`), and a little less, in whole mebibytes. What it would not
+    /// understand refuses nothing: the image says what is wrong.
     pub fn largest_volume(&self, thin: Option<&str>, reserve: Option<&str>) -> u64 {
         let has = match thin.unwrap_or_default() {
             "" | "false" => self.room,
@@ -61,7 +63,8 @@ impl PoolRoom {
             "" => share(self.disk, RESERVE_PERCENT.into()),
             said => reserved(said, self.disk).unwrap_or_default(),
         };
-        has.saturating_sub(u64::try_from(reserve).unwrap_or(u64::MAX))
+        let left = has.saturating_sub(u64::try_from(reserve).unwrap_or(u64::MAX));
+        left - left % MEBIBYTE
     }
 }
 
@@ -121,7 +124,7 @@ mod tests {
             (None, Some("1024Mi"), room - GI),
             (None, Some("1Ti"), 0),
             (None, Some("100%"), 0),
-            (None, Some("7"), room - 7),
+            (None, Some("7"), room - (1 << 20)),
             // The image refuses these, and says why.
             (Some("yes"), Some("0"), free),
             (None, Some("ten percent"), room),
