@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use mooring_contract::names::CSI_DRIVER;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span, warn};
@@ -66,7 +67,11 @@ pub(crate) async fn look(shared: &Shared) -> bool {
         // Their lists wake this.
         return true;
     };
-    let classes = cache.classes.state();
+    let classes = cache.classes.state_filter(|class| class.provisioner == CSI_DRIVER);
+    if classes.is_empty() && there.is_empty() {
+        // As in most clusters: then what the nodes say need not be read.
+        return true;
+    }
     let actions = plan(
         classes.iter().map(AsRef::as_ref),
         |class| configs.for_class(class),
