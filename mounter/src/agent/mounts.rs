@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use super::one_at_a_time::OneAtATime;
 use super::program::{self, Brings, InvalidVolume, Invocation};
 use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, VERSION};
 use super::record::{self, ImageRecordError};
 use super::revivals::Revivals;
 use super::run::{self, ProgramError};
 use super::services::{ServiceError, ServiceRun, Services};
-use super::share::{OneAtATime, Shared};
+
 use super::store::{self, Store, StoreError, without_secrets};
 use super::target_mounts::{self, TargetMountError};
 use crate::sys::look::{self, LookError, LookedAt};
@@ -321,10 +322,7 @@ impl Mounts {
                 return Err(AgentError::Dead(call.target));
             }
         }
-        let (other, alone) = match self.shared(&call).await? {
-            Some(Shared { other, alone }) => (other, Some(alone)),
-            None => (None, None),
-        };
+        let (other, alone) = self.shared(&call).await?;
         if other.is_none() && self.draining.load(Ordering::SeqCst) {
             return Err(AgentError::Draining);
         }

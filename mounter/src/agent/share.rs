@@ -5,12 +5,10 @@
 //! the volume, whose name is that of the first target, and ends with the last Pod.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::OwnedMutexGuard;
-
 use super::mounts::{AgentError, Mounts, flags, no_thread};
+use super::one_at_a_time::Alone;
 use super::program::InvalidVolume;
 use super::protocol::{MountCall, SecretBytes};
 use super::store::StoreError;
@@ -24,34 +22,6 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// The major number of loop devices (`LOOP_MAJOR` in `include/uapi/linux/major.h` of the kernel).
 const LOOP_MAJOR: u32 = 7;
-
-/// Keeps operations on one volume in their order, whatever their targets.
-#[derive(Debug, Default)]
-pub(super) struct OneAtATime(Mutex<BTreeMap<String, Weak<tokio::sync::Mutex<()>>>>);
-
-/// Released when it is dropped.
-pub(super) type Alone = OwnedMutexGuard<()>;
-
-impl OneAtATime {
-    fn of(&self, call: &MountCall) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        locks.retain(|_, lock| lock.strong_count() > 0);
-        let name = format!("{} {}", call.client, call.source);
-        if let Some(lock) = locks.get(&name).and_then(Weak::upgrade) {
-            return lock;
-        }
-        let lock = Arc::default();
-        locks.insert(name, Arc::downgrade(&lock));
-        lock
-    }
-}
-
-/// A volume of which a node has one device.
-pub(super) struct Shared {
-    /// How another Pod has it, whose device is to be shared.
-    pub(super) other: Option<MountCall>,
-    pub(super) alone: Alone,
-}
 
 /// What another target has of a volume.
 enum Found {
@@ -70,9 +40,10 @@ impl Mounts {
         Some(self.one_at_a_time.of(call).lock_owned().await)
     }
 
-    /// Finds the Pod whose device a call's target is to have too, and waits for one that is being taken away. None if
-    /// the volume may have several devices.
-    pub(super) async fn shared(&self, call: &MountCall) -> Result<Option<Shared>, AgentError> {
+    /// Finds how another Pod has the device that a call's target is to have too, and waits for one that is being taken
+    /// away. Until the second of what is returned is dropped, nobody else does anything with the volume; it is none for
+    /// a volume that may have several devices.
+    pub(super) async fn shared(&self, call: &MountCall) -> Result<(Option<MountCall>, Option<Alone>), AgentError> {
         let until = Instant::now() + Duration::from_millis(call.limit_ms);
         let busy = || AgentError::InProgress(call.target.clone());
         loop {
@@ -81,7 +52,7 @@ impl Mounts {
                 return Err(busy());
             };
             let Some(alone) = alone else {
-                return Ok(None);
+                return Ok((None, None));
             };
             let mut leaving = false;
             let mut other = None;
@@ -106,7 +77,7 @@ impl Mounts {
                 // The services of a new volume would have the name of another one's.
                 return Err(busy());
             }
-            return Ok(Some(Shared { other, alone }));
+            return Ok((other, Some(alone)));
         }
     }
 
@@ -216,7 +187,7 @@ fn difference(
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{OneAtATime, difference};
+    use super::difference;
     use crate::agent::protocol::{MountCall, SecretBytes};
 
     fn call(target: &str, options: &[&str]) -> MountCall {
@@ -258,19 +229,5 @@ mod tests {
             assert_eq!(found, Some("with another Secret"));
         }
         assert_eq!(difference(&with(theirs.clone()), &ours, &theirs).unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn one_volume_is_worked_on_by_one_at_a_time_and_another_one_meanwhile() {
-        let locks = OneAtATime::default();
-        let held = locks.of(&call("/a", &[])).lock_owned().await;
-        assert!(locks.of(&call("/b", &[])).try_lock().is_err());
-        let other = MountCall {
-            source: "nbd://h/f".to_owned(),
-            ..call("/c", &[])
-        };
-        assert!(locks.of(&other).try_lock().is_ok());
-        drop(held);
-        assert!(locks.of(&call("/b", &[])).try_lock().is_ok());
     }
 }
