@@ -158,7 +158,7 @@ pub fn affinity(
         match_fields: None,
     });
     let terms: Vec<_> = terms.collect();
-    (!terms.is_empty()).then(|| VolumeNodeAffinity {
+    (!terms.is_empty()).then_some(VolumeNodeAffinity {
         required: Some(NodeSelector {
             node_selector_terms: terms,
         }),
@@ -445,7 +445,7 @@ mod tests {
         for by in ["mooring.dev/flex-provisioner", "vcs.mooring.dev"] {
             let mut config = config(&[("volume-source", "csi")]);
             config.provisioner = by;
-            let mut pv = build(&silver(), &config, VolumeSourceKind::Csi, printed(), None);
+            let mut pv = build(&silver(), &config, VolumeSourceKind::Csi, printed(), None, &[]);
             assert!(is_ours(&pv), "{by}");
             let notes = pv.metadata.annotations.as_mut().unwrap();
             assert_eq!(notes["pv.kubernetes.io/provisioned-by"], by);
