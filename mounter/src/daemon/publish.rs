@@ -6,6 +6,7 @@
 //! restricts the right to patch Nodes to these labels and annotations of the mounter's own Node.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use mooring_program::error::chain;
 use mooring_program::reasons;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::api::recorder::{Event, Recorder};
@@ -28,6 +30,7 @@ use crate::client_pods::ClientPods;
 use crate::client_pods::old::OldPod;
 use crate::daemon::status::Status;
 use crate::node::readiness::clients::Readiness;
+use crate::sys::thread;
 use crate::volume::registry::Registry;
 
 /// How often the node is looked at.
@@ -41,6 +44,9 @@ const START_PERIOD: Duration = Duration::from_millis(500);
 
 /// How often to write the same again, in case someone has removed it. A write that changes nothing costs nothing.
 const REPEAT: Duration = Duration::from_mins(10);
+
+/// Longest to wait for the pool's disk: what else is published does not wait for it.
+const POOL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Shortest time between two writes because of the pool alone. Whoever watches Nodes sees each.
 const POOL_PERIOD: Duration = Duration::from_secs(30);
@@ -67,6 +73,8 @@ pub struct NodePublisher {
     pods: Option<Arc<ClientPods>>,
     published: Option<(Found, Instant)>,
     said: Option<Said>,
+    /// A question to the pool's disk that has no answer yet.
+    asked: Option<AbortOnDropHandle<io::Result<Option<PoolRoom>>>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +121,7 @@ impl NodePublisher {
             pods,
             published: None,
             said: None,
+            asked: None,
         }
     }
 
@@ -145,18 +154,25 @@ impl NodePublisher {
         }
     }
 
-    async fn look(&self) -> Option<Found> {
+    async fn look(&mut self) -> Option<Found> {
         let readiness = self.status.readiness(&self.registry)?;
         let old = match &self.pods {
             Some(pods) => pods.old().await,
             None => Some(Vec::new()),
         };
-        // The disk may take its time.
-        let status = self.status.clone();
-        let pool = tokio::task::spawn_blocking(move || status.pool_left()).await;
         let is_usable = readiness.node.is_ok() && !matches!(readiness.clients.get(ClientName::LOCAL), Some(Err(_)));
-        let pool = pool.ok().flatten().filter(|_| is_usable);
+        let pool = self.pool_left().await.filter(|_| is_usable);
         Some(Found { readiness, old, pool })
+    }
+
+    /// What the pool has left; nothing as long as its disk does not answer, which is asked once meanwhile.
+    async fn pool_left(&mut self) -> Option<PoolRoom> {
+        let status = self.status.clone();
+        let ask = || AbortOnDropHandle::new(tokio::spawn(thread::run(move || status.pool_left())));
+        let asked = self.asked.get_or_insert_with(ask);
+        let answer = tokio::time::timeout(POOL_LIMIT, asked).await.ok()?;
+        self.asked = None;
+        answer.ok()?.ok()?
     }
 
     fn is_due(&self, found: &Found) -> bool {
