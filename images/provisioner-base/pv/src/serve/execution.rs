@@ -36,8 +36,8 @@ type Tail = Arc<Mutex<VecDeque<u8>>>;
 struct Begun {
     child: Child,
     printed: Tail,
-    /// Each closes when all of an output has been read.
-    outputs: Vec<Receiver<()>>,
+    /// Closes when all of its output has been read.
+    output: Receiver<()>,
 }
 
 impl Program {
@@ -62,9 +62,7 @@ impl Program {
             }
         };
         let (status, timed_out) = wait_for(begun.child, limit);
-        for output in begun.outputs {
-            let _ = output.recv_timeout(LAST_WORDS);
-        }
+        let _ = begun.output.recv_timeout(LAST_WORDS);
         let exit_code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
         let exit_code = exit_code.unwrap_or(1);
         let mut message = message_in(&self.args.message).unwrap_or_default();
@@ -92,12 +90,14 @@ impl Program {
     }
 
     fn start(&self, order: Order) -> io::Result<Begun> {
+        // One for both, so that what is printed last is last.
+        let (from, output) = io::pipe()?;
         let mut command = Command::new(&self.args.command);
         command
             .args(&self.args.args)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(output.try_clone()?)
+            .stderr(output)
             .env_remove(KEY_VARIABLE)
             .env_remove(PORT_VARIABLE)
             .env_remove(env_name(keys::OPERATION))
@@ -105,16 +105,12 @@ impl Program {
         for (name, value) in order.properties {
             command.env(env_name(&name), value);
         }
-        let mut child = command.spawn()?;
+        let child = command.spawn()?;
         let printed = Tail::default();
-        let stdout = child.stdout.take();
-        let stdout = stdout.map(|from| pass_on(from, io::stdout(), printed.clone()));
-        let stderr = child.stderr.take();
-        let stderr = stderr.map(|from| pass_on(from, io::stderr(), printed.clone()));
         Ok(Begun {
             child,
+            output: pass_on(from, io::stderr(), printed.clone()),
             printed,
-            outputs: stdout.into_iter().chain(stderr).collect(),
         })
     }
 
