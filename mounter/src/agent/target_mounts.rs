@@ -1,8 +1,8 @@
 //! The agent's system calls on a target: moving a file system onto it, and unmounting it.
 //!
 //! A target is below the kubelet's root, which this container shares with the host: what happens here happens there and
-//! in every Pod that has the volume. Each public function makes its calls through [`Sys`] and [`Grafts`], so the logic
-//! is tested without root. They may block on a server: call them in a thread of their own.
+//! in every Pod that has the volume. Each public function but [`share`] makes its calls through [`Sys`] and [`Grafts`],
+//! so the logic is tested without root. They may block on a server: call them in a thread of their own.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

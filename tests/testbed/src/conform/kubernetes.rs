@@ -63,7 +63,7 @@ const IMAGES: &[&str] = &[
     "testbed-nfs",
 ];
 
-/// What is left out: `Disruptive` specs restart a node's services by ssh, and `Serial` ones want a cluster of their own.
+/// What is left out: `Disruptive` specs restart services of nodes by ssh, and `Serial` ones want a whole cluster.
 const LEFT_OUT: &str = r"\[Disruptive\]|\[Serial\]";
 
 /// Of the specs that want parts which a cluster need not have, those whose parts are there.
@@ -86,12 +86,14 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     packages::ensure_packages()?;
     let program = ensure_e2e_test()?;
     let definition = file(".driver.yaml");
-    zones::start_nodes(layout, &definition)?;
+    let wanted =
+        std::fs::read_to_string(&definition).with_context(|| format!("failed to read {}", definition.display()))?;
+    zones::start_nodes(layout, &wanted)?;
     let target = Target::own(layout, None, None)?;
     let built = target.load_images(Selection::Named(IMAGES))?;
     let images = suite_images::load(&target, &program)?;
     install(&target, &built)?;
-    let machine = Machine::of_definition(&target, &definition, &images)?;
+    let machine = Machine::of_definition(&target, &wanted, &images)?;
     let servers = Server::of_class(&definitions, &class)?;
     let class = servers
         .iter()

@@ -2,7 +2,6 @@
 //! `ClientNodeName`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 
@@ -20,10 +19,8 @@ pub(super) struct Machine(Cluster);
 
 impl Machine {
     /// Starts the node with the suite's images, if a definition names it.
-    pub(super) fn of_definition(target: &Target, definition: &Path, images: &BTreeSet<String>) -> Result<Option<Self>> {
-        let text =
-            std::fs::read_to_string(definition).with_context(|| format!("failed to read {}", definition.display()))?;
-        if !names_machine(&text)? {
+    pub(super) fn of_definition(target: &Target, definition: &str, images: &BTreeSet<String>) -> Result<Option<Self>> {
+        if !names_machine(definition)? {
             return Ok(None);
         }
         let cluster = target.own_cluster().context("not the testbed's own cluster")?;

@@ -1,9 +1,7 @@
 //! A node more, in another zone, for classes whose volumes may be kept to a zone: their definitions have the label of
 //! zones among their `TopologyKeys`.
 
-use std::path::Path;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::cluster;
 use crate::layout::Layout;
@@ -16,17 +14,15 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const NODES: u8 = 3;
 
 /// Starts a cluster whose nodes are in more than one zone, if a definition wants that.
-pub(super) fn start_nodes(layout: &Layout, definition: &Path) -> Result<()> {
+pub(super) fn start_nodes(layout: &Layout, definition: &str) -> Result<()> {
     if wants_zones(definition)? {
         cluster::up(layout, NODES, None, None)?;
     }
     Ok(())
 }
 
-fn wants_zones(definition: &Path) -> Result<bool> {
-    let text =
-        std::fs::read_to_string(definition).with_context(|| format!("failed to read {}", definition.display()))?;
-    let documents = manifests::documents(&text)?;
+fn wants_zones(definition: &str) -> Result<bool> {
+    let documents = manifests::documents(definition)?;
     let keys = |document: &serde_json::Value| {
         let keys = document["DriverInfo"]["TopologyKeys"].as_array();
         keys.is_some_and(|keys| keys.iter().any(|key| key == ZONE))
@@ -43,7 +39,7 @@ mod tests {
     fn only_definitions_that_name_the_zone_s_label_want_zones() {
         let wants = |class: &str| {
             let path = repository().join(format!("tests/conformance/{class}.driver.yaml"));
-            wants_zones(&path).unwrap()
+            wants_zones(&std::fs::read_to_string(path).unwrap()).unwrap()
         };
         assert!(wants("rbd"));
         assert!(!wants("local") && !wants("nfs") && !wants("cephfs"));
