@@ -7,6 +7,7 @@
 pub(crate) mod args;
 mod checks;
 mod error;
+mod node;
 mod on_cluster;
 mod report;
 mod rig;

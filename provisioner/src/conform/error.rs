@@ -33,8 +33,14 @@ pub(super) enum RigError {
     /// A claim that no request can be made of.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    #[error("no node can run the image: its volumes live on a node's own disk, and none is ready for client {0}")]
-    NoNode(String),
+    #[error(
+        "no node can run the image: its volumes live on a node's disk, and none is ready for client {client}: {nodes}"
+    )]
+    NoNode {
+        client: String,
+        /// Each node, and why it is not.
+        nodes: String,
+    },
     #[error("Pod {name} has not ended within {} s: {state}", limit.as_secs())]
     NoEnd {
         name: String,

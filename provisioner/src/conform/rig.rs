@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolumeClaim, Pod};
-use kube::api::{Api, DeleteParams, ListParams};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{Api, DeleteParams};
 use kube::{Client, Config, ResourceExt};
 use mooring_contract::request::{Request, Source, gib_rounded_up};
 use tokio::sync::Mutex;
@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::args::ConformArgs;
 use super::error::RigError;
+use super::node;
 use super::runs::Ask;
 use crate::config::ProvisionerConfig;
 use crate::operation::describe::{BackupAccess, SubjectKind, describe};
@@ -25,7 +26,7 @@ use crate::run::outcome::{Finish, State};
 use crate::run::workers::Workers;
 use crate::run::{Run, RunId, end};
 use crate::volume::capacity;
-use crate::volume::topology::{self, Node};
+use crate::volume::topology::Node;
 
 /// How long the API may take to answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -88,7 +89,7 @@ impl Rig {
         let connect = |config: Config| Client::try_from(config).map_err(ClientError::Build);
         let user = connect(cluster.clone())?;
         let node = if config.is_node_local() {
-            Some(node_for(&user, &config).await?)
+            Some(node::wait_for(&user, &config).await?)
         } else {
             None
         };
@@ -264,32 +265,6 @@ impl Rig {
         }
         Ok(())
     }
-}
-
-/// A node on whose disk volumes can be made.
-async fn node_for(client: &Client, config: &ProvisionerConfig) -> Result<Node, RigError> {
-    let api: Api<ApiNode> = Api::all(client.clone());
-    let nodes = api.list(&ListParams::default()).await;
-    let nodes = nodes.map_err(|source| CallError::new("list", "nodes", "", source))?;
-    let client = config
-        .backend_volume
-        .as_ref()
-        .map_or("", |backend| backend.client.as_str());
-    let takes_pods = |node: &ApiNode| {
-        let cordoned = node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true));
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-        !cordoned
-            && conditions
-                .into_iter()
-                .flatten()
-                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
-    let mut fit = nodes.items.into_iter().filter(takes_pods).map(|node| Node {
-        name: node.name_any(),
-        labels: node.metadata.labels.unwrap_or_else(BTreeMap::new),
-    });
-    fit.find(|node| !topology::is_unable(node, client))
-        .ok_or_else(|| RigError::NoNode(client.to_owned()))
 }
 
 #[cfg(test)]

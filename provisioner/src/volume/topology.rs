@@ -27,11 +27,16 @@ pub fn able(client: &str) -> Vec<NodeSelectorRequirement> {
         .to_vec()
 }
 
+/// The label by which a node says that it can't mount a client's volumes. An annotation of that name says why.
+pub fn mark_of_unable(node: &Node, client: &str) -> Option<String> {
+    let mut wanted = able(client).into_iter();
+    let unmet = wanted.find(|wanted| !meets(wanted, node.labels.get(&wanted.key)));
+    unmet.map(|wanted| wanted.key)
+}
+
 /// Whether a node says that it can't mount a client's volumes.
 pub fn is_unable(node: &Node, client: &str) -> bool {
-    !able(client)
-        .iter()
-        .all(|wanted| meets(wanted, node.labels.get(&wanted.key)))
+    mark_of_unable(node, client).is_some()
 }
 
 /// A node without what it says of its clients: that can be otherwise when a volume is used.

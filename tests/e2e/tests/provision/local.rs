@@ -286,14 +286,24 @@ fn the_scheduler_knows_what_pools_have_left_where_the_class_has_the_csi_driver_s
         })
         .await?;
         let node = scope.node(1).await?;
-        let pool = &scope.mounter_status(&node).await?["pool"];
-        let bytes = |name: &str| pool[name].as_u64().with_context(|| format!("no {name} in {pool}"));
-        // Others write to the same disk meanwhile.
-        let room = bytes("free")?.saturating_sub(bytes("unwritten")?);
-        let step = bytes("disk")? / 20;
-        let least = room.saturating_sub(2 * step);
-        let said = told.get(&node).copied().context("nothing of node 1")?;
-        ensure!((least..=room + step).contains(&said), "{said} of {room}: {pool}");
+        ensure!(told.contains_key(&node), "{told:?}");
+        // Others write to the same disk, and have as much promised as it has: what is told follows.
+        let describe = "what is told of node 1 to be what its pool has left";
+        wait_until(describe, ROOM_LIMIT, async || {
+            let pool = &scope.mounter_status(&node).await?["pool"];
+            let bytes = |name: &str| pool[name].as_u64().with_context(|| format!("no {name} in {pool}"));
+            let room = bytes("free")?.saturating_sub(bytes("unwritten")?);
+            // The image keeps a twentieth in reserve.
+            let step = bytes("disk")? / 20;
+            let said = capacities(&scope, &provisioner.class).await?;
+            let said = said.get(&node).copied().context("nothing of node 1")?;
+            ensure!(
+                (room.saturating_sub(2 * step)..=room).contains(&said),
+                "{said} of {room}: {pool}"
+            );
+            Ok(Some(()))
+        })
+        .await?;
 
         // No pool is so large: no node is chosen, and no run begun.
         let large = scope.claim("large", &provisioner.class, "1Pi").await?;

@@ -67,9 +67,10 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
             );
         provisioner.apply().await?;
         let worker = free_worker(&scope, &provisioner).await?;
+        let mut uids = Vec::new();
         for name in ["one", "two", "three"] {
             let started = Instant::now();
-            scope.claim(name, &provisioner.class, "1Gi").await?;
+            uids.push(scope.claim(name, &provisioner.class, "1Gi").await?);
             scope.claim_bound(name).await?;
             note(format!("claim {name} is bound after {}", spoken(started.elapsed())));
             scope
@@ -93,6 +94,10 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
         ensure!(text.contains("exit code 75: no room"), "{text}");
         for name in ["one", "two", "three", "four"] {
             scope.claim_gone(name).await?;
+        }
+        // Volumes are deleted by their ConfigMap.
+        for uid in &uids {
+            scope.nothing_left(uid).await?;
         }
         provisioner.delete()?;
         wait_until("the worker to go with its ConfigMap", LIMIT, async || {
