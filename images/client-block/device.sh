@@ -12,6 +12,14 @@ case $io_timeout in
     fail "io-timeout $io_timeout is not a number of seconds below 100000: write one, or 0 to wait without limit" ;;
 esac
 
+# Has the device's next mount write to a file of this node what it has to: its journal is replayed, and the device stays
+# as it is. Arguments: qemu's --object for a secret, the device for qemu-img, and the message if it can't be reached.
+overlay() {
+    overlay=$MOORING_STATE/overlay
+    qemu-img create -q -f qcow2 --object "$1" -b "$2" -F raw "$overlay" || fail "$3"
+}
+overlay=
+
 # Mounts a device. Arguments: qemu's --blockdev, the message if the device can't be reached, and further options of
 # qemu.
 mount_device() {
@@ -20,8 +28,16 @@ mount_device() {
     shift 2
 
     writable=on
-    [ -z "$read_only" ] || writable=off
-    set -- "$@" --blockdev "$disk,node-name=disk,read-only=$([ -z "$read_only" ] && echo off || echo on)"
+    shown_read_only=$read_only
+    if [ -n "$overlay" ]; then
+        # The file system itself keeps to reading.
+        shown_read_only=
+        set -- "$@" --blockdev "$disk,node-name=below,read-only=on" --blockdev \
+            "driver=qcow2,node-name=disk,backing=below,file.driver=file,file.filename=$overlay"
+    else
+        [ -z "$read_only" ] || writable=off
+        set -- "$@" --blockdev "$disk,node-name=disk,read-only=$([ -z "$read_only" ] && echo off || echo on)"
+    fi
     if [ "$fs_type" = raw ]; then
         set -- "$@" --nbd-server "addr.type=unix,addr.path=$MOORING_STATE/socket" \
             --export "type=nbd,id=shown,node-name=disk,name=disk,writable=$writable"
@@ -36,7 +52,7 @@ mount_device() {
     if [ "$fs_type" = raw ]; then
         service show-device ${read_only:+--read-only} "$MOORING_STATE/socket"
     else
-        loop=$(service loop ${read_only:+--read-only} "$MOORING_STATE/disk")
+        loop=$(service loop ${shown_read_only:+--read-only} "$MOORING_STATE/disk")
         use_device "$loop"
     fi
 }

@@ -226,7 +226,8 @@ pub fn build(
     node: Option<&Node>,
     allowed: &[TopologySelectorTerm],
 ) -> PersistentVolume {
-    let options = all_options(request, config, source, printed.options);
+    let asked = mount_options(request);
+    let options = all_options(request, config, source, &asked, printed.options);
     let secret_ref = secret_ref(request, config, printed.secret);
     let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node, allowed);
     let (mut flex_volume, mut csi, mut mount_options, mut attributes) = (None, None, None, None);
@@ -241,7 +242,6 @@ pub fn build(
         }
         VolumeSourceKind::Csi => {
             // Where users and other tools look for them. The kubelet takes them there by this driver alone.
-            let asked = request.mount_options.clone();
             let own = options.contains_key(keys::MOUNT_OPTIONS);
             mount_options = Some(asked).filter(|asked| !asked.is_empty() && !own && !is_raw(request));
             attributes = request.attributes.as_ref().map(|attributes| attributes.class.clone());
@@ -283,20 +283,47 @@ fn is_raw(request: &Request) -> bool {
     request.volume_mode == "Block"
 }
 
+/// Whether Pods are to read the volume only: with nothing in it, somebody has to write it first. The kubelet tells a
+/// driver the access mode at most, and leaves it to others whether that keeps a Pod from writing.
+fn is_for_readers(request: &Request) -> bool {
+    let is_copy = matches!(request.operation, Operation::Clone | Operation::Restore);
+    is_copy && !request.access_modes.is_empty() && request.access_modes.iter().all(|mode| mode == "ReadOnlyMany")
+}
+
+/// The class's mount options, and that nobody writes where the access modes say so.
+fn mount_options(request: &Request) -> Vec<String> {
+    let mut options = request.mount_options.clone();
+    if is_for_readers(request) {
+        read_only(&mut options);
+    }
+    options
+}
+
+fn read_only(options: &mut Vec<String>) {
+    options.retain(|option| !matches!(option.as_str(), "rw" | "ro"));
+    options.push("ro".to_owned());
+}
+
 /// What the image printed, and where it said nothing what class and ConfigMap say.
 fn all_options(
     request: &Request,
     config: &ProvisionerConfig,
     source: VolumeSourceKind,
+    asked: &[String],
     mut options: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
+    if let Some(own) = options.get_mut(keys::MOUNT_OPTIONS).filter(|_| is_for_readers(request)) {
+        let mut all: Vec<_> = own.split(',').map(str::to_owned).collect();
+        read_only(&mut all);
+        *own = all.join(",");
+    }
     let mut unless_said = |key: &str, value: String| {
         if !value.is_empty() {
             options.entry(key.to_owned()).or_insert(value);
         }
     };
     if source == VolumeSourceKind::FlexVolume {
-        unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
+        unless_said(keys::MOUNT_OPTIONS, asked.join(","));
     }
     unless_said(keys::FS_TYPE, request.fs_type.clone());
     unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
@@ -385,6 +412,7 @@ mod tests {
     use crate::volume::acceptance::{self, Expected};
     use crate::volume::topology::Node;
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use mooring_contract::operation::Operation;
     use serde_json::json;
 
     #[test]
@@ -437,6 +465,47 @@ mod tests {
         let pv = build(&request, &config(&[]), VolumeSourceKind::Csi, printed, None, &[]);
         assert_eq!(options(&pv).keys().collect::<Vec<_>>(), ["client", "source"]);
         assert_eq!(pv.spec.unwrap().mount_options, None);
+    }
+
+    #[test]
+    fn a_copy_that_many_nodes_are_to_read_is_written_by_none() {
+        let mount_options = |operation, modes: &[&str], source, printed: &str| {
+            let mut request = silver();
+            request.operation = operation;
+            request.access_modes = modes.iter().map(|mode| (*mode).to_owned()).collect();
+            request.mount_options = vec!["rw".into(), "noatime".into()];
+            let printed = Printed::parse(printed).unwrap();
+            let pv = build(&request, &config(&[]), source, printed, None, &[]);
+            let of_class = pv.spec.as_ref().and_then(|spec| spec.mount_options.clone());
+            of_class.map_or_else(|| options(&pv)["mount-options"].clone(), |all| all.join(","))
+        };
+        let plain = r#"{"client": "rbd", "source": "rbd://m/p/i"}"#;
+        let own = r#"{"client": "rbd", "source": "rbd://m/p/i", "mount-options": "rw,discard"}"#;
+        for source in [VolumeSourceKind::FlexVolume, VolumeSourceKind::Csi] {
+            for (operation, modes, expected, expected_own) in [
+                (Operation::Restore, &["ReadOnlyMany"][..], "noatime,ro", "discard,ro"),
+                (Operation::Clone, &["ReadOnlyMany"], "noatime,ro", "discard,ro"),
+                (
+                    Operation::Clone,
+                    &["ReadOnlyMany", "ReadWriteOnce"],
+                    "rw,noatime",
+                    "rw,discard",
+                ),
+                // Somebody has to write it first.
+                (Operation::Provision, &["ReadOnlyMany"], "rw,noatime", "rw,discard"),
+            ] {
+                assert_eq!(
+                    mount_options(operation, modes, source, plain),
+                    expected,
+                    "{operation:?} {modes:?}"
+                );
+                assert_eq!(
+                    mount_options(operation, modes, source, own),
+                    expected_own,
+                    "{operation:?} {modes:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -85,6 +85,8 @@ impl Operation {
 /// One of those that are compared.
 struct Side {
     name: &'static str,
+    /// Begins the names of its volumes.
+    volumes: &'static str,
     class: String,
     snapshot_class: String,
     /// Who its controller is in the audit log.
@@ -126,6 +128,7 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
     let sides = [
         Side {
             name: MOORING,
+            volumes: "mooring",
             class: ours.class.clone(),
             snapshot_class: scope.snapshot_class("Delete")?,
             own: CONTROLLER,
@@ -133,6 +136,7 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         },
         Side {
             name: WORKER,
+            volumes: "worker",
             class: by_worker.class.clone(),
             snapshot_class: scope.snapshot_class("Delete")?,
             own: CONTROLLER,
@@ -140,6 +144,7 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         },
         Side {
             name: SIDECARS,
+            volumes: "sidecars",
             class: sidecars.name.clone(),
             snapshot_class: sidecars.name.clone(),
             own: ACCOUNT,
@@ -158,13 +163,7 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         world.remove(&bare, &name).await?;
         for turn in 0..sides.len() {
             let side = &sides[(round + turn) % sides.len()];
-            one_round(
-                &world,
-                side,
-                &format!("{}-{round}", side.name.to_lowercase()),
-                &mut this,
-            )
-            .await?;
+            one_round(&world, side, &format!("{}-{round}", side.volumes), &mut this).await?;
         }
         // The first does not count: images are unpacked, pages are read.
         if round > 0 {

@@ -9,6 +9,6 @@ mod snapshots;
 mod suite_images;
 mod zones;
 
-pub use csi::{CsiArgs, csi};
+pub use csi::{CsiArgs, csi, judge_driver};
 pub use kubernetes::{KubernetesArgs, kubernetes};
 pub use report::Report;

@@ -204,6 +204,8 @@ const CEPH_USER: OptionRule = option(
     r"^[A-Za-z0-9_][A-Za-z0-9._-]*$",
     "the name of a Ceph client",
 );
+/// Nobody writes it any more.
+const FROZEN: OptionRule = option("frozen", Speaker::Tenant, r"^(true|false)$", "true or false");
 const DRIVER: OptionRule = option("driver", Speaker::Tenant, r"^(kernel|fuse)$", "kernel or fuse");
 
 const NO_SERVER: &str = "names no server: write source=server:/path, or source=[address]:/path";
@@ -397,7 +399,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
         kernel_types: &[],
-        options: &[CEPH_USER, DRIVER, IO_TIMEOUT],
+        options: &[CEPH_USER, DRIVER, FROZEN, IO_TIMEOUT],
         image_needs: &[
             &[Need::Fuse, Need::Module("rbd")],
             &[Need::LoopDevices, Need::Module("rbd")],

@@ -204,6 +204,41 @@ fn made_of(name: &str, class: &str, size: &str, source: Value) -> Value {
     claim
 }
 
+/// Restores the snapshot `monday`, which was taken while a Pod wrote, as a claim `readers` that Pods of both nodes read
+/// at the same time, with what the journal of its file system holds. Returns the claim's uid.
+async fn read_on_all(scope: &Scope, class: &str, nodes: [&str; 2]) -> Result<String> {
+    let mut blank = claim("blank", class, "320Mi");
+    blank["spec"]["accessModes"] = json!(["ReadOnlyMany"]);
+    scope.claim_with(None, &blank).await?;
+    scope
+        .event("blank", "ask for a copy of another claim or of a snapshot")
+        .await?;
+
+    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
+    let mut readers = made_of("readers", class, "320Mi", snapshot);
+    readers["spec"]["accessModes"] = json!(["ReadOnlyMany"]);
+    let uid = scope.claim_with(None, &readers).await?;
+    scope.claim_bound("readers").await?;
+    let pods = ["reader-one", "reader-two"];
+    for (pod, node) in pods.into_iter().zip(nodes) {
+        scope.pod(pod, node, "readers", Value::Null)?;
+    }
+    for pod in pods {
+        scope.pod_ready(pod).await?;
+    }
+    for pod in pods {
+        ensure!(scope.exec(pod, ["cat", "/data/day"])? == "monday\n", "{pod}");
+        let said = scope.exec(pod, ["sh", "-c", "touch /data/new 2>&1 || true"])?;
+        ensure!(said.contains("Read-only file system"), "{pod} wrote: {said}");
+    }
+    for pod in pods {
+        scope.delete(&format!("pod/{pod}"))?;
+        scope.pod_gone(pod).await?;
+    }
+    scope.claim_gone("blank").await?;
+    Ok(uid)
+}
+
 #[test]
 fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outlive_it() {
     on_two_nodes("mount-rbd-copies", async |scope, [one, two]| {
@@ -252,13 +287,16 @@ fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outl
         let (first, restored) = (kibibytes("first")?, kibibytes("restored")?);
         ensure!(restored >= first + (60 << 10), "{restored} KiB instead of {first} KiB");
 
+        uids.push(read_on_all(&scope, &class, [&one, &two]).await?);
+
         // It goes before what was made of it.
         scope.delete("pod/first")?;
         scope.pod_gone("first").await?;
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
         let images = scope.on_ceph("rbd ls rbd; rbd trash ls --all rbd")?;
-        ensure!(!images.contains(&uid) && images.lines().count() == 3, "{images}");
+        ensure!(!images.contains(&uid) && images.lines().count() == 4, "{images}");
+        scope.claim_gone("readers").await?;
         for (name, day) in [("restored", "monday\n"), ("copy", "tuesday\n")] {
             ensure!(scope.exec(name, ["cat", "/data/day"])? == day, "{name}");
             scope.delete(&format!("pod/{name}"))?;

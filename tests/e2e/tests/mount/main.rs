@@ -10,6 +10,7 @@ mod junk;
 mod lacking;
 mod local;
 mod s3;
+mod sanity;
 mod served;
 mod shim;
 mod sshfs;

@@ -14,7 +14,7 @@ use super::report::Report;
 use crate::binaries::ensure_sanity;
 use crate::command::{output, output_with_input, watched_within};
 use crate::images::Selection;
-use crate::install::{apply, install};
+use crate::install::install;
 use crate::layout::{Layout, make_folder, repository, write_file};
 use crate::packages;
 use crate::progress::{Step, say};
@@ -46,6 +46,9 @@ const SERVICES: &str = "(Node|Identity) Service";
 /// Longest time for all specs.
 const LIMIT: Duration = Duration::from_mins(15);
 
+/// Where its Pods are, on a cluster of its own.
+const NAMESPACE: &str = "default";
+
 /// The node that is judged, and the kubelet's root and the pool on it.
 const NODE: u8 = 1;
 const KUBELET_ROOT: &str = "/var/lib/kubelet";
@@ -54,23 +57,36 @@ const POOL: &str = "/var/lib/mooring/pool";
 /// Runs csi-sanity; whether all selected specs passed.
 pub fn csi(layout: &Layout, args: &CsiArgs) -> Result<bool> {
     packages::ensure_packages()?;
-    let program = ensure_sanity()?;
     let target = Target::own(layout, None, None)?;
     let built = target.load_images(Selection::All)?;
     install(&target, &built)?;
-    let pods = std::fs::read_to_string(repository().join("tests/conformance/csi.yaml"))
-        .context("failed to read the Pods of csi-sanity")?;
-    apply(&target, &pods)?;
-    let judged = run(&target, &program, args);
-    let mut delete = target.kubectl(["delete", "--wait=false", "-f", "-"]);
-    output_with_input(&mut delete, pods.as_bytes())?;
-    let report = judged?;
+    let report = judge_driver(
+        &target,
+        NAMESPACE,
+        args.focus.as_deref().unwrap_or_default(),
+        &args.report,
+    )?;
     report.print();
     Ok(report.passed())
 }
 
-fn run(target: &Target, program: &Path, args: &CsiArgs) -> Result<Report> {
-    let folder = std::path::absolute(&args.report).context("failed to find the folder of the report")?;
+/// Runs csi-sanity on the driver of the first node of the testbed's own cluster, which Mooring is installed on. Two Pods
+/// in the namespace `namespace` lend it their directories. `focus` is a regular expression for the specs' names. In
+/// `folder` it leaves its report and its log.
+pub fn judge_driver(target: &Target, namespace: &str, focus: &str, folder: &Path) -> Result<Report> {
+    let program = ensure_sanity()?;
+    let pods = std::fs::read_to_string(repository().join("tests/conformance/csi.yaml"))
+        .context("failed to read the Pods of csi-sanity")?;
+    let namespaced = |verb: &str| target.kubectl([verb, "-n", namespace]);
+    output_with_input(namespaced("apply").args(["-f", "-"]), pods.as_bytes())?;
+    let judged = run(target, &program, namespace, focus, folder);
+    let mut delete = namespaced("delete");
+    output_with_input(delete.args(["--wait=false", "-f", "-"]), pods.as_bytes())?;
+    judged
+}
+
+fn run(target: &Target, program: &Path, namespace: &str, focus: &str, folder: &Path) -> Result<Report> {
+    let folder = std::path::absolute(folder).context("failed to find the folder of the report")?;
     make_folder(&folder)?;
     let json = folder.join("report.json");
     // An earlier run's would be taken for this one's.
@@ -78,7 +94,6 @@ fn run(target: &Target, program: &Path, args: &CsiArgs) -> Result<Report> {
     let cluster = target.own_cluster().context("not the testbed's own cluster")?;
     let flag = |name: &str, value: &str| format!("--{name}={value}");
     let driver = Path::new(KUBELET_ROOT).join(CSI_SOCKET.iter().collect::<PathBuf>());
-    let focus = args.focus.as_deref().unwrap_or_default();
     let program = program.to_str().context("the program's path is not UTF-8")?;
     let mut sanity = cluster.in_node(
         NODE,
@@ -86,8 +101,8 @@ fn run(target: &Target, program: &Path, args: &CsiArgs) -> Result<Report> {
         [
             flag("driver", &driver.to_string_lossy()),
             flag("pool", POOL),
-            flag("pod", &directory_of(target, "sanity")?),
-            flag("other-pod", &directory_of(target, "sanity-other")?),
+            flag("pod", &directory_of(target, namespace, "sanity")?),
+            flag("other-pod", &directory_of(target, namespace, "sanity-other")?),
             flag("ginkgo.focus", &format!("{SERVICES}.*{focus}")),
             flag("ginkgo.no-color", "true"),
             flag("ginkgo.v", "true"),
@@ -115,17 +130,17 @@ fn run(target: &Target, program: &Path, args: &CsiArgs) -> Result<Report> {
 }
 
 /// The kubelet's directory of a Pod that is ready.
-fn directory_of(target: &Target, pod: &str) -> Result<String> {
+fn directory_of(target: &Target, namespace: &str, pod: &str) -> Result<String> {
     let name = format!("pod/{pod}");
     output(&mut target.kubectl([
         "wait",
         "--for=condition=Ready",
         "--timeout=120s",
         "-n",
-        "default",
+        namespace,
         &name,
     ]))?;
-    let uid = output(&mut target.kubectl(["get", "-n", "default", &name, "-o", "jsonpath={.metadata.uid}"]))?;
+    let uid = output(&mut target.kubectl(["get", "-n", namespace, &name, "-o", "jsonpath={.metadata.uid}"]))?;
     ensure!(!uid.is_empty(), "{name} has no uid");
     Ok(format!("{KUBELET_ROOT}/pods/{uid}"))
 }

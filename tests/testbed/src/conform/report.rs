@@ -46,6 +46,12 @@ impl Spec {
             .join(" ")
     }
 
+    /// The first line of why it was skipped or has failed.
+    fn reason(&self) -> &str {
+        let message = self.failure.as_ref().map_or("", |failure| failure.message.as_str());
+        message.lines().next().unwrap_or_default()
+    }
+
     fn is_skipped(&self) -> bool {
         ["skipped", "pending"].contains(&self.state.as_str())
     }
@@ -83,22 +89,25 @@ impl Report {
         self.specs.iter().all(|spec| spec.has_passed() || spec.is_skipped())
     }
 
-    /// Tells what was found: each spec that was skipped or failed with the reason, and the counts in the last line.
-    pub fn print(&self) {
-        let reason = |spec: &Spec| {
-            let message = spec.failure.as_ref().map_or("", |failure| failure.message.as_str());
-            message.lines().next().unwrap_or_default().to_owned()
-        };
-        for spec in self.specs.iter().filter(|spec| spec.is_skipped()) {
-            say(format!("skipped {}: {}", spec.name(), reason(spec)));
-        }
-        let failed: Vec<_> = self
+    /// The specs that failed, each with its reason.
+    pub fn failed(&self) -> Vec<String> {
+        let failed = self
             .specs
             .iter()
-            .filter(|spec| !spec.is_skipped() && !spec.has_passed())
-            .collect();
+            .filter(|spec| !spec.is_skipped() && !spec.has_passed());
+        failed
+            .map(|spec| format!("({}) {}: {}", spec.state, spec.name(), spec.reason()))
+            .collect()
+    }
+
+    /// Tells what was found: each spec that was skipped or failed with the reason, and the counts in the last line.
+    pub fn print(&self) {
+        for spec in self.specs.iter().filter(|spec| spec.is_skipped()) {
+            say(format!("skipped {}: {}", spec.name(), spec.reason()));
+        }
+        let failed = self.failed();
         for spec in &failed {
-            say(format!("FAILED ({}) {}: {}", spec.state, spec.name(), reason(spec)));
+            say(format!("FAILED {spec}"));
         }
         let passed = self.ran() - failed.len();
         let skipped = self.specs.len() - self.ran();
