@@ -1,23 +1,27 @@
 //! The node on whose disk an image makes its volumes.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::{Instant, sleep};
 
 use super::error::RigError;
-use super::rig::{PERIOD, SLACK};
 use crate::config::ProvisionerConfig;
 use crate::process::call::CallError;
 use crate::process::say::say;
 use crate::volume::topology::{Node, mark_of_unable};
 
-/// Waits for a node that can: that of a new cluster, or with a new mounter, takes some time.
-pub(super) async fn wait_for(cluster: &Client, config: &ProvisionerConfig) -> Result<Node, RigError> {
+/// How often the nodes are looked at.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Waits up to `limit` for a node that can: that of a new cluster, or with a new mounter, takes some time.
+pub(super) async fn wait_for(cluster: &Client, config: &ProvisionerConfig, limit: Duration) -> Result<Node, RigError> {
     let api: Api<ApiNode> = Api::all(cluster.clone());
     let backend = config.backend_volume.as_ref();
     let client = backend.map_or("", |backend| backend.client.as_str());
-    let deadline = Instant::now() + SLACK;
+    let deadline = Instant::now() + limit;
     let mut is_told = false;
     loop {
         let nodes = api.list(&ListParams::default()).await;
@@ -37,7 +41,7 @@ pub(super) async fn wait_for(cluster: &Client, config: &ProvisionerConfig) -> Re
             return Err(error);
         }
         if !is_told {
-            say(&format!("waiting up to {} s: {error}", SLACK.as_secs()));
+            say(&format!("waiting up to {} s: {error}", limit.as_secs()));
             is_told = true;
         }
         sleep(PERIOD).await;

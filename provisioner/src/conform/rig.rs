@@ -89,7 +89,7 @@ impl Rig {
         let connect = |config: Config| Client::try_from(config).map_err(ClientError::Build);
         let user = connect(cluster.clone())?;
         let node = if config.is_node_local() {
-            Some(node::wait_for(&user, &config).await?)
+            Some(node::wait_for(&user, &config, SLACK).await?)
         } else {
             None
         };
