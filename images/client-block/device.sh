@@ -13,10 +13,11 @@ case $io_timeout in
 esac
 
 # Has the device's next mount write to a file of this node what it has to: its journal is replayed, and the device stays
-# as it is. Arguments: qemu's --object for a secret, the device for qemu-img, and the message if it can't be reached.
+# as it is. Arguments: qemu's --object for a secret, the device and its driver for qemu-img, and the message if it can't
+# be reached.
 overlay() {
     overlay=$MOORING_STATE/overlay
-    qemu-img create -q -f qcow2 --object "$1" -b "$2" -F raw "$overlay" || fail "$3"
+    qemu-img create -q -f qcow2 --object "$1" -b "$2" -F "$3" "$overlay" || fail "$4"
 }
 overlay=
 
