@@ -78,7 +78,7 @@ pub const FILES: &[File] = &[
     file("mount", "lacking", Needs::Cluster, 25),
     file("mount", "local", Needs::Cluster, 25),
     file("mount", "s3", Needs::Cluster, 145),
-    file("mount", "sanity", Needs::Cluster, 60),
+    file("mount", "sanity", Needs::Cluster, 10),
     file("mount", "served", Needs::Cluster, 10),
     file("mount", "shim", Needs::Cluster, 5),
     file("mount", "sshfs", Needs::Cluster, 45),

@@ -11,7 +11,7 @@ use mooring_testbed::layout::repository;
 const LIMIT: Duration = Duration::from_mins(15);
 
 /// How many specs csi-sanity has for what the driver offers.
-const SPECS: usize = 30;
+const SPECS: usize = 25;
 
 #[test]
 fn the_driver_of_a_node_passes_csi_sanity() {
