@@ -32,7 +32,12 @@ impl ApplyError {
 
     /// The API will say the same until somebody changes something.
     pub fn is_rejection(&self) -> bool {
-        matches!(self.category(), "forbidden" | "not-found" | "invalid")
+        self.is_refusal() || self.category() == "not-found"
+    }
+
+    /// The API server wants none of it: by its rights, its policies or its rules.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.category(), "forbidden" | "invalid")
     }
 
     /// It stays until somebody changes something: the API's answer, or what a run would be given.

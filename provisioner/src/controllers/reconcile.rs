@@ -18,6 +18,7 @@ use super::retry::Retries;
 use crate::apply::{ApplyError, Shared};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
+use crate::process::events::EventRecorder;
 
 /// A kind of object that a controller works on.
 pub(crate) trait Reconciled:
@@ -105,15 +106,55 @@ pub(super) fn record_on<K: Reconciled>(shared: &Shared, object: &K) -> Result<Op
 
 #[allow(clippy::needless_pass_by_value)] // the signature is the library's
 fn error_policy<K: Reconciled>(object: Arc<K>, error: &ApplyError, work: Arc<Work>) -> Action {
+    tell_of_refusal(&*object, error, &work.shared.context.events);
     work.retries
         .failed(K::CONTROLLER, &ObjectRef::from_obj(&*object).to_string(), error)
+}
+
+/// Tells who has the object what the API server refuses. It goes on refusing until somebody changes something.
+fn tell_of_refusal<K: Reconciled>(object: &K, error: &ApplyError, events: &EventRecorder) {
+    if !error.is_refusal() {
+        return;
+    }
+    let record = Record::on(object).ok().flatten();
+    let operation = record.map_or(K::FIRST, |record| record.operation);
+    events.publish(&object.object_ref(&()), waiting(operation, error.chain()));
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use kube::core::Status;
+    use serde_json::json;
 
-    use super::span;
+    use super::{span, tell_of_refusal};
+    use crate::apply::ApplyError;
+    use crate::process::call::CallError;
+    use crate::process::events::EventRecorder;
+    use crate::process::metrics::Metrics;
+
+    #[test]
+    fn what_the_api_server_refuses_is_told_to_who_has_the_object() {
+        let claim: PersistentVolumeClaim =
+            serde_json::from_value(json!({"metadata": {"name": "data", "namespace": "team", "uid": "u1"}})).unwrap();
+        let told = |code: u16| {
+            let (events, mut writer) = EventRecorder::new(Metrics::new());
+            let status = Status::failure("a policy denied request: no such option", "").with_code(code);
+            let error = CallError::new("create", "PersistentVolume", "pvc-u1", kube::Error::Api(status.boxed()));
+            tell_of_refusal(&claim, &ApplyError::from(error), &events);
+            writer.try_next()
+        };
+        for code in [403, 422] {
+            let (regarding, note) = told(code).unwrap();
+            assert_eq!(regarding.name.as_deref(), Some("data"));
+            let expected = "failed to create PersistentVolume pvc-u1: a policy denied request: no such option";
+            assert_eq!(note.text, expected);
+        }
+        // They pass.
+        for code in [404, 409, 429, 500] {
+            assert!(told(code).is_none(), "{code}");
+        }
+    }
 
     #[test]
     fn a_reconcile_has_a_span_that_says_which_object_it_is_about() {
