@@ -226,8 +226,8 @@ pub fn build(
     node: Option<&Node>,
     allowed: &[TopologySelectorTerm],
 ) -> PersistentVolume {
-    let asked = mount_options(request);
-    let options = all_options(request, config, source, &asked, printed.options);
+    let has_mount_options = printed.options.contains_key(keys::MOUNT_OPTIONS);
+    let options = all_options(request, config, source, printed.options);
     let secret_ref = secret_ref(request, config, printed.secret);
     let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node, allowed);
     let (mut flex_volume, mut csi, mut mount_options, mut attributes) = (None, None, None, None);
@@ -242,8 +242,8 @@ pub fn build(
         }
         VolumeSourceKind::Csi => {
             // Where users and other tools look for them. The kubelet takes them there by this driver alone.
-            let own = options.contains_key(keys::MOUNT_OPTIONS);
-            mount_options = Some(asked).filter(|asked| !asked.is_empty() && !own && !is_raw(request));
+            let asked = mount_options_of_class(request);
+            mount_options = Some(asked).filter(|asked| !asked.is_empty() && !has_mount_options && !is_raw(request));
             attributes = request.attributes.as_ref().map(|attributes| attributes.class.clone());
             csi = Some(CSIPersistentVolumeSource {
                 driver: CSI_DRIVER.to_owned(),
@@ -290,18 +290,18 @@ fn is_for_readers(request: &Request) -> bool {
     is_copy && !request.access_modes.is_empty() && request.access_modes.iter().all(|mode| mode == "ReadOnlyMany")
 }
 
-/// The class's mount options, and that nobody writes where the access modes say so.
-fn mount_options(request: &Request) -> Vec<String> {
+fn mount_options_of_class(request: &Request) -> Vec<String> {
     let mut options = request.mount_options.clone();
     if is_for_readers(request) {
-        read_only(&mut options);
+        options.retain(|option| option != "rw");
     }
     options
 }
 
-fn read_only(options: &mut Vec<String>) {
-    options.retain(|option| !matches!(option.as_str(), "rw" | "ro"));
-    options.push("ro".to_owned());
+/// These mount options, for reading.
+fn read_only(options: &str) -> String {
+    let others = options.split(',').filter(|option| !matches!(*option, "" | "rw" | "ro"));
+    others.chain(["ro"]).collect::<Vec<_>>().join(",")
 }
 
 /// What the image printed, and where it said nothing what class and ConfigMap say.
@@ -309,24 +309,22 @@ fn all_options(
     request: &Request,
     config: &ProvisionerConfig,
     source: VolumeSourceKind,
-    asked: &[String],
     mut options: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    if let Some(own) = options.get_mut(keys::MOUNT_OPTIONS).filter(|_| is_for_readers(request)) {
-        let mut all: Vec<_> = own.split(',').map(str::to_owned).collect();
-        read_only(&mut all);
-        *own = all.join(",");
-    }
     let mut unless_said = |key: &str, value: String| {
         if !value.is_empty() {
             options.entry(key.to_owned()).or_insert(value);
         }
     };
     if source == VolumeSourceKind::FlexVolume {
-        unless_said(keys::MOUNT_OPTIONS, asked.join(","));
+        unless_said(keys::MOUNT_OPTIONS, request.mount_options.join(","));
     }
     unless_said(keys::FS_TYPE, request.fs_type.clone());
     unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
+    if is_for_readers(request) {
+        let all = options.entry(keys::MOUNT_OPTIONS.to_owned()).or_default();
+        *all = read_only(all);
+    }
     if is_raw(request) {
         // The mounter refuses them with a device. Images print the file system that they would have made.
         options.remove(keys::FS_TYPE);
@@ -413,6 +411,7 @@ mod tests {
     use crate::volume::topology::Node;
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
     use mooring_contract::operation::Operation;
+    use mooring_contract::request::Request;
     use serde_json::json;
 
     #[test]
@@ -467,44 +466,57 @@ mod tests {
         assert_eq!(pv.spec.unwrap().mount_options, None);
     }
 
+    /// The mount options of a volume, and those of its PV.
+    fn mount_options(request: &Request, source: VolumeSourceKind, printed: &str) -> (Option<String>, Option<String>) {
+        let printed = Printed::parse(printed).unwrap();
+        let pv = build(request, &config(&[]), source, printed, None, &[]);
+        let of_pv = pv.spec.as_ref().and_then(|spec| spec.mount_options.clone());
+        (options(&pv).remove("mount-options"), of_pv.map(|all| all.join(",")))
+    }
+
     #[test]
     fn a_copy_that_many_nodes_are_to_read_is_written_by_none() {
-        let mount_options = |operation, modes: &[&str], source, printed: &str| {
-            let mut request = silver();
-            request.operation = operation;
-            request.access_modes = modes.iter().map(|mode| (*mode).to_owned()).collect();
-            request.mount_options = vec!["rw".into(), "noatime".into()];
-            let printed = Printed::parse(printed).unwrap();
-            let pv = build(&request, &config(&[]), source, printed, None, &[]);
-            let of_class = pv.spec.as_ref().and_then(|spec| spec.mount_options.clone());
-            of_class.map_or_else(|| options(&pv)["mount-options"].clone(), |all| all.join(","))
-        };
         let plain = r#"{"client": "rbd", "source": "rbd://m/p/i"}"#;
         let own = r#"{"client": "rbd", "source": "rbd://m/p/i", "mount-options": "rw,discard"}"#;
-        for source in [VolumeSourceKind::FlexVolume, VolumeSourceKind::Csi] {
-            for (operation, modes, expected, expected_own) in [
-                (Operation::Restore, &["ReadOnlyMany"][..], "noatime,ro", "discard,ro"),
-                (Operation::Clone, &["ReadOnlyMany"], "noatime,ro", "discard,ro"),
-                (
-                    Operation::Clone,
-                    &["ReadOnlyMany", "ReadWriteOnce"],
-                    "rw,noatime",
-                    "rw,discard",
-                ),
-                // Somebody has to write it first.
-                (Operation::Provision, &["ReadOnlyMany"], "rw,noatime", "rw,discard"),
-            ] {
-                assert_eq!(
-                    mount_options(operation, modes, source, plain),
-                    expected,
-                    "{operation:?} {modes:?}"
-                );
-                assert_eq!(
-                    mount_options(operation, modes, source, own),
-                    expected_own,
-                    "{operation:?} {modes:?}"
-                );
-            }
+        let mut request = silver();
+        request.mount_options = vec!["rw".into(), "noatime".into()];
+        let mut found = |operation, modes: &[&str]| {
+            request.operation = operation;
+            request.access_modes = modes.iter().map(|mode| (*mode).to_owned()).collect();
+            let of = |source, printed| mount_options(&request, source, printed);
+            [
+                of(VolumeSourceKind::FlexVolume, plain),
+                of(VolumeSourceKind::FlexVolume, own),
+                of(VolumeSourceKind::Csi, plain),
+                of(VolumeSourceKind::Csi, own),
+            ]
+        };
+        let pair = |of_volume: &str, of_pv: &str| {
+            [of_volume, of_pv].map(|text| Some(text.to_owned()).filter(|text| !text.is_empty()))
+        };
+        for operation in [Operation::Clone, Operation::Restore] {
+            let expected = [
+                pair("noatime,ro", ""),
+                pair("discard,ro", ""),
+                // Where those of the class are looked for.
+                pair("ro", "noatime"),
+                pair("discard,ro", ""),
+            ];
+            assert_eq!(found(operation, &["ReadOnlyMany"]).map(<[_; 2]>::from), expected);
+        }
+        let written = [
+            pair("rw,noatime", ""),
+            pair("rw,discard", ""),
+            pair("", "rw,noatime"),
+            pair("rw,discard", ""),
+        ];
+        let others = [
+            (Operation::Clone, &["ReadOnlyMany", "ReadWriteOnce"][..]),
+            // Somebody has to write it first.
+            (Operation::Provision, &["ReadOnlyMany"]),
+        ];
+        for (operation, modes) in others {
+            assert_eq!(found(operation, modes).map(<[_; 2]>::from), written);
         }
     }
 

@@ -317,7 +317,7 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::{FOLDER, with_hashes};
+    use super::{FOLDER, LABEL, with_hashes};
     use crate::images::{HOST, TAG};
     use crate::layout::repository;
     use crate::manifests::documents;
@@ -399,6 +399,21 @@ mod tests {
                 assert!(container["resources"]["requests"]["memory"].is_string(), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn what_a_component_generates_is_removed_with_the_services() {
+        let mut generated = 0;
+        for component in std::fs::read_dir(repository().join(FOLDER).join("components")).unwrap() {
+            let file = component.unwrap().path().join("kustomization.yaml");
+            let component = documents(&std::fs::read_to_string(&file).unwrap()).unwrap().remove(0);
+            for map in component["configMapGenerator"].as_array().into_iter().flatten() {
+                let (key, value) = LABEL.split_once('=').unwrap();
+                assert_eq!(map["options"]["labels"][key], value, "{}", file.display());
+                generated += 1;
+            }
+        }
+        assert!(generated > 0);
     }
 
     #[test]
