@@ -3,7 +3,8 @@
 //! The agent mounts such a volume again ([`crate::agent::revive`]) and remembers the devices of its dead mounts. The
 //! daemon sees the new mount in its own mount table. It puts the new mount where containers still have a dead one
 //! ([`crate::worker::graft`]), and tells the agent to forget the dead mounts when none is left. All state is in the
-//! mount tables and with the agent, so a mounter that is killed in between finishes after its restart.
+//! mount tables and with the agent, so a mounter that is killed in between finishes after its restart. What an agent
+//! knew goes with its Pod: then the tables of the volume's Pod show the dead mount ([`forgotten`]).
 //!
 //! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
 
@@ -12,6 +13,7 @@ pub mod watch;
 
 use std::collections::BTreeMap;
 use std::future::pending;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,9 +29,9 @@ use crate::client_pods::status::PodPhase;
 use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
 use crate::volume::job::PodRef;
-use crate::volume::mount_table::{DeviceNumber, Table};
+use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::Target;
-use crate::worker::graft::{GraftTask, dead_mounts};
+use crate::worker::graft::{GraftTask, dead_mounts, forgotten};
 use crate::worker::{Task, Workers};
 
 /// How often to ask the agents when nothing happens.
@@ -189,7 +191,7 @@ impl Reviver {
         self.keep(&table);
         revived.retain(|one| is_mounted_anew(&table, one));
         if !revived.is_empty() {
-            wait = wait.min(self.finish(&revived).await);
+            wait = wait.min(self.finish(revived, table).await);
         }
         wait
     }
@@ -212,12 +214,11 @@ impl Reviver {
         self.over.retain(|target, _| is_there(target));
     }
 
-    /// Puts new mounts where dead ones are in use.
-    async fn finish(&mut self, revived: &[Revived]) -> Duration {
-        let devices: Vec<_> = revived.iter().flat_map(|one| one.dead.devices.clone()).collect();
-        let scanned = thread::run(move || namespaces(Path::new("/proc"), &devices)).await;
-        let namespaces = match scanned {
-            Ok(Ok(namespaces)) => namespaces,
+    /// Puts new mounts where dead ones are in use. `node` is this process' mount table.
+    async fn finish(&mut self, revived: Vec<Revived>, node: Table) -> Duration {
+        let scanned = thread::run(move || users(Path::new("/proc"), revived, &node)).await;
+        let (revived, namespaces) = match scanned {
+            Ok(Ok(found)) => found,
             Ok(Err(error)) => {
                 warn!(error = %chain(&error), "failed to look for users of dead mounts");
                 return SOON;
@@ -225,7 +226,7 @@ impl Reviver {
             Err(_) => return SOON,
         };
         let mut wait = PERIOD;
-        for one in revived {
+        for one in &revived {
             let step = self.finish_one(one, &namespaces).await;
             wait = wait.min(step);
         }
@@ -305,6 +306,29 @@ impl Reviver {
         let event = VolumeEvent::Revived(outage.as_secs_f64());
         self.recorder.record(target, pod.as_ref(), event);
     }
+}
+
+/// The mount namespaces that may have a dead mount of these volumes. Those that no agent remembers are added to what the
+/// volumes have died as.
+fn users(proc: &Path, mut revived: Vec<Revived>, node: &Table) -> io::Result<(Vec<Revived>, Vec<Namespace>)> {
+    let is_known = |entry: &MountEntry| revived.iter().any(|one| one.dead.devices.contains(&entry.device));
+    let is_user = |table: &Table| {
+        let forgets = || {
+            revived
+                .iter()
+                .any(|one| !forgotten(node, table, &one.target).is_empty())
+        };
+        table.0.iter().any(is_known) || forgets()
+    };
+    let namespaces = namespaces(proc, is_user)?;
+    for one in &mut revived {
+        for namespace in &namespaces {
+            one.dead.devices.extend(forgotten(node, &namespace.table, &one.target));
+        }
+        one.dead.devices.sort_unstable();
+        one.dead.devices.dedup();
+    }
+    Ok((revived, namespaces))
 }
 
 /// Whether the target has another mount than those that died.

@@ -41,18 +41,47 @@ pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber])
         .iter()
         .filter(|entry| dead.contains(&entry.device) && !is_covered(table, entry))
         .collect();
-    // Each container has some file from its Pod's directory mounted, and so has a container with the kubelet's root.
+    if found.is_empty() || !is_of_pod(table, target) {
+        Vec::new()
+    } else {
+        found
+    }
+}
+
+/// Devices of a volume's mounts that are in a table of its Pod and nowhere on the node any more: mounts that died before
+/// the one that the agent knows of. An agent that goes with its Pod forgets them.
+pub fn forgotten(node: &Table, table: &Table, target: &Target) -> Vec<DeviceNumber> {
+    let Some(live) = node.top(&target.path()) else {
+        return Vec::new();
+    };
+    let is_on_node = |device| node.0.iter().any(|entry| entry.device == device);
+    let found: Vec<_> = table
+        .0
+        .iter()
+        .filter(|entry| is_same(entry, live) && !is_on_node(entry.device))
+        .map(|entry| entry.device)
+        .collect();
+    if found.is_empty() || !is_of_pod(table, target) {
+        Vec::new()
+    } else {
+        found
+    }
+}
+
+/// Whether a mount table is of a container of the target's Pod. Each container has some file from its Pod's directory
+/// mounted, and so has a container with the kubelet's root.
+fn is_of_pod(table: &Table, target: &Target) -> bool {
     let names_pod = |path: &Path| {
         let mut names = path.iter().zip(path.iter().skip(1));
         names.any(|(pods, uid)| pods == "pods" && uid == target.pod_uid())
     };
-    let ours = || {
-        table
-            .0
-            .iter()
-            .any(|entry| names_pod(&entry.root) || names_pod(&entry.mount_point))
-    };
-    if found.is_empty() || !ours() { Vec::new() } else { found }
+    let mut entries = table.0.iter();
+    entries.any(|entry| names_pod(&entry.root) || names_pod(&entry.mount_point))
+}
+
+/// Whether two mounts are of the same volume, as far as a mount table shows it.
+fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
+    one.fs_type == other.fs_type && one.source == other.source
 }
 
 /// Whether another mount lies on the whole of this one.
@@ -75,10 +104,9 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         ));
     };
     let theirs = sys.table_of(task.pid)?;
-    let same = |entry: &&MountEntry| entry.fs_type == live.fs_type && entry.source == live.source;
     let dead: Vec<_> = dead_mounts(&theirs, &task.target, &task.dead)
         .into_iter()
-        .filter(same)
+        .filter(|entry| is_same(entry, live))
         .collect();
     if dead.is_empty() {
         return Ok(());

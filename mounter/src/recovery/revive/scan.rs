@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use crate::volume::mount_table::DeviceNumber;
 use crate::volume::mount_table::Table;
 
 #[derive(Debug, Clone)]
@@ -16,9 +15,9 @@ pub struct Namespace {
     pub table: Table,
 }
 
-/// The mount namespaces that have one of these devices mounted, this process' own first: what is replaced there may be
-/// replaced in others by that.
-pub fn namespaces(proc: &Path, devices: &[DeviceNumber]) -> io::Result<Vec<Namespace>> {
+/// The mount namespaces whose tables are wanted, this process' own first: what is replaced there may be replaced in
+/// others by that.
+pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Table) -> bool) -> io::Result<Vec<Namespace>> {
     let own = namespace_of(&proc.join("self"));
     let mut pids = BTreeMap::new();
     for process in std::fs::read_dir(proc)?.flatten() {
@@ -32,8 +31,7 @@ pub fn namespaces(proc: &Path, devices: &[DeviceNumber]) -> io::Result<Vec<Names
     let found = pids.into_iter().filter_map(|((_, id), pid)| {
         let text = std::fs::read(proc.join(pid.to_string()).join("mountinfo")).ok()?;
         let table = Table::parse(&text);
-        let has = table.0.iter().any(|entry| devices.contains(&entry.device));
-        has.then_some(Namespace { pid, id, table })
+        is_wanted(&table).then_some(Namespace { pid, id, table })
     });
     Ok(found.collect())
 }
@@ -48,8 +46,13 @@ fn namespace_of(process: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::mount_table::DeviceNumber;
     use std::fs::{create_dir_all, write};
     use std::os::unix::fs::symlink;
+
+    fn has(device: DeviceNumber) -> impl Fn(&Table) -> bool {
+        move |table| table.0.iter().any(|entry| entry.device == device)
+    }
 
     #[test]
     fn each_namespace_is_found_once_by_its_first_process_and_our_own_comes_first() {
@@ -70,7 +73,7 @@ mod tests {
         process("40", 100, "0:1");
         process("60", 600, "0:8");
         create_dir_all(proc.path().join("8")).unwrap();
-        let found = namespaces(proc.path(), &[DeviceNumber { major: 0, minor: 7 }]).unwrap();
+        let found = namespaces(proc.path(), has(DeviceNumber { major: 0, minor: 7 })).unwrap();
         let found: Vec<_> = found.iter().map(|found| (found.pid, found.id)).collect();
         assert_eq!(found, [(50, 500), (7, 100)]);
     }
@@ -78,7 +81,7 @@ mod tests {
     #[test]
     fn this_process_is_in_one() {
         let device = Table::read().unwrap().0[0].device;
-        let found = namespaces(Path::new("/proc"), &[device]).unwrap();
+        let found = namespaces(Path::new("/proc"), has(device)).unwrap();
         assert_eq!(Some(found[0].id), namespace_of(Path::new("/proc/self")));
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::{GraftTask, dead_mounts, graft, within};
+use super::{GraftTask, dead_mounts, forgotten, graft, within};
 use crate::sys::fake::target;
 use crate::sys::graft::{Grafts, Likeness, Propagation};
 use crate::sys::{Result, SysError};
@@ -241,6 +241,22 @@ fn another_pod_s_container_is_left_alone() {
     let ours = Table::parse(CONTAINER.as_bytes());
     assert_eq!(dead_mounts(&ours, &target(), &[DEAD]).len(), 3);
     assert!(dead_mounts(&ours, &target(), &[DeviceNumber { major: 0, minor: 9 }]).is_empty());
+}
+
+#[test]
+fn a_dead_mount_that_no_agent_remembers_is_one_of_the_volume_s_that_the_node_has_no_more() {
+    let [node, container] = [NODE, CONTAINER].map(|text| Table::parse(text.as_bytes()));
+    let devices = |minors: &[u32]| -> Vec<_> { minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect() };
+    // Twice, since the container has it at two places. The other source with its number is not counted.
+    assert_eq!(forgotten(&node, &container, &target()), devices(&[40, 40, 41]));
+    // Another volume of the same source is alive on the node.
+    let two = NODE.to_owned() + "12 10 0:41 / /kubelet/pods/u/volumes/mooring.dev~vcs/w rw - fuse.sshfs h:/a rw\n";
+    let two = Table::parse(two.as_bytes());
+    assert_eq!(forgotten(&two, &container, &target()), devices(&[40, 40]));
+    // Another Pod's container, and a volume that is not mounted.
+    let other = Table::parse(CONTAINER.replace("pods/u/", "pods/x/").as_bytes());
+    assert_eq!(forgotten(&node, &other, &target()), []);
+    assert_eq!(forgotten(&container, &container, &target()), []);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use kube::api::DeleteParams;
 use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::on_own_nodes;
-use mooring_harness::processes::kill_all;
+use mooring_harness::processes::{Stopped, kill_all, name_of};
 use mooring_harness::{Scope, wait_until};
 use mooring_program::reasons;
 use serde_json::Value;
@@ -59,6 +59,37 @@ async fn lose(scope: &Scope, image: &str, away: Away) -> Result<()> {
     Ok(())
 }
 
+/// Kills the volume's daemon while the mounter stands still: the agent mounts it again, and the Pod keeps the dead mount.
+/// Returns when it is mounted again.
+async fn revived_unseen(scope: &Scope, image: &str) -> Result<Stopped> {
+    let device = || -> Result<_> {
+        let mounts = scope.mounts_on(1)?;
+        let device = mounts.first().and_then(|line| line.split_whitespace().nth(2));
+        Ok(device.map(str::to_owned))
+    };
+    let before = device()?;
+    ensure!(before.is_some(), "the volume is not mounted");
+    let stopped = scope.elsewhere(NAMESPACE).stop(&scope.mounter(NODE).await?).await?;
+    let mut daemons = Vec::new();
+    for client in client_pods_of(scope, image).await? {
+        let name = client.metadata.name.context("a Pod without a name")?;
+        let processes = scope.processes_of(NAMESPACE, &name).await?;
+        daemons.extend(processes.into_iter().filter(|&pid| name_of(pid) == "sshfs"));
+    }
+    ensure!(!daemons.is_empty(), "no daemon serves the volume");
+    kill_all(&daemons);
+    wait_until("the agent to mount it again", LIMIT, async || {
+        let now = device()?;
+        Ok((now.is_some() && now != before).then_some(()))
+    })
+    .await?;
+    ensure!(
+        scope.exec("user", ["cat", "/data/word"]).is_err(),
+        "the Pod has the new mount already: nothing is left to be found"
+    );
+    Ok(stopped)
+}
+
 fn is_told(scope: &Scope) -> Result<bool> {
     let about = format!("involvedObject.name=user,reason={}", reasons::VOLUME_LOST);
     let events = scope.kubectl([
@@ -96,6 +127,17 @@ fn a_volume_whose_client_pod_went_while_no_mounter_was_there_is_in_use_again_or_
         assert_eq!(scope.mounts_on(1)?.len(), 1);
         let now = scope.pod_ready("user").await?;
         assert_eq!(now.metadata.uid, user.metadata.uid, "the Pod is another");
+
+        // The dead mount of the Pod is not the one that the next client Pod finds on the node.
+        let mounter = revived_unseen(&scope, &image).await?;
+        lose(&scope, &image, Away::Container).await?;
+        drop(mounter);
+        wait_until("the volume to be in use once more", LIMIT, async || {
+            let word = scope.exec("user", ["cat", "/data/word"])?;
+            ensure!(word == "again\n", "{word:?}");
+            Ok(Some(()))
+        })
+        .await?;
 
         // A mounter in a new Pod has forgotten the volume, and can't ask the client Pod that is gone.
         lose(&scope, &image, Away::Pod).await?;

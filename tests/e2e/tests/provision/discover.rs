@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::ResourceExt;
 use mooring_contract::names::annotations;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, until};
-use mooring_harness::{Scope, in_namespace};
+use mooring_harness::{Scope, in_namespace, wait_until};
 
 const LIMIT: Duration = Duration::from_mins(3);
 
@@ -95,8 +95,13 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
         less.apply().await?;
         class(&scope, &tape, "to go", |class| class.is_none()).await?;
         class(&scope, &hdd, "to be marked", is_marked).await?;
-        let status = less.status("as soon as nothing uses them").await?;
-        ensure!(status.contains(&hdd) && !status.contains(&tape), "{status}");
+        // Until the next look, it names the one that went as well.
+        wait_until("the status to name the class in use alone", LIMIT, async || {
+            let status = less.status("as soon as nothing uses them").await?;
+            ensure!(status.contains(&hdd) && !status.contains(&tape), "{status}");
+            Ok(Some(()))
+        })
+        .await?;
         scope.elsewhere("default").event(&hdd, "no longer lists").await?;
 
         // A discovery that fails changes nothing.
