@@ -15,6 +15,7 @@ use crate::wait::Pace;
 mod attach;
 mod connection;
 mod discover;
+mod fence;
 mod modify;
 mod place;
 mod provision;

@@ -82,13 +82,14 @@ pub fn build(selection: Selection) -> Result<Vec<Built>> {
 
 /// Mooring's own images that OpenStack's services need, whose volumes are of class `local`, and those that make and mount
 /// volumes of the services.
-const FOR_OPENSTACK: [&str; 6] = [
+const FOR_OPENSTACK: [&str; 7] = [
     "client-block",
     "client-cephfs",
     "flex-provisioner",
     "mounter",
     "provisioner-local",
     "provisioner-openstack",
+    "provisioner-openstack-ceph",
 ];
 
 /// What collects the services' logs, if it is asked for.

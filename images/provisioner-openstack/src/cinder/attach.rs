@@ -1,9 +1,12 @@
 //! Operations `attach` and `detach`, by Cinder's attachments. Nova has no part in it.
 
+use std::path::Path;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::connection::{CephLogin, read};
+use super::connection::{CephLogin, ceph_image, read};
+use super::fence::{Fence, Fenced};
 use super::{Cinder, place};
 use crate::error::OpenstackError;
 use crate::service::Microversion;
@@ -30,10 +33,7 @@ impl Cinder<'_> {
             Some(info) => info,
             None => self.attach_anew(&volume.id)?,
         };
-        let ceph = CephLogin {
-            user: self.storage.given.property("ceph-user")?,
-            key: self.storage.given.property("ceph-key")?,
-        };
+        let ceph = self.ceph_login()?;
         let client = match self.storage.given.option("client") {
             "" => place::client(self.storage.given)?,
             client => client.to_owned(),
@@ -56,22 +56,56 @@ impl Cinder<'_> {
         let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
         let gone = request.attachment.as_ref().is_some_and(|attachment| attachment.gone);
-        if gone && !self.storage.given.list("fenced-nodes")?.contains(node) {
-            let addresses = request.attachment.iter().flat_map(|attachment| &attachment.addresses);
-            let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" and ");
-            return Err(OpenstackError::Refused(format!(
-                "node {node} is gone, and Cinder can't tell whether it still writes to volume {name}: keep it from the \
-                 storage (RBD: \"ceph osd blocklist add\" {addresses}), then put {node} into \"fenced-nodes\" of the \
-                 ConfigMap"
-            )));
-        }
         let Some(volume) = self.storage.standing(name, self.id())? else {
             return Ok(format!("Cinder has no volume {name}"));
         };
+        if gone && !self.storage.given.list("fenced-nodes")?.contains(node) {
+            self.fence(&volume)?;
+        }
         self.end_own(&volume.id)?;
         self.storage
             .settled(&volume.id, &format!("the detachment of volume {name}"))?;
         Ok(format!("volume {name} of Cinder is detached from node {node}"))
+    }
+
+    /// Keeps a node that is gone from the volume, or says what an administrator has to do.
+    fn fence(&self, volume: &Item) -> Result<(), OpenstackError> {
+        let request = &self.storage.given.request;
+        let (name, node) = (&request.pv_name, &request.node_name);
+        let Some(info) = self.attached_here(volume)? else {
+            return Ok(());
+        };
+        let is_rbd = info["driver_volume_type"] == "rbd";
+        if is_rbd {
+            let image = ceph_image(&info, &self.ceph_login()?)?;
+            let fence = Fence {
+                rbd: Path::new("rbd"),
+                ceph: Path::new("ceph"),
+                folder: &std::env::temp_dir(),
+            };
+            if fence.close(&image)? == Fenced::Done {
+                return Ok(());
+            }
+        }
+        let addresses = request.attachment.iter().flat_map(|attachment| &attachment.addresses);
+        let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" and ");
+        let by_itself = if is_rbd {
+            "; image provisioner-openstack-ceph does both by itself"
+        } else {
+            ""
+        };
+        Err(OpenstackError::Refused(format!(
+            "node {node} is gone, and Cinder can't tell whether it still writes to volume {name}: keep it from the \
+             storage (RBD: \"ceph osd blocklist add\" {addresses}), then put {node} into \"fenced-nodes\" of the \
+             ConfigMap{by_itself}"
+        )))
+    }
+
+    fn ceph_login(&self) -> Result<CephLogin, OpenstackError> {
+        Ok(CephLogin {
+            user: self.storage.given.property("ceph-user")?,
+            key: self.storage.given.property("ceph-key")?,
+        })
     }
 
     /// The connection that this node has already: it keeps what it has open.

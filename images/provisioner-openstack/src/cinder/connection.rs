@@ -49,7 +49,28 @@ pub(super) fn read(info: &Value, client: &str, ceph: &CephLogin) -> Result<Conne
     }
 }
 
+/// An image of Ceph, and who may open it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CephImage {
+    /// `POOL/IMAGE`.
+    pub(super) name: String,
+    /// With commas between them.
+    pub(super) monitors: String,
+    /// Without `client.`; empty if nobody says it.
+    pub(super) user: String,
+    pub(super) key: String,
+}
+
 fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, OpenstackError> {
+    let image = ceph_image(info, ceph)?;
+    Ok(Connection {
+        options: options([(keys::SOURCE, format!("rbd://{}/{}", image.monitors, image.name))]),
+        secrets: options([("user", image.user), ("key", image.key)]),
+    })
+}
+
+/// The image of a connection whose `driver_volume_type` is `rbd`.
+pub(super) fn ceph_image(info: &Value, ceph: &CephLogin) -> Result<CephImage, OpenstackError> {
     let lacks = |what: &str| OpenstackError::Refused(format!("Cinder says of the volume's connection no {what}"));
     let name = info["name"].as_str().filter(|name| name.contains('/'));
     let name = name.ok_or_else(|| lacks("pool and image"))?;
@@ -81,9 +102,11 @@ fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, OpenstackError> {
         name: "ceph-key",
         what: "the key of Cinder's Ceph client (\"ceph auth get-key client.cinder\")",
     })?;
-    Ok(Connection {
-        options: options([(keys::SOURCE, format!("rbd://{}/{name}", monitors.join(",")))]),
-        secrets: options([("user", user.unwrap_or_default()), ("key", key)]),
+    Ok(CephImage {
+        name: name.to_owned(),
+        monitors: monitors.join(","),
+        user: user.unwrap_or_default(),
+        key,
     })
 }
 

@@ -303,12 +303,14 @@ fn a_node_that_is_gone_is_fenced_by_an_administrator_first() {
     let mut changes = to_attach();
     changes["operation"] = json!("detach");
     changes["attachment"] = gone;
-    let run = ran(&changes, &[], vec![]);
+    let own = held("mooring:iqn.x:a-1");
+    // By Ceph it is told itself: see fence.rs.
+    let info = r#"{"attachment": {"connection_info": {"driver_volume_type": "iscsi"}}}"#;
+    let run = ran(&changes, &[], vec![one(&own), reply(200, info)]);
     let error = run.result.unwrap_err();
     assert_eq!(error.exit_code(), 78);
     assert!(error.to_string().contains("blocklist add\" 10.0.0.7"), "{error}");
 
-    let own = held("mooring:iqn.x:a-1");
     let list = reply(
         200,
         r#"{"attachments": [{"id": "a1", "status": "attached", "instance": null}]}"#,

@@ -46,7 +46,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("images/mounter/", &["mount_local", "mount_served", "mount_shim"]),
     // Only `cargo testbed openstack` uses them.
     ("images/openstack-", &[]),
-    ("images/provisioner-openstack/", &[]),
+    ("images/provisioner-openstack", &[]),
     ("images/", &["mount_", "provision_"]),
     (
         "configmaps/install/",
