@@ -13,6 +13,7 @@ use crate::storage::{SNAPSHOT, Storage, Words};
 use crate::wait::Pace;
 
 mod access;
+mod copy;
 mod discover;
 mod export;
 mod protocol;
@@ -56,7 +57,8 @@ static WORDS: Words = Words {
     messages: ("resource_id=", "&sort_key=created_at&sort_dir=desc"),
 };
 
-const KNOWN: &str = "provision, delete, expand, snapshot, delete-snapshot, restore and discover with service: manila";
+const KNOWN: &str =
+    "provision, delete, expand, clone, snapshot, delete-snapshot, restore and discover with service: manila";
 
 /// Manila, and what this run is to do there.
 #[derive(Debug)]
@@ -81,14 +83,14 @@ impl<'a> Manila<'a> {
         let storage = &self.storage;
         match storage.given.request.operation {
             Operation::Provision => self.provision(),
+            Operation::Clone => self.clone_share(),
             Operation::Restore => self.restore(),
             Operation::Delete => self.delete(),
             Operation::Expand => storage.expand(&self.this_share()?),
             Operation::Snapshot => storage.save(&SNAPSHOT, || self.this_share(), &json!({})),
             Operation::DeleteSnapshot => storage.delete_saved(&SNAPSHOT),
             Operation::Discover => self.discover(),
-            other @ (Operation::Clone
-            | Operation::Modify
+            other @ (Operation::Modify
             | Operation::Backup
             | Operation::DeleteBackup
             | Operation::Attach
@@ -105,10 +107,12 @@ impl<'a> Manila<'a> {
         Ok(found.ok_or_else(|| self.storage.gone(name))?.id)
     }
 
-    /// Deletes the share, then the Secret with its key: the share's client in Ceph goes with the share.
+    /// Deletes the share, then what was made for it: the snapshot that it may be a copy of, and the Secret with its key.
+    /// The share's client in Ceph goes with the share.
     fn delete(&self) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let done = self.storage.delete(None)?;
+        self.storage.delete_copied(&self.copied())?;
         if let Some(namespace) = given.property(access::NAMESPACE)? {
             let name = access::secret_name(&given.request.pv_name);
             KubeSecrets::of(given, namespace, self.storage.pace)?.delete(&name)?;

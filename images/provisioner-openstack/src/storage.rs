@@ -21,7 +21,7 @@ mod make;
 mod saved;
 
 pub use item::{Item, ItemAttachment};
-pub use saved::{BACKUP, SNAPSHOT, Way};
+pub use saved::{BACKUP, Restorable, SNAPSHOT, Way};
 
 /// Metadata: the name of the PersistentVolume.
 pub const PV_NAME: &str = "mooring-pv-name";

@@ -7,7 +7,7 @@ use crate::error::OpenstackError;
 /// How patient a run is.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Between two looks at something that changes.
+    /// Longest pause between two looks at something that changes. The first ones are shorter.
     pub period: Duration,
     /// Longest wait for one state. A run is ended after ten minutes, unless the ConfigMap says otherwise; one that ends
     /// by itself can say what it waits for.
@@ -41,6 +41,7 @@ pub fn until<T>(
     mut look: impl FnMut() -> Result<LookResult<T>, OpenstackError>,
 ) -> Result<T, OpenstackError> {
     let end = Instant::now() + pace.limit;
+    let mut pause = pace.period / 8;
     loop {
         match look()? {
             LookResult::Ready(value) => return Ok(value),
@@ -51,8 +52,9 @@ pub fn until<T>(
                     limit: pace.limit,
                 });
             }
-            LookResult::NotYet(_) => std::thread::sleep(pace.period),
+            LookResult::NotYet(_) => std::thread::sleep(pause),
         }
+        pause = (pause * 3 / 2).min(pace.period);
     }
 }
 

@@ -36,9 +36,9 @@ impl Cinder<'_> {
                 self.storage
                     .service
                     .needs(Microversion(3, 47), "a volume of a backup")?;
-                return Ok(Some(("backup_id", self.storage.to_restore(&BACKUP, name)?)));
+                return Ok(Some(("backup_id", self.storage.to_restore(&BACKUP, name)?.id)));
             }
-            Ok(Some(("snapshot_id", self.storage.to_restore(&SNAPSHOT, name)?)))
+            Ok(Some(("snapshot_id", self.storage.to_restore(&SNAPSHOT, name)?.id)))
         })
     }
 

@@ -107,7 +107,12 @@ impl Manila<'_> {
         if self.rule_of(share, kind, whom)?.is_none() {
             let about = json!({"access_type": kind, "access_to": whom, "access_level": "rw"});
             let made = self.storage.act(&what, &share.id, "allow_access", &about);
-            made.map_err(OpenstackError::of_the_request)?;
+            if let Err(error) = made
+                // Another run for this share may have just made it.
+                && self.rule_of(share, kind, whom)?.is_none()
+            {
+                return Err(error.of_the_request());
+            }
         }
         let found = until(self.storage.pace, &format!("Manila's rule for {whom}"), || {
             Ok(match self.rule_of(share, kind, whom)? {

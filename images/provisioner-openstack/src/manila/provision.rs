@@ -7,7 +7,7 @@ use super::Manila;
 use super::protocol::Protocol;
 use crate::answer::options;
 use crate::error::OpenstackError;
-use crate::storage::SNAPSHOT;
+use crate::storage::{Restorable, SNAPSHOT};
 
 impl Manila<'_> {
     pub(super) fn provision(&self) -> Result<String, OpenstackError> {
@@ -20,9 +20,9 @@ impl Manila<'_> {
     }
 
     /// Makes the share unless it is there, lets the nodes in, and answers where it is.
-    fn make(
+    pub(super) fn make(
         &self,
-        snapshot: impl FnOnce() -> Result<Option<String>, OpenstackError>,
+        snapshot: impl FnOnce() -> Result<Option<Restorable>, OpenstackError>,
     ) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let request = &given.request;
@@ -40,14 +40,23 @@ impl Manila<'_> {
                 ("share_type", given.property("share-type")?),
                 ("availability_zone", given.property("availability-zone")?),
                 ("share_network_id", given.property("share-network")?),
-                ("snapshot_id", snapshot()?),
             ] {
                 if let Some(value) = value {
                     asked[key] = Value::from(value);
                 }
             }
+            if let Some(snapshot) = snapshot()? {
+                asked["snapshot_id"] = Value::from(snapshot.id);
+                // Manila notes a larger size, but its driver of CephFS leaves the share as large as the snapshot.
+                if let Some(size) = snapshot.size {
+                    asked["size"] = Value::from(size);
+                }
+            }
             Ok(())
         })?;
+        if share.size < given.gib() {
+            self.storage.expand(&share.id)?;
+        }
         let secret = self.let_in(&share, &access)?;
         let export = self.export(&share, protocol)?;
         let made = options([
@@ -59,7 +68,9 @@ impl Manila<'_> {
         self.storage.answer.volume(given, made, secret)?;
         Ok(format!(
             "share {} of Manila is {} ({} GiB)",
-            request.pv_name, share.id, share.size
+            request.pv_name,
+            share.id,
+            share.size.max(given.gib())
         ))
     }
 }

@@ -115,16 +115,24 @@ fn a_share_of_cephfs_has_a_client_of_its_own_whose_key_goes_into_a_secret() {
 fn the_secret_of_a_share_goes_with_it() {
     let delete = json!({"operation": "delete"});
     let forbidden = r#"{"kind": "Status", "message": "secrets is forbidden"}"#;
-    let run = ran(&delete, &CEPH, vec![listed(&[]), reply(403, forbidden)]);
+    let run = ran(
+        &delete,
+        &CEPH,
+        vec![listed(&[]), none_of("snapshots"), reply(403, forbidden)],
+    );
     let error = run.result.unwrap_err();
     assert_eq!(error.exit_code(), 75);
     assert!(
         error.to_string().contains("Kubernetes says: secrets is forbidden"),
         "{error}"
     );
-    let run = ran(&delete, &CEPH, vec![listed(&[]), reply(404, "{}")]);
+    let run = ran(
+        &delete,
+        &CEPH,
+        vec![listed(&[]), none_of("snapshots"), reply(404, "{}")],
+    );
     run.result.unwrap();
-    assert_eq!(run.calls[1], "DELETE /api/v1/namespaces/mooring/secrets/share-pvc-u1");
+    assert_eq!(run.calls[2], "DELETE /api/v1/namespaces/mooring/secrets/share-pvc-u1");
 }
 
 #[test]
@@ -143,6 +151,28 @@ fn what_is_not_said_is_asked_for_before_anything_is_made() {
     }
     let block = json!({"volume-mode": "Block"});
     assert_eq!(ran(&block, &NFS, vec![]).result.unwrap_err().exit_code(), 78);
+}
+
+#[test]
+fn a_rule_that_another_run_has_just_made_is_as_good() {
+    let exists = r#"{"badRequest": {"message": "Share access ip:10.0.0.0/24 exists.", "code": 400}}"#;
+    let refused = || {
+        vec![
+            listed(&[share("available")]),
+            one(&share("available")),
+            rules(&json!([])),
+            reply(400, exists),
+        ]
+    };
+    let active = || rules(&json!([rule("active")]));
+    let mut replies = refused();
+    replies.extend([active(), active()]);
+    replies.push(reply(200, r#"{"export_locations": [{"path": "10.0.0.9:/share"}]}"#));
+    ran(&json!({}), &NFS, replies).result.unwrap();
+    let mut replies = refused();
+    replies.push(rules(&json!([])));
+    let error = ran(&json!({}), &NFS, replies).result.unwrap_err();
+    assert_eq!(error.exit_code(), 78, "{error}");
 }
 
 #[test]
@@ -173,11 +203,14 @@ fn a_share_in_error_is_deleted_all_the_same() {
         done(),
         one(&share("deleting")),
         gone(),
+        none_of("snapshots"),
     ];
     let run = ran(&delete, &[], replies);
     run.result.unwrap();
     assert_eq!(run.calls[3], "DELETE /shares/s1");
-    ran(&delete, &[], vec![listed(&[])]).result.unwrap();
+    ran(&delete, &[], vec![listed(&[]), none_of("snapshots")])
+        .result
+        .unwrap();
 
     let stuck = || {
         vec![
@@ -187,7 +220,7 @@ fn a_share_in_error_is_deleted_all_the_same() {
         ]
     };
     let mut replies = stuck();
-    replies.extend([done(), gone()]);
+    replies.extend([done(), gone(), none_of("snapshots")]);
     let run = ran(&delete, &[], replies);
     run.result.unwrap();
     assert_eq!(run.calls[3], r#"POST /shares/s1/action {"force_delete":null}"#);
@@ -203,7 +236,13 @@ fn a_share_in_error_is_deleted_all_the_same() {
 #[test]
 fn a_share_with_snapshots_goes_with_the_last_of_them() {
     let snapshots = || reply(200, r#"{"snapshots": [{"id": "n1"}]}"#);
-    let replies = vec![listed(&[share("available")]), snapshots(), done(), snapshots()];
+    let replies = vec![
+        listed(&[share("available")]),
+        snapshots(),
+        done(),
+        snapshots(),
+        none_of("snapshots"),
+    ];
     let run = ran(&json!({"operation": "delete"}), &[], replies);
     assert!(run.result.unwrap().contains("goes with the last"));
 
@@ -228,6 +267,91 @@ fn a_share_with_snapshots_goes_with_the_last_of_them() {
     );
     run.result.unwrap();
     assert_eq!(run.calls[6], "DELETE /shares/s1");
+}
+
+#[test]
+fn a_share_of_a_smaller_snapshot_is_made_as_large_as_that_and_grows() {
+    let snapshots = json!({"snapshots": [{"id": "n1", "status": "available", "share_id": "s0", "size": 1}]});
+    let mut grown = share("available");
+    grown["size"] = json!(2);
+    let replies = vec![
+        listed(&[]),
+        reply(200, &snapshots.to_string()),
+        done(),
+        listed(&[share("available")]),
+        one(&share("available")),
+        one(&share("available")),
+        done(),
+        one(&grown),
+        rules(&json!([rule("active")])),
+        rules(&json!([rule("active")])),
+        reply(200, r#"{"export_locations": [{"path": "10.0.0.9:/share"}]}"#),
+    ];
+    let changes = json!({"operation": "restore", "size": 2_147_483_648_u64, "size-gi": 2,
+                         "snapshot": {"name": "snapshot-n", "content-name": "c", "content-uid": "u"}});
+    let run = ran(&changes, &NFS, replies);
+    run.result.unwrap();
+    let asked: Value = serde_json::from_str(run.calls[2].strip_prefix("POST /shares ").unwrap()).unwrap();
+    assert_eq!(
+        (&asked["share"]["size"], &asked["share"]["snapshot_id"]),
+        (&json!(1), &json!("n1"))
+    );
+    assert_eq!(run.calls[6], r#"POST /shares/s1/action {"extend":{"new_size":2}}"#);
+}
+
+#[test]
+fn a_copy_is_made_of_a_snapshot_that_goes_when_the_share_is_there_or_is_not_wanted() {
+    let mut source = share("available");
+    source["id"] = json!("s0");
+    source["name"] = json!("pvc-u0");
+    let taken = json!({"snapshots": [{"id": "n1", "status": "available", "share_id": "s0", "size": 1,
+                                      "description": "Mooring, for claim shop/data"}]});
+    let taken = || reply(200, &taken.to_string());
+    let replies = vec![
+        listed(&[]),
+        none_of("snapshots"),
+        listed(std::slice::from_ref(&source)),
+        done(),
+        taken(),
+        taken(),
+        done(),
+        listed(&[share("available")]),
+        one(&share("available")),
+        rules(&json!([rule("active")])),
+        rules(&json!([rule("active")])),
+        reply(200, r#"{"export_locations": [{"path": "10.0.0.9:/share"}]}"#),
+        taken(),
+        done(),
+        none_of("snapshots"),
+        one(&source),
+    ];
+    let changes = json!({"operation": "clone", "source": {"pv-name": "pvc-u0", "pvc-name": "first", "pvc-uid": "u0", "volume": {}, "size": 1}});
+    let run = ran(&changes, &NFS, replies);
+    run.result.unwrap();
+    assert!(run.calls[3].contains(r#""name":"copy-pvc-u1""#), "{}", run.calls[3]);
+    assert!(run.calls[3].contains(r#""share_id":"s0""#), "{}", run.calls[3]);
+    assert!(run.calls[6].contains(r#""snapshot_id":"n1""#), "{}", run.calls[6]);
+    assert_eq!(run.calls[13], "DELETE /snapshots/n1");
+
+    // The claim went before the share was there, and its source after that.
+    source["metadata"]["mooring-deleted"] = json!("true");
+    let replies = vec![
+        listed(&[]),
+        taken(),
+        done(),
+        none_of("snapshots"),
+        one(&source),
+        none_of("snapshots"),
+        one(&source),
+        done(),
+        gone(),
+    ];
+    let run = ran(&json!({"operation": "delete"}), &[], replies);
+    run.result.unwrap();
+    assert_eq!(
+        (run.calls[2].as_str(), run.calls[7].as_str()),
+        ("DELETE /snapshots/n1", "DELETE /shares/s0")
+    );
 }
 
 #[test]

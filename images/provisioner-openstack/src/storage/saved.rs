@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Storage;
+use super::{Item, Storage};
 use crate::error::OpenstackError;
 use crate::http::encoded;
 use crate::wait::{LookResult, until};
@@ -52,6 +52,14 @@ struct Saved {
     fail_reason: Option<String>,
 }
 
+/// A snapshot or a backup that can be restored.
+#[derive(Debug)]
+pub struct Restorable {
+    pub id: String,
+    /// Of what it is of, in GiB, if the service says it.
+    pub size: Option<u64>,
+}
+
 impl Saved {
     fn is_passing(&self) -> bool {
         !self.status.contains("error") && self.status.ends_with("ing")
@@ -71,7 +79,17 @@ impl Storage<'_> {
         id: impl FnOnce() -> Result<String, OpenstackError>,
         about: &Value,
     ) -> Result<String, OpenstackError> {
-        let name = self.given.snapshot_name()?;
+        self.save_as(way, self.given.snapshot_name()?, id, about)
+    }
+
+    /// The same, under a name of the image's own.
+    pub fn save_as(
+        &self,
+        way: &Way,
+        name: &str,
+        id: impl FnOnce() -> Result<String, OpenstackError>,
+        about: &Value,
+    ) -> Result<String, OpenstackError> {
         let (server, one) = (self.server(), way.one);
         let what = format!("make {one} {name}");
         if self.saved(way, name)?.is_none() {
@@ -121,8 +139,22 @@ impl Storage<'_> {
         })
     }
 
-    /// The id of the snapshot or backup of this name, to be restored.
-    pub fn to_restore(&self, way: &Way, name: &str) -> Result<String, OpenstackError> {
+    /// Deletes a snapshot that was taken for a copy, and what it was of if that was left for it.
+    pub fn delete_copied(&self, name: &str) -> Result<(), OpenstackError> {
+        let waiting = format!("{}'s work on snapshot {name}", self.server());
+        let found = self.saved_settled(&SNAPSHOT, name, &waiting)?;
+        let Some(saved) = found.filter(Saved::is_own) else {
+            return Ok(());
+        };
+        self.remove_saved(&SNAPSHOT, name, &saved)?;
+        if let Some(source) = self.item(&saved.volume_id)?.filter(Item::is_deleted) {
+            self.remove(&source)?;
+        }
+        Ok(())
+    }
+
+    /// The snapshot or backup of this name, to be restored.
+    pub fn to_restore(&self, way: &Way, name: &str) -> Result<Restorable, OpenstackError> {
         let (server, one) = (self.server(), way.one);
         let Some(saved) = self.saved(way, name)? else {
             return Err(OpenstackError::Refused(format!(
@@ -140,7 +172,10 @@ impl Storage<'_> {
                 saved.status
             )));
         }
-        Ok(saved.id)
+        Ok(Restorable {
+            id: saved.id,
+            size: saved.size,
+        })
     }
 
     fn remove_saved(&self, way: &Way, name: &str, saved: &Saved) -> Result<(), OpenstackError> {
