@@ -3,6 +3,7 @@
 mod csi;
 mod kubernetes;
 mod machine;
+mod openstack;
 mod report;
 mod server;
 mod snapshots;

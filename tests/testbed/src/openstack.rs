@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::{output, output_with_input};
 use crate::images::{Built, Selection};
@@ -92,7 +92,13 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
         kustomization.to_path_buf()
     };
     let began = Instant::now();
-    put_and_wait(&target, &kustomization, &images).inspect_err(|_| explain(&target))?;
+    let put = || put_and_wait(&target, &kustomization, &images).inspect_err(|_| explain(&target));
+    // With roles, all nodes have services.
+    if volumes && !services {
+        volumes::spare(&target, put)?;
+    } else {
+        put()?;
+    }
     say(format!(
         "\nOpenStack is ready: {} for its services, {} for everything.",
         spoken(began.elapsed()),
@@ -124,6 +130,29 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
         say(format!("  {line}"));
     }
     Ok(())
+}
+
+/// Runs the services for somebody else's trials.
+pub fn serve(target: &Target) -> Result<()> {
+    let images = target.load_images(Selection::OpenStack)?;
+    put_and_wait(target, Path::new(FOLDER), &images).inspect_err(|_| explain(target))
+}
+
+/// What the Secret of a ConfigMap for Cinder or Manila has, as the administrator of these services logs in.
+pub fn login(target: &Target) -> Result<Value> {
+    let read = |name: &str, key: &str| {
+        let template = format!("go-template={{{{index .data \"{key}\" | base64decode}}}}");
+        output(&mut target.kubectl(["-n", NAMESPACE, "get", "secret", name, "-o", &template]))
+    };
+    Ok(json!({
+        "clouds.yaml": read("openstack-admin", "clouds.yaml")?,
+        "ceph-key": read(SOURCE, "ceph-cinder-key")?,
+    }))
+}
+
+/// Makes a share type of this name whose shares can be restored from snapshots; with a "-" before it, removes it again.
+pub fn share_type(target: &Target, name: &str) -> Result<()> {
+    use_services(target, "share_type", &[&json!(name)]).map(drop)
 }
 
 /// Runs the services with a Ceph in another namespace, uses them, and removes both.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::machine::Machine;
+use super::openstack;
 use super::report::Report;
 use super::server::Server;
 use super::snapshots::SnapshotController;
@@ -29,6 +30,7 @@ Examples:
   cargo testbed conform kubernetes                             the class local, without the slow specs
   cargo testbed conform kubernetes --class rbd                 on a Ceph that it starts in the cluster
   cargo testbed conform kubernetes --class nfs                 on a node in a virtual machine, which is slow
+  cargo testbed conform kubernetes --class manila              on OpenStack's services, which it starts
   cargo testbed conform kubernetes --focus 'subPath.*existing'
   cargo testbed conform kubernetes --slow                      with those that take a minute and more each";
 
@@ -94,6 +96,7 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     let images = suite_images::load(&target, &program)?;
     install(&target, &built)?;
     let machine = Machine::of_definition(&target, &wanted, &images)?;
+    let has_openstack = openstack::start(&target, &class)?;
     let servers = Server::of_class(&definitions, &class)?;
     let class = servers
         .iter()
@@ -107,6 +110,9 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
         server.remove(&target)?;
     }
     drop(machine);
+    if has_openstack {
+        crate::openstack::remove(&target, true)?;
+    }
     let report = judged?;
     report.print();
     Ok(report.passed())

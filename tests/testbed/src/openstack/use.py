@@ -10,6 +10,12 @@
     endpoint            where Cinder says that it is
     remove THINGS       all of them
     types NAMES         makes volume types, and removes them again when they have a "-" before them
+    share_type NAME     makes a share type whose shares can be restored from snapshots, and removes it again when it has
+                        a "-" before the name
+    project NAME        makes a project with a user, and removes both again when there is a "-" before the name; what a
+                        Secret for it has, as JSON
+    volumes_of NAME     the ids of a project's volumes, as JSON
+    times ROUNDS        how long Cinder takes for a volume and for an attachment, in seconds, as JSON: two lists
     everything          the ids of all volumes, snapshots, backups, attachments, shares and rules, as JSON
 """
 
@@ -194,6 +200,62 @@ def types(names):
             volumes.create_type(name=name)
 
 
+def share_type(name):
+    there = {one["name"]: one["id"] for one in shares.get("/types").json()["share_types"]}
+    if name.startswith("-"):
+        if name[1:] in there:
+            shares.delete(f"/types/{there[name[1:]]}").raise_for_status()
+        return
+    if name in there:
+        return
+    wanted = ("snapshot_support", "create_share_from_snapshot_support")
+    specs = {"driver_handles_share_servers": "false", **{spec: "true" for spec in wanted}}
+    about = {"name": name, "share_type_access:is_public": True, "extra_specs": specs}
+    shares.post("/types", json={"share_type": about}).raise_for_status()
+
+
+def project(name):
+    identity = cloud.identity
+    if name.startswith("-"):
+        identity.delete_user(identity.find_user(name[1:]))
+        identity.delete_project(identity.find_project(name[1:]))
+        return {}
+    domain = {"domain_id": "default"}
+    made = identity.create_project(name=name, **domain)
+    password = uuid.uuid4().hex
+    user = identity.create_user(name=name, password=password, **domain)
+    identity.assign_project_role_to_user(made, user, identity.find_role("member"))
+    auth = {**cloud.config.config["auth"], "username": name, "password": password, "project_name": name}
+    # JSON is YAML, too.
+    clouds = {"clouds": {name: {"auth": auth, "region_name": cloud.config.region_name}}}
+    return {"clouds.yaml": json.dumps(clouds)}
+
+
+def volumes_of(name):
+    owner = cloud.identity.find_project(name).id
+    return [one.id for one in volumes.volumes(all_projects=True) if one.project_id == owner]
+
+
+def times(rounds):
+    connector = {"host": "trial", "ip": "192.0.2.1", "initiator": "iqn.2026-11.dev.mooring:trial", "platform": "x86_64"}
+    made, attached = [], []
+    for _ in range(rounds):
+        began = time.monotonic()
+        one = volumes.create_volume(name="timed", size=1)
+        while volumes.get_volume(one.id).status != "available":
+            time.sleep(0.05)
+        made.append(time.monotonic() - began)
+        began = time.monotonic()
+        attachment = volumes.create_attachment(one.id, connector=connector)
+        volumes.complete_attachment(attachment)
+        attached.append(time.monotonic() - began)
+        volumes.delete_attachment(attachment)
+        wait(volumes, one)
+        volumes.delete_volume(one)
+        volumes.wait_for_delete(one, interval=1, wait=LIMIT)
+    return {"made": made, "attached": attached}
+
+
 def everything():
     found = [f"volume {one.id}" for one in volumes.volumes()]
     found += [f"volume snapshot {one.id}" for one in volumes.snapshots()]
@@ -206,6 +268,9 @@ def everything():
     return sorted(found)
 
 
-ALL = (make, save, check, answer, request, forget, restore, endpoint, remove, types, everything)
+ALL = (
+    make, save, check, answer, request, forget, restore, endpoint, remove,
+    types, share_type, project, volumes_of, times, everything,
+)  # fmt: skip
 WHATS = {what.__name__: what for what in ALL}
 print(json.dumps(WHATS[sys.argv[1]](*map(json.loads, sys.argv[2:]))))

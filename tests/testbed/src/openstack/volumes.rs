@@ -1,7 +1,11 @@
 //! `cargo testbed openstack --volumes`: Pods use volumes of Cinder and shares of Manila, as a user would. Afterwards
 //! nothing of them is left, neither in Kubernetes nor in OpenStack.
 
+mod fence;
 mod in_use;
+mod moments;
+mod tenants;
+mod times;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use mooring_contract::names::NAMESPACE as MOORING;
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, use_services};
+use super::{NAMESPACE, login, share_type, use_services};
 use crate::command::{output, output_with_input};
 use crate::install::{apply, render};
 use crate::manifests::documents;
@@ -18,12 +22,13 @@ use crate::progress::{note, step};
 use crate::target::Target;
 use crate::wait::{Look, wait_for};
 
+pub(super) use fence::spare;
 pub(super) use in_use::InUse;
 
 /// Where the claims and Pods are.
 const TRIAL: &str = "openstack-trial";
 
-/// A volume type of Cinder's, made for this.
+/// A volume type of Cinder's and a share type of Manila's, made for this.
 const TYPE: &str = "trial";
 
 /// The kustomization that an administrator applies, and the ConfigMap in it that has the status of all.
@@ -46,13 +51,11 @@ const CLAIMS: [Claim; 2] = [
         config: "cinder",
         class: "cinder-trial",
         mode: "ReadWriteOnce",
-        copies: true,
     },
     Claim {
         config: "manila",
-        class: "manila-cephfs-cephfs",
+        class: "manila-trial-cephfs",
         mode: "ReadWriteMany",
-        copies: false,
     },
 ];
 
@@ -62,7 +65,6 @@ struct Claim {
     /// The class of a type that the image has discovered.
     class: &'static str,
     mode: &'static str,
-    copies: bool,
 }
 
 pub(super) fn run(target: &Target) -> Result<()> {
@@ -72,6 +74,10 @@ pub(super) fn run(target: &Target) -> Result<()> {
     let ran = trial
         .register()
         .and_then(|()| CLAIMS.iter().try_for_each(|claim| trial.try_out(claim)))
+        .and_then(|()| tenants::run(&trial))
+        .and_then(|()| times::run(&trial))
+        .and_then(|()| fence::run(&trial))
+        .and_then(|()| moments::run(&trial))
         .and_then(|()| trial.lose_keystone());
     let ran = ran.inspect_err(|_| trial.explain());
     step("remove claims, Pods and classes", |_| trial.remove())?;
@@ -97,7 +103,8 @@ impl Trial<'_> {
     }
 
     fn types(&self, name: &str) -> Result<()> {
-        use_services(self.target, "types", &[&json!([name])]).map(drop)
+        use_services(self.target, "types", &[&json!([name])])?;
+        share_type(self.target, name)
     }
 
     fn try_out(&self, claim: &Claim) -> Result<()> {
@@ -155,9 +162,6 @@ impl Trial<'_> {
             &format!("a claim whose first runs are killed has one {config} in the end"),
             |_| self.survive(claim),
         )?;
-        if !claim.copies {
-            return Ok(());
-        }
         // Here all nodes have one kernel: it has both.
         let what = format!("a Pod on node-1 reads from a copy of {config}, which is used meanwhile");
         step(&what, |_| {
@@ -174,18 +178,17 @@ impl Trial<'_> {
         let name = format!("{}-killed", claim.config);
         self.put(&claim.named(&name, 1))?;
         let uid = self.field("persistentvolumeclaim", &name, "{.metadata.uid}")?;
-        let pod = format!("provision-{uid}");
+        // The ConfigMap of Cinder has a worker, whose runs have no Pod of their own.
+        let runs = [format!("pod/provision-{uid}"), format!("pod/worker-{}-", claim.config)];
+        let mut killed = 0;
         for after in KILLED_AFTER {
-            wait_until("a run of the image", || {
-                let get = ["-n", MOORING, "get", "pod", &pod, "-o", "jsonpath={.status.phase}"];
-                let bound = self.field("persistentvolumeclaim", &name, "{.status.phase}")? == "Bound";
-                ensure!(bound || self.kubectl(&get)? == "Running", "{pod} does not run");
-                Ok(())
-            })?;
+            let Some(pod) = self.run_of(&name, &runs)? else { break };
             std::thread::sleep(Duration::from_millis(after));
             // A second later it is killed, and gone when this returns: no other run begins before.
-            self.kubectl(&["-n", MOORING, "delete", "pod", &pod, "--now", "--ignore-not-found"])?;
+            self.kubectl(&["-n", MOORING, "delete", &pod, "--now", "--ignore-not-found"])?;
+            killed += 1;
         }
+        ensure!(killed > 0, "the claim was bound before a run could be killed");
         wait_until("the claim to be bound", || {
             let phase = self.field("persistentvolumeclaim", &name, "{.status.phase}")?;
             ensure!(phase == "Bound", "the claim is {phase}");
@@ -196,6 +199,26 @@ impl Trial<'_> {
         let there = self.everything()?.len();
         ensure!(there == wanted, "OpenStack has {there} things, not {wanted}");
         Ok(())
+    }
+
+    /// The Pod that a claim's run is in, whose name begins with one of these; none when the claim is bound.
+    fn run_of(&self, claim: &str, runs: &[String]) -> Result<Option<String>> {
+        let mut found = None;
+        wait_until("a run of the image", || {
+            found = None;
+            if self.field("persistentvolumeclaim", claim, "{.status.phase}")? == "Bound" {
+                return Ok(());
+            }
+            let running = "--field-selector=status.phase=Running";
+            let pods = self.kubectl(&["-n", MOORING, "get", "pods", running, "-o", "name"])?;
+            let mut pods = pods.lines();
+            found = pods
+                .find(|pod| runs.iter().any(|run| pod.starts_with(run)))
+                .map(str::to_owned);
+            ensure!(found.is_some(), "no Pod of it runs");
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// What there is in OpenStack.
@@ -222,13 +245,11 @@ impl Trial<'_> {
             })
         })?;
         step("create the Secret, and both services are available", |_| {
-            let clouds = self.secret("openstack-admin", "clouds.yaml")?;
-            let key = self.secret("openstack", "ceph-cinder-key")?;
             self.put(&json!({
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": SECRET, "namespace": MOORING},
-                "stringData": {"clouds.yaml": clouds, "ceph-key": key},
+                "stringData": login(self.target)?,
             }))?;
             self.all_is_well()
         })
@@ -305,11 +326,6 @@ impl Trial<'_> {
 
     fn field(&self, kind: &str, name: &str, path: &str) -> Result<String> {
         self.kubectl(&["-n", TRIAL, "get", kind, name, "-o", &format!("jsonpath={path}")])
-    }
-
-    fn secret(&self, name: &str, key: &str) -> Result<String> {
-        let template = format!("go-template={{{{index .data \"{key}\" | base64decode}}}}");
-        self.kubectl(&["-n", NAMESPACE, "get", "secret", name, "-o", &template])
     }
 
     fn put(&self, object: &Value) -> Result<()> {
@@ -421,7 +437,7 @@ impl Claim {
     }
 }
 
-fn wait_until(what: &str, look: impl Fn() -> Result<()>) -> Result<()> {
+fn wait_until(what: &str, mut look: impl FnMut() -> Result<()>) -> Result<()> {
     Ok(wait_for(what, LIMIT, &[], || match look() {
         Ok(()) => Look::Ready(()),
         Err(error) => Look::NotYet(format!("{error:#}")),

@@ -1,0 +1,119 @@
+//! How long a claim and an attachment take by Mooring, and how long the same takes Cinder alone, in turns.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mooring_contract::names::annotations;
+use serde_json::json;
+
+use super::{CLAIMS, LIMIT, TRIAL, Trial, pod};
+use crate::command::output;
+use crate::openstack::use_services;
+use crate::progress::{say, step};
+
+const ROUNDS: usize = 5;
+
+const NODE: &str = "node-1";
+
+/// Prints the medians. They are of one run, beside whatever else the machine does.
+pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
+    let mut rounds = Vec::new();
+    step(
+        &format!("{ROUNDS} volumes by Mooring and {ROUNDS} by Cinder alone"),
+        |_| {
+            for round in 0..ROUNDS {
+                rounds.push(Round::of(trial, round)?);
+            }
+            Ok(())
+        },
+    )?;
+    for (what, own, ours) in [
+        (
+            "claim → Bound",
+            Round::own_made as fn(&Round) -> _,
+            Round::bound as fn(&Round) -> _,
+        ),
+        ("Pod made → attached", Round::own_attached, Round::attached),
+    ] {
+        let (own, ours) = (median(&rounds, own), median(&rounds, ours));
+        say(format!(
+            "  {what}: {:.2} s, and {:.2} s by Cinder alone, so {:.2} s more",
+            ours.as_secs_f64(),
+            own.as_secs_f64(),
+            ours.saturating_sub(own).as_secs_f64()
+        ));
+    }
+    Ok(())
+}
+
+/// Cinder's own times, and those by Mooring right after that.
+struct Round {
+    own: [Duration; 2],
+    ours: [Duration; 2],
+}
+
+impl Round {
+    fn own_made(&self) -> Duration {
+        self.own[0]
+    }
+
+    fn own_attached(&self) -> Duration {
+        self.own[1]
+    }
+
+    fn bound(&self) -> Duration {
+        self.ours[0]
+    }
+
+    fn attached(&self) -> Duration {
+        self.ours[1]
+    }
+
+    fn of(trial: &Trial<'_>, round: usize) -> Result<Self> {
+        let own = use_services(trial.target, "times", &[&json!(1)])?;
+        let seconds = |what: &str| {
+            let time = own[what][0]
+                .as_f64()
+                .with_context(|| format!("no time of what Cinder {what}"))?;
+            Ok::<_, anyhow::Error>(Duration::try_from_secs_f64(time)?)
+        };
+        let name = format!("cinder-timed-{round}");
+        let began = Instant::now();
+        trial.put(&CLAIMS[0].named(&name, 1))?;
+        let claim = format!("persistentvolumeclaim/{name}");
+        wait(trial, &["-n", TRIAL, &claim], "{.status.phase}=Bound")?;
+        let bound = began.elapsed();
+        let volume = trial.field("persistentvolumeclaim", &name, "{.spec.volumeName}")?;
+        let began = Instant::now();
+        trial.put(&pod(&name, NODE, "echo written >/data/letter; sync; sleep 100000"))?;
+        let noted = format!(
+            "{{.metadata.annotations.{}}}",
+            annotations::ATTACHED_TO.replace('.', "\\.")
+        );
+        wait(trial, &[&format!("persistentvolume/{volume}")], &noted)?;
+        let attached = began.elapsed();
+        let pod = format!("{name}-{NODE}");
+        trial.ready(&pod)?;
+        trial.delete_pod(&pod)?;
+        Ok(Self {
+            own: [seconds("made")?, seconds("attached")?],
+            ours: [bound, attached],
+        })
+    }
+}
+
+/// Waits for a field of an object, as soon as the API server has it.
+fn wait(trial: &Trial<'_>, object: &[&str], field: &str) -> Result<()> {
+    let mut wait = trial.target.kubectl(["wait"]);
+    wait.args(object)
+        .arg(format!("--for=jsonpath={field}"))
+        .arg(format!("--timeout={}s", LIMIT.as_secs()));
+    output(&mut wait)?;
+    Ok(())
+}
+
+fn median(rounds: &[Round], time: impl Fn(&Round) -> Duration) -> Duration {
+    let mut times: Vec<_> = rounds.iter().map(time).collect();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
