@@ -107,8 +107,8 @@ impl<'a> Manila<'a> {
         Ok(found.ok_or_else(|| self.storage.gone(name))?.id)
     }
 
-    /// Deletes the share, then what was made for it: the snapshot that it may be a copy of, and the Secret with its key.
-    /// The share's client in Ceph goes with the share.
+    /// Deletes the share, then what was made for it: the snapshot that it may be a copy of, and the Secret with its
+    /// key. The share's client in Ceph goes with the share.
     fn delete(&self) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let done = self.storage.delete(None)?;

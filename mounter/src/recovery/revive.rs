@@ -308,8 +308,8 @@ impl Reviver {
     }
 }
 
-/// The mount namespaces that may have a dead mount of these volumes. Those that no agent remembers are added to what the
-/// volumes have died as.
+/// The mount namespaces that may have a dead mount of these volumes. Dead mounts that no agent remembers are added to
+/// those of their volumes.
 fn users(proc: &Path, mut revived: Vec<Revived>, node: &Table) -> io::Result<(Vec<Revived>, Vec<Namespace>)> {
     let is_known = |entry: &MountEntry| revived.iter().any(|one| one.dead.devices.contains(&entry.device));
     let is_user = |table: &Table| {

@@ -48,8 +48,8 @@ pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber])
     }
 }
 
-/// Devices of a volume's mounts that are in a table of its Pod and nowhere on the node any more: mounts that died before
-/// the one that the agent knows of. An agent that goes with its Pod forgets them.
+/// Devices of a volume's mounts that are in a table of its Pod and nowhere on the node any more: mounts that died
+/// before the one that the agent knows of. An agent that goes with its Pod forgets them.
 pub fn forgotten(node: &Table, table: &Table, target: &Target) -> Vec<DeviceNumber> {
     let Some(live) = node.top(&target.path()) else {
         return Vec::new();

@@ -1,8 +1,8 @@
 //! Keeps a node that is gone from a volume on Ceph: whoever has the image open is put on the cluster's blocklist.
 //!
-//! That is done with Ceph's own commands, which image `provisioner-openstack-ceph` has and the small image has not. What
-//! is on the list is one client with the number that it drew when it started (`10.0.0.7:0/1234`), so a node that comes
-//! back can have the volume again by a new client, and nobody has to take anything off the list.
+//! That is done with Ceph's own commands, which image `provisioner-openstack-ceph` has and the small image has not.
+//! What is on the list is one client with the number that it drew when it started (`10.0.0.7:0/1234`), so a node that
+//! comes back can have the volume again by a new client, and nobody has to take anything off the list.
 
 use std::collections::BTreeSet;
 use std::fs;

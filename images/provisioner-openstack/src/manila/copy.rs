@@ -1,5 +1,5 @@
-//! Operation `clone`. Manila copies no share: the share is made of a snapshot that is taken for it, and that goes when the
-//! share is there. If the claim goes first, the snapshot goes with the share.
+//! Operation `clone`. Manila copies no share: the share is made of a snapshot that is taken for it, and that goes when
+//! the share is there. If the claim goes first, the snapshot goes with the share.
 
 use serde_json::json;
 

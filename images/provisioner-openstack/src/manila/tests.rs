@@ -325,7 +325,8 @@ fn a_copy_is_made_of_a_snapshot_that_goes_when_the_share_is_there_or_is_not_want
         none_of("snapshots"),
         one(&source),
     ];
-    let changes = json!({"operation": "clone", "source": {"pv-name": "pvc-u0", "pvc-name": "first", "pvc-uid": "u0", "volume": {}, "size": 1}});
+    let of = json!({"pv-name": "pvc-u0", "pvc-name": "first", "pvc-uid": "u0", "volume": {}, "size": 1});
+    let changes = json!({"operation": "clone", "source": of});
     let run = ran(&changes, &NFS, replies);
     run.result.unwrap();
     assert!(run.calls[3].contains(r#""name":"copy-pvc-u1""#), "{}", run.calls[3]);

@@ -59,8 +59,8 @@ async fn lose(scope: &Scope, image: &str, away: Away) -> Result<()> {
     Ok(())
 }
 
-/// Kills the volume's daemon while the mounter stands still: the agent mounts it again, and the Pod keeps the dead mount.
-/// Returns when it is mounted again.
+/// Kills the volume's daemon while the mounter stands still: the agent mounts it again, and the Pod keeps the dead
+/// mount. Returns when it is mounted again.
 async fn revived_unseen(scope: &Scope, image: &str) -> Result<Stopped> {
     let device = || -> Result<_> {
         let mounts = scope.mounts_on(1)?;

@@ -1,5 +1,5 @@
-//! A node that is gone for Kubernetes while its Pod goes on writing: Ceph keeps that from the volume before another node
-//! gets it. It takes a third node, which none of the services is on.
+//! A node that is gone for Kubernetes while its Pod goes on writing: Ceph keeps that from the volume before another
+//! node gets it. It takes a third node, which none of the services is on.
 
 use anyhow::{Context, Result, ensure};
 
