@@ -25,6 +25,11 @@ const PATIENCE: u32 = 60;
 /// What a run of one of Ceph's commands may say, at most, in an Event.
 const SAID: usize = 300;
 
+/// What `rbd` exits with where something is not there, and what it says where that is the image
+/// (`src/tools/rbd/Utils.cc` of Ceph).
+const ENOENT: i32 = 2;
+const NO_IMAGE: &str = "error opening image";
+
 /// Whether the storage was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fenced {
@@ -56,13 +61,13 @@ impl Fence<'_> {
     /// Ends the access of all that have the image open or hold a lock on it.
     pub(super) fn close(&self, image: &CephImage) -> Result<Fenced, OpenstackError> {
         let settings = self.write_settings(image)?;
-        let status = match self.ask(self.rbd, &["status", &image.name, "--format", "json"], image, &settings) {
+        let status = match ask(self.rbd, &["status", &image.name, "--format", "json"], image, &settings) {
             Ok(status) => status,
             Err(Trouble::NoProgram) => return Ok(Fenced::Unable),
             Err(Trouble::Gone) => return Ok(Fenced::Done),
             Err(Trouble::Failed(error)) => return Err(error),
         };
-        let locks = self.ask(
+        let locks = ask(
             self.rbd,
             &["lock", "list", &image.name, "--format", "json"],
             image,
@@ -71,8 +76,7 @@ impl Fence<'_> {
         let locks = locks.map_err(|trouble| trouble.of(image))?;
         for address in clients(&status, &locks).map_err(|source| unclear(image, &source))? {
             let add = ["osd", "blocklist", "add", &address, EXPIRES];
-            self.ask(self.ceph, &add, image, &settings)
-                .map_err(|trouble| trouble.of(image))?;
+            ask(self.ceph, &add, image, &settings).map_err(|trouble| trouble.of(image))?;
         }
         Ok(Fenced::Done)
     }
@@ -103,33 +107,31 @@ impl Fence<'_> {
         write(&settings, lines)?;
         Ok(settings)
     }
-
-    fn ask(&self, program: &Path, args: &[&str], image: &CephImage, settings: &Path) -> Result<Vec<u8>, Trouble> {
-        let mut command = Command::new(program);
-        command
-            .args(args)
-            .arg("--conf")
-            .arg(settings)
-            .args(["--name", &format!("client.{}", image.user)]);
-        let ran = command.stdin(Stdio::null()).output();
-        let ran = ran.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Trouble::NoProgram,
-            _ => Trouble::failed(image, &error.to_string()),
-        })?;
-        if ran.status.success() {
-            return Ok(ran.stdout);
-        }
-        let said = String::from_utf8_lossy(&ran.stderr);
-        // rbd exits with the number of the error.
-        if program == self.rbd && ran.status.code() == Some(ENOENT) {
-            return Err(Trouble::Gone);
-        }
-        Err(Trouble::failed(image, last_words(&said)))
-    }
 }
 
-/// No such image.
-const ENOENT: i32 = 2;
+/// Runs one of Ceph's commands; its output.
+fn ask(program: &Path, args: &[&str], image: &CephImage, settings: &Path) -> Result<Vec<u8>, Trouble> {
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .arg("--conf")
+        .arg(settings)
+        .args(["--name", &format!("client.{}", image.user)]);
+    let ran = command.stdin(Stdio::null()).output();
+    let ran = ran.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Trouble::NoProgram,
+        _ => Trouble::failed(image, &error.to_string()),
+    })?;
+    if ran.status.success() {
+        return Ok(ran.stdout);
+    }
+    let said = String::from_utf8_lossy(&ran.stderr);
+    // A cluster that can't be reached may have the same exit code: only these words are about the image.
+    if said.contains(NO_IMAGE) && ran.status.code() == Some(ENOENT) {
+        return Err(Trouble::Gone);
+    }
+    Err(Trouble::failed(image, last_words(&said)))
+}
 
 /// Why one of Ceph's commands did not do its work.
 enum Trouble {
@@ -248,7 +250,10 @@ mod tests {
 
     #[test]
     fn an_image_that_is_gone_needs_no_fence_and_without_commands_there_is_none() {
-        let gone = with_programs("exit 2", "");
+        let gone = with_programs(
+            "echo 'rbd: error opening image volume-1: (2) No such file' >&2; exit 2",
+            "",
+        );
         assert_eq!(close(gone.path()).unwrap(), Fenced::Done);
         assert_eq!(close(tempfile::tempdir().unwrap().path()).unwrap(), Fenced::Unable);
     }
@@ -258,6 +263,7 @@ mod tests {
         let does = format!("case $1 in status) echo '{STATUS}' ;; *) echo '{LOCKS}' ;; esac");
         for (rbd, ceph) in [
             ("echo 'timed out' >&2; exit 110", ""),
+            ("echo \"rbd: couldn't connect to the cluster!\" >&2; exit 2", ""),
             (does.as_str(), "echo Error EACCES: access denied >&2; exit 13"),
             ("echo no JSON", ""),
         ] {
