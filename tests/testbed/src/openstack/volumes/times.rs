@@ -27,15 +27,9 @@ pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
             Ok(())
         },
     )?;
-    for (what, own, ours) in [
-        (
-            "claim → Bound",
-            Round::own_made as fn(&Round) -> _,
-            Round::bound as fn(&Round) -> _,
-        ),
-        ("Pod made → attached", Round::own_attached, Round::attached),
-    ] {
-        let (own, ours) = (median(&rounds, own), median(&rounds, ours));
+    for (at, what) in ["claim → Bound", "Pod made → attached"].into_iter().enumerate() {
+        let own = median(rounds.iter().map(|round| round.own[at]));
+        let ours = median(rounds.iter().map(|round| round.ours[at]));
         say(format!(
             "  {what}: {:.2} s, and {:.2} s by Cinder alone, so {:.2} s more",
             ours.as_secs_f64(),
@@ -46,29 +40,13 @@ pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Cinder's own times, and those by Mooring right after that.
+/// Cinder's own times, and those by Mooring right after that: of a volume, and of its attachment.
 struct Round {
     own: [Duration; 2],
     ours: [Duration; 2],
 }
 
 impl Round {
-    fn own_made(&self) -> Duration {
-        self.own[0]
-    }
-
-    fn own_attached(&self) -> Duration {
-        self.own[1]
-    }
-
-    fn bound(&self) -> Duration {
-        self.ours[0]
-    }
-
-    fn attached(&self) -> Duration {
-        self.ours[1]
-    }
-
     fn of(trial: &Trial<'_>, round: usize) -> Result<Self> {
         let own = use_services(trial.target, "times", &[&json!(1)])?;
         let seconds = |what: &str| {
@@ -112,8 +90,8 @@ fn wait(trial: &Trial<'_>, object: &[&str], field: &str) -> Result<()> {
     Ok(())
 }
 
-fn median(rounds: &[Round], time: impl Fn(&Round) -> Duration) -> Duration {
-    let mut times: Vec<_> = rounds.iter().map(time).collect();
+fn median(times: impl Iterator<Item = Duration>) -> Duration {
+    let mut times: Vec<_> = times.collect();
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
