@@ -121,6 +121,7 @@ pub async fn volume(
             ForVolume::LetGo(let_go) => apply.let_go(*let_go).await,
             ForVolume::Attached(attached) => apply.attached(*attached).await,
             ForVolume::Detached(detached) => apply.detached(*detached).await,
+            ForVolume::Deferred(record) => apply.deferred(&record).await,
         },
     }
 }

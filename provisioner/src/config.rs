@@ -175,6 +175,8 @@ pub struct ProvisionerConfig {
     pub workers: usize,
     /// What the image can do.
     pub operations: BTreeSet<Operation>,
+    /// Whether the image lets several nodes have a volume at once, if the claim asks for that.
+    pub multi_attach: bool,
     /// `discover-interval`: how long after a discovery the next one is due.
     pub discover_interval: Duration,
     /// Set where Mooring makes the PV from what the image prints.

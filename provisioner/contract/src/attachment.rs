@@ -31,7 +31,12 @@ pub fn initiator(node: &str, uid: &str) -> String {
     format!("{INITIATOR_PREFIX}{}-{uid}", letters(node))
 }
 
-/// The node that the storage lets have a volume, as the PV has it.
+/// Whether several nodes can have a volume with these access modes at once.
+pub fn is_for_many(access_modes: &[String]) -> bool {
+    access_modes.iter().any(|mode| mode.ends_with("Many"))
+}
+
+/// A node that the storage lets have a volume, as the PV has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachedTo {
@@ -40,24 +45,89 @@ pub struct AttachedTo {
     pub initiator: String,
 }
 
-/// How a node reaches its volume, as the Secret has it.
+/// The nodes that the storage lets have a volume, as the PV has them: an object for one, a list for several.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttachedNodes(pub Vec<AttachedTo>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrSeveral {
+    One(AttachedTo),
+    Several(Vec<AttachedTo>),
+}
+
+impl AttachedNodes {
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        Ok(Self(match serde_json::from_str(text)? {
+            OneOrSeveral::One(one) => vec![one],
+            OneOrSeveral::Several(several) => several,
+        }))
+    }
+
+    /// `None` if there are none.
+    pub fn to_text(&self) -> Option<String> {
+        match self.0.as_slice() {
+            [] => None,
+            [one] => serde_json::to_string(one).ok(),
+            several => serde_json::to_string(several).ok(),
+        }
+    }
+
+    pub fn has(&self, node: &str) -> bool {
+        self.0.iter().any(|one| one.node == node)
+    }
+
+    #[must_use]
+    pub fn without(&self, node: &str) -> Self {
+        Self(self.0.iter().filter(|one| one.node != node).cloned().collect())
+    }
+
+    #[must_use]
+    pub fn with(&self, to: &AttachedTo) -> Self {
+        let mut nodes = self.without(&to.node);
+        nodes.0.push(to.clone());
+        nodes
+    }
+}
+
+/// How nodes reach their volume, as the Secret has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Connection {
     /// Random, and the same for as long as the Secret is there. What the kubelet hands over with another one is not
     /// from this Secret, but from one that the author of a Pod wrote.
     pub proof: String,
-    /// The only node that this is for; empty while the volume is attached to none.
+    /// The only node that this is for; empty while the volume is attached to none, or if several can have it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Options of the volume, beside those of its PV.
+    /// Options of the volume on that node, beside those of its PV. Its secrets are the Secret's other keys.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
+    /// Of a volume that several nodes can have at once, what each of them is told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, NodeConnection>,
+}
+
+/// How one of several nodes reaches their volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NodeConnection {
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
+}
+
+impl Connection {
+    /// Whether it is for this node.
+    pub fn is_for(&self, node: &str) -> bool {
+        self.node == node || self.nodes.contains_key(node)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Connection, initiator, secret_name};
+    use super::{AttachedNodes, AttachedTo, Connection, NodeConnection, initiator, is_for_many, secret_name};
 
     #[test]
     fn nodes_of_one_name_in_two_clusters_have_two_initiators() {
@@ -71,6 +141,36 @@ mod tests {
         let text = r#"{"proof":"x","node":"a","options":{"source":"iscsi://h/t/1"}}"#;
         let connection: Connection = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&connection).unwrap(), text);
+        assert!(connection.is_for("a") && !connection.is_for("b"));
         assert_eq!(secret_name("pvc-u1"), "attachment-pvc-u1");
+        let several = Connection {
+            nodes: [("b".to_owned(), NodeConnection::default())].into(),
+            ..Connection::default()
+        };
+        assert!(several.is_for("b") && !several.is_for("a"));
+    }
+
+    #[test]
+    fn one_node_is_written_as_it_was_when_there_could_be_no_other() {
+        let to = |node: &str| AttachedTo {
+            node: node.into(),
+            initiator: "i".into(),
+        };
+        let one = AttachedNodes::default().with(&to("a"));
+        assert_eq!(one.to_text().unwrap(), r#"{"node":"a","initiator":"i"}"#);
+        let both = one.with(&to("b")).with(&to("a"));
+        assert_eq!(both.0, [to("b"), to("a")]);
+        for nodes in [&one, &both] {
+            assert_eq!(AttachedNodes::parse(&nodes.to_text().unwrap()).unwrap(), *nodes);
+        }
+        assert_eq!(one.without("a").to_text(), None);
+        assert!(AttachedNodes::parse("{}").is_err());
+    }
+
+    #[test]
+    fn access_modes_say_whether_a_volume_is_for_several_nodes() {
+        let many = |modes: &[&str]| is_for_many(&modes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert!(many(&["ReadWriteMany"]) && many(&["ReadWriteOnce", "ReadOnlyMany"]));
+        assert!(!many(&["ReadWriteOnce"]) && !many(&["ReadWriteOncePod"]) && !many(&[]));
     }
 }

@@ -174,8 +174,10 @@ pub mod annotations {
     /// one in its handle: an administrator changes it where the ConfigMap of the same storage has another name.
     /// And on the `VolumeSnapshotClass` of something discovered.
     pub const CONFIG: &str = "mooring.dev/config";
-    /// On a PV: the node that the storage lets have the volume, JSON; see [`crate::attachment::AttachedTo`].
+    /// On a PV: the nodes that the storage lets have the volume, JSON; see [`crate::attachment::AttachedNodes`].
     pub const ATTACHED_TO: &str = "mooring.dev/attached-to";
+    /// On a PV that several nodes can have: the attachments and detachments that wait while another is carried out, JSON.
+    pub const DEFERRED: &str = "mooring.dev/deferred-attachments";
     /// On a Node, with a PV's name behind it: a volume that was attached is mounted there, or is about to be.
     pub const NODE_ATTACHED_PREFIX: &str = "attached.mooring.dev/";
     /// On a Node: its mounter is of a version that says so of each volume that was attached. No PV of Mooring's has

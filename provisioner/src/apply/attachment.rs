@@ -1,4 +1,4 @@
-//! The connection of a volume that is attached: a Secret that its node alone reads, and what the PV says of it.
+//! The connection of a volume that is attached: a Secret that its nodes alone read, and what the PV says of it.
 //!
 //! The Secret has no record of its own. So each write to it first reads it, then sees that the PV is still as it was
 //! when this was decided, and then expects the Secret as it was read. A controller that acts on old knowledge fails at
@@ -12,16 +12,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
-use mooring_contract::attachment::{CONNECTION, Connection};
-use mooring_contract::names::{FIELD_MANAGER, FLEX_DRIVER, labels};
+use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, NodeConnection};
+use mooring_contract::names::{FIELD_MANAGER, FLEX_DRIVER, annotations, labels};
 use mooring_contract::operation::Operation;
 use mooring_seal::{Purpose, new_key, open};
 use secrecy::ExposeSecret;
 use serde_json::json;
 
 use super::{Apply, ApplyError, Shared, Subject};
-use crate::operation::attach::{attached_to, secret_of};
+use crate::operation::attach::nodes::VolumeNodes;
+use crate::operation::attach::secret_of;
 use crate::operation::decision::{Attached, Detached};
+use crate::operation::record::Record;
 use crate::process::call::{CallError, code, is_conflict, is_not_found};
 use crate::process::metrics::OperationResult;
 use crate::run::RunId;
@@ -77,12 +79,18 @@ fn connection_in(data: &BTreeMap<String, ByteString>) -> Option<Connection> {
     serde_json::from_slice(&data.get(CONNECTION)?.0).ok()
 }
 
-/// Puts this connection and these secrets into the Secret of a volume, and nothing else.
+/// What the Secret of a volume says: the connection, and the secrets of the only node that it is for.
+#[derive(Default)]
+struct Told {
+    connection: Connection,
+    secrets: BTreeMap<String, String>,
+}
+
+/// Has the Secret of a volume say what `change` makes of the connection there, and nothing else.
 async fn write(
     shared: &Shared,
     volume: &PersistentVolume,
-    wanted: Connection,
-    secrets: BTreeMap<String, String>,
+    change: impl FnOnce(Connection) -> Told,
 ) -> Result<(), ApplyError> {
     let Some((namespace, name)) = secret_of(volume) else {
         return Ok(());
@@ -98,11 +106,14 @@ async fn write(
         make_secret(client, &namespace, &name).await?;
         return Err(ApplyError::Changed(name));
     };
+    let proof = old.proof.clone();
+    let told = change(old);
     let connection = Connection {
-        proof: old.proof,
-        ..wanted
+        proof,
+        ..told.connection
     };
-    let data: BTreeMap<_, _> = secrets
+    let data: BTreeMap<_, _> = told
+        .secrets
         .into_iter()
         .chain([(CONNECTION.to_owned(), json!(connection).to_string())])
         .map(|(key, text)| (key, ByteString(text.into_bytes())))
@@ -134,6 +145,34 @@ async fn write(
     }
 }
 
+/// A connection of several nodes, with what this one is told.
+fn with_node(
+    old: Connection,
+    node: String,
+    options: BTreeMap<String, String>,
+    secrets: BTreeMap<String, String>,
+) -> Told {
+    let mut nodes = old.nodes;
+    nodes.insert(node, NodeConnection { options, secrets });
+    of_nodes(nodes)
+}
+
+fn without_node(old: Connection, node: &str) -> Told {
+    let mut nodes = old.nodes;
+    nodes.remove(node);
+    of_nodes(nodes)
+}
+
+fn of_nodes(nodes: BTreeMap<String, NodeConnection>) -> Told {
+    Told {
+        connection: Connection {
+            nodes,
+            ..Connection::default()
+        },
+        ..Told::default()
+    }
+}
+
 impl Apply<'_> {
     /// Hands the connection to the node, then says on the PV which node has the volume.
     pub(super) async fn attached(&mut self, attached: Attached) -> Result<Action, ApplyError> {
@@ -151,13 +190,26 @@ impl Apply<'_> {
             },
             None => BTreeMap::new(),
         };
-        let connection = Connection {
-            node: attached.to.node.clone(),
-            options: attached.answered.options.clone(),
-            ..Connection::default()
+        let VolumeNodes {
+            attached: others,
+            for_many,
+            ..
+        } = VolumeNodes::of(volume);
+        let node = attached.to.node.clone();
+        let options = attached.answered.options.clone();
+        let nodes = if for_many {
+            write(self.shared, volume, |old| with_node(old, node, options, secrets)).await?;
+            others.with(&attached.to)
+        } else {
+            let connection = Connection {
+                node,
+                options,
+                ..Connection::default()
+            };
+            write(self.shared, volume, |_| Told { connection, secrets }).await?;
+            AttachedNodes::default().with(&attached.to)
         };
-        write(self.shared, volume, connection, secrets).await?;
-        self.patch(self.subject.attached_patch(Some(&attached.to))).await?;
+        self.patch(self.subject.attached_patch(&nodes)).await?;
         self.say(attached.say);
         self.count(
             Operation::Attach,
@@ -171,18 +223,21 @@ impl Apply<'_> {
         Ok(Action::await_change())
     }
 
-    /// Takes the connection away, then says on the PV that no node has the volume.
+    /// Takes the connection away, then says on the PV that the node does not have the volume.
     pub(super) async fn detached(&mut self, detached: Detached) -> Result<Action, ApplyError> {
         let Subject::Volume(volume) = &self.subject else {
             return Ok(Action::await_change());
         };
-        // It may be one that had the volume beside the node that it is attached to.
-        let lost = self.record.as_ref().map(|record| record.node.as_str());
-        let kept = attached_to(volume).filter(|kept| Some(kept.node.as_str()) != lost);
-        if kept.is_none() {
-            write(self.shared, volume, Connection::default(), BTreeMap::new()).await?;
+        let nodes = VolumeNodes::of(volume);
+        let lost = self.record.as_ref().map_or("", |record| record.node.as_str());
+        let kept = nodes.attached.without(lost);
+        if nodes.for_many {
+            write(self.shared, volume, |old| without_node(old, lost)).await?;
+        } else if kept.0.is_empty() {
+            // Else it is one that had the volume beside the node that it is attached to.
+            write(self.shared, volume, |_| Told::default()).await?;
         }
-        self.patch(self.subject.attached_patch(kept.as_ref())).await?;
+        self.patch(self.subject.attached_patch(&kept)).await?;
         self.count(
             Operation::Detach,
             OperationResult::Done,
@@ -193,6 +248,19 @@ impl Apply<'_> {
             self.remove(run).await?;
         }
         // The watch brings the change, and the next node may be waiting for it.
+        Ok(Action::await_change())
+    }
+
+    /// Puts what is open aside for another node's turn. Its node does not count as one that has the volume.
+    pub(super) async fn deferred(&mut self, record: &Record) -> Result<Action, ApplyError> {
+        let Subject::Volume(volume) = &self.subject else {
+            return Ok(Action::await_change());
+        };
+        let nodes = VolumeNodes::of(volume);
+        let mut patch = self.subject.attached_patch(&nodes.attached.without(&record.node));
+        patch["metadata"]["annotations"][annotations::DEFERRED] = json!(nodes.deferred_with(record));
+        self.patch(patch).await?;
+        // The watch brings the change.
         Ok(Action::await_change())
     }
 

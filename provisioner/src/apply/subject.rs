@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
-use mooring_contract::attachment::AttachedTo;
+use mooring_contract::attachment::AttachedNodes;
 use mooring_contract::names::{FIELD_MANAGER, annotations};
 use mooring_contract::request::Request;
 use serde::de::DeserializeOwned;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::error::ApplyError;
 use crate::cache::work_queue::WorkItem;
+use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::decision::Start;
 use crate::operation::describe::{Effect, SubjectKind, describe};
 use crate::operation::record::Record;
@@ -197,6 +198,14 @@ impl Subject {
             (Self::Claim(claim), Effect::ModifiesVolume) => {
                 patch["status"] = modify::of_record(claim, record, Timestamp::now());
             }
+            // What was deferred is this record now.
+            (Self::Volume(volume), Effect::AttachesVolume | Effect::DetachesVolume) => {
+                let nodes = VolumeNodes::of(volume);
+                if nodes.deferred_of(&record.node).is_some() {
+                    patch["metadata"]["annotations"][annotations::DEFERRED] =
+                        json!(nodes.deferred_without(&record.node));
+                }
+            }
             // While the mark is there, other tools know that there may be a snapshot already.
             (Self::Snapshot(_), Effect::TakesSnapshot) => {
                 patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = json!("yes");
@@ -255,13 +264,13 @@ impl Subject {
         }})
     }
 
-    /// The patch that takes off the record of an attachment, and says which node has the volume.
-    pub(super) fn attached_patch(&self, to: Option<&AttachedTo>) -> Value {
+    /// The patch that takes off the record of an attachment, and says which nodes have the volume.
+    pub(super) fn attached_patch(&self, nodes: &AttachedNodes) -> Value {
         json!({"metadata": {
             "resourceVersion": self.meta().resource_version,
             "annotations": {
                 annotations::OPERATION: null,
-                annotations::ATTACHED_TO: to.map(|to| json!(to).to_string()),
+                annotations::ATTACHED_TO: nodes.to_text(),
             },
         }})
     }

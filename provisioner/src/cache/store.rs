@@ -25,7 +25,7 @@ use super::limiter::InFlight;
 use super::snapshots::{SnapshotWriters, Snapshots};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::ProvisionerConfig;
-use crate::operation::attach;
+use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::content::{Content, ObservedSource, Permission};
 use crate::operation::describe::{Answer, SubjectKind, describe};
 use crate::operation::is_change_asked;
@@ -325,11 +325,13 @@ impl Cache {
             return;
         }
         let of = |volume: &PersistentVolume| {
-            let record = || Record::on(volume).ok().flatten();
-            attach::attached_to(volume).map_or_else(
-                || record().is_some_and(|record| record.node == node),
-                |attached| attached.node == node,
-            )
+            let has_record = || {
+                Record::on(volume)
+                    .ok()
+                    .flatten()
+                    .is_some_and(|record| record.node == node)
+            };
+            VolumeNodes::of(volume).concern(node) || has_record()
         };
         for volume in self.volumes.state_filter(of) {
             queue.add(&WorkItem::Volume(volume.name_any()));

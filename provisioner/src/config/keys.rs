@@ -22,6 +22,8 @@ pub const MAX_PARALLEL: &str = "max-parallel";
 pub const WORKERS: &str = "workers";
 /// What the image can do.
 pub const OPERATIONS: &str = "operations";
+/// Whether several nodes can have a volume attached at once.
+pub const MULTI_ATTACH: &str = "multi-attach";
 /// How often the image is asked what the storage can serve.
 pub const DISCOVER_INTERVAL: &str = "discover-interval";
 /// Which source Mooring gives the PV that it makes.
@@ -53,6 +55,7 @@ pub const KNOWN: &[&str] = &[
     MAX_PARALLEL,
     WORKERS,
     OPERATIONS,
+    MULTI_ATTACH,
     DISCOVER_INTERVAL,
     VOLUME_SOURCE,
     BACKEND_VOLUME,

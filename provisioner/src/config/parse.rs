@@ -84,6 +84,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
     let workers = reader.read(keys::WORKERS, values::workers).unwrap_or(0);
     let operations = reader.operations();
+    let multi_attach = reader.read(keys::MULTI_ATTACH, values::boolean).unwrap_or(false);
     let discover_interval = reader.read(keys::DISCOVER_INTERVAL, values::discover_interval);
     let volume_source = reader.volume_source();
     let provisioner = reader.provisioner(plugin_name, volume_source);
@@ -128,6 +129,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             max_parallel,
             workers,
             operations,
+            multi_attach,
             discover_interval: discover_interval.unwrap_or(DEFAULT_DISCOVER_INTERVAL),
             volume_source,
             backend_volume,
@@ -452,6 +454,13 @@ impl<'a> Reader<'a> {
                 ProblemKind::Contradiction,
                 keys::OPERATIONS,
                 "has one of attach and detach, and a volume needs both: add the other, or remove both",
+            );
+        }
+        if !operations.contains(&Operation::Attach) && self.data.contains_key(keys::MULTI_ATTACH) {
+            self.warn(
+                ProblemKind::Contradiction,
+                keys::MULTI_ATTACH,
+                "is set, but operations lacks attach and detach, so nothing is attached: add them, or remove this key",
             );
         }
         if operations.contains(&Operation::Attach) && volume_source.is_none() {

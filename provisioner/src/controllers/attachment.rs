@@ -67,7 +67,7 @@ pub(super) async fn act(
     };
     let find = |operation: Operation| cache.run(namespace?, &RunId::new(operation, uid));
     let (attach_run, detach_run) = (find(Operation::Attach), find(Operation::Detach));
-    let mut node = None;
+    let mut nodes = Vec::new();
     loop {
         let seen = ObservedAttachment {
             volume,
@@ -77,7 +77,7 @@ pub(super) async fn act(
             attach_run: attach_run.as_ref(),
             detach_run: detach_run.as_ref(),
             wanted: &wanted,
-            node: node.as_ref(),
+            nodes: &nodes,
             kube_api: &shared.context.settings.kube_api,
             limits: &shared.limits,
         };
@@ -91,7 +91,7 @@ pub(super) async fn act(
                 tracing::debug!(volume = volume.name_any(), ?decision);
                 return apply::volume(shared, volume, record, decision).await;
             }
-            Err(look) => node = Some(node_now(shared, volume, look).await?),
+            Err(look) => nodes.push(node_now(shared, volume, look).await?),
         }
     }
 }

@@ -12,7 +12,8 @@ use super::record::{ClaimKey, MoveRecord};
 use super::source::{self, SecretSeen, Unmovable};
 use super::users::User;
 use crate::config::VolumeSourceKind;
-use crate::operation::attach::attached_to;
+use crate::operation::attach::is_open;
+use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::record::is_busy;
 
 /// What is known of a claim and its volume.
@@ -209,10 +210,10 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
     if is_busy(claim) || volume.annotations().contains_key(annotations::OPERATION) {
         return waits("an operation on the volume is under way: see the claim's Events");
     }
-    if let Some(attached) = attached_to(volume) {
+    if is_open(volume, None) {
         return waits(&format!(
             "it is attached to node {}, until no Pod there uses it",
-            attached.node
+            VolumeNodes::of(volume).names().join(" and ")
         ));
     }
     let growing = status.and_then(|status| status.allocated_resource_statuses.as_ref());

@@ -1,8 +1,10 @@
 //! Operations `attach` and `detach`: from a bound volume that a scheduled Pod uses to one that the Pod's node has, and
-//! back when no Pod there uses it any more. One node has a volume at a time; see `docs/decisions/attach.md`.
+//! back when no Pod there uses it any more. One node has a volume at a time, or several if the volume is for that; see
+//! `docs/decisions/attach.md`.
 //!
-//! The PV carries both the record of what is going on and, when that is done, the node that has the volume. So whatever
-//! two controllers believe, only one of them can go on from there.
+//! The PV carries both the record of what is going on and, when that is done, the nodes that have the volume. So whatever
+//! two controllers believe, only one of them can go on from there. There is one operation at a time; one that has to
+//! wait is deferred, so that other nodes don't wait with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use mooring_contract::attachment::{AttachedTo, initiator, secret_name};
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
@@ -18,6 +21,7 @@ use mooring_contract::request::{Attachment, Request};
 use mooring_contract::volume::clients::{self, INITIATOR_OPTION};
 use mooring_contract::volume::keys;
 
+use self::nodes::VolumeNodes;
 use self::observed::{Look, ObservedAttachment, ObservedNode};
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Attached, Decision, Detached, ForVolume, Intent, Start, VolumeDecision, removable};
@@ -34,6 +38,7 @@ use crate::run::{Run, RunId};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, Answered};
 
+pub mod nodes;
 pub mod observed;
 
 /// How often the controller looks whether a node still uses a volume. It is woken by that, as a rule.
@@ -49,15 +54,14 @@ pub fn secret_of(volume: &PersistentVolume) -> Option<(String, String)> {
     (secret.name.as_deref() == Some(&wanted)).then(|| (secret.namespace.clone().unwrap_or_default(), wanted))
 }
 
-pub fn attached_to(volume: &PersistentVolume) -> Option<AttachedTo> {
-    let text = volume.metadata.annotations.as_ref()?.get(annotations::ATTACHED_TO)?;
-    serde_json::from_str(text).ok()
-}
-
 /// Whether a node has the volume, or may have it: it is not deleted before it is detached.
 pub fn is_open(volume: &PersistentVolume, record: Option<&Record>) -> bool {
-    let noted = volume.metadata.annotations.as_ref();
-    noted.is_some_and(|all| all.contains_key(annotations::ATTACHED_TO)) || record.is_some_and(is_attachment)
+    let noted = volume.annotations();
+    let is_noted = |key: &str| noted.contains_key(key);
+    [annotations::ATTACHED_TO, annotations::DEFERRED]
+        .into_iter()
+        .any(is_noted)
+        || record.is_some_and(is_attachment)
 }
 
 fn is_attachment(record: &Record) -> bool {
@@ -76,14 +80,16 @@ pub fn plan(seen: &ObservedAttachment<'_>, now: Timestamp) -> Result<VolumeDecis
         }
         Err(_) => return Ok(Decision::Rest),
     };
-    let plan = Plan { seen, config, now };
+    let plan = Plan {
+        seen,
+        config,
+        now,
+        nodes: VolumeNodes::of(seen.volume),
+    };
     match seen.record {
         Some(record) if record.operation == Operation::Attach => plan.attaching(record),
         Some(record) if record.operation == Operation::Detach => plan.detaching(record),
-        Some(_) | None => match attached_to(seen.volume) {
-            None => plan.free(),
-            Some(attached) => plan.held(&attached),
-        },
+        Some(_) | None => plan.settled(),
     }
 }
 
@@ -91,28 +97,55 @@ struct Plan<'a> {
     seen: &'a ObservedAttachment<'a>,
     config: &'a Arc<ProvisionerConfig>,
     now: Timestamp,
+    nodes: VolumeNodes,
 }
 
 impl Plan<'_> {
-    /// No node has the volume.
-    fn free(&self) -> Result<VolumeDecision, Look> {
-        if let Some(decision) = self.left_over(None) {
-            return Ok(decision);
+    /// No operation is open.
+    fn settled(&self) -> Result<VolumeDecision, Look> {
+        match self.left_over() {
+            Some(decision) => Ok(decision),
+            None => self.next(None),
         }
-        match self.seen.wanted.first() {
-            None => Ok(Decision::Rest),
-            Some(node) => self.attach_first(node),
+    }
+
+    /// What can be done now for one of the nodes, but for this one; else what is waited for.
+    fn next(&self, but: Option<&str>) -> Result<VolumeDecision, Look> {
+        let mut waits = Decision::Rest;
+        let deferred = &self.nodes.deferred;
+        // Users wait for these.
+        let wanted = self.seen.wanted.iter().filter(|node| !self.nodes.attached.has(node));
+        let unwanted = deferred.iter().filter(|record| !self.wants(&record.node));
+        let nodes = wanted
+            .map(String::as_str)
+            .chain(unwanted.map(|record| record.node.as_str()));
+        for node in nodes.filter(|node| Some(*node) != but) {
+            let decision = match self.nodes.deferred_of(node) {
+                Some(record) if record.operation == Operation::Attach => self.attach_now(record)?,
+                Some(record) => self.detach_now(record)?,
+                None if self.nodes.have_room() => self.attach_first(node)?,
+                None => continue,
+            };
+            if !is_wait(&decision) {
+                return Ok(decision);
+            }
+            waits = sooner(waits, decision);
         }
+        for to in self.nodes.attached.0.iter().filter(|to| Some(to.node.as_str()) != but) {
+            let decision = self.held(to)?;
+            if !is_wait(&decision) {
+                return Ok(decision);
+            }
+            waits = sooner(waits, decision);
+        }
+        Ok(waits)
     }
 
     /// This node has it.
     fn held(&self, attached: &AttachedTo) -> Result<VolumeDecision, Look> {
-        if let Some(decision) = self.left_over(Some(attached)) {
-            return Ok(decision);
-        }
         let node = &attached.node;
         if self.wants(node) {
-            return Ok(match self.other_than(node) {
+            return Ok(match self.kept_waiting_by(node) {
                 None => Decision::Rest,
                 Some(other) => Decision::wait_for(held_by(node, other)),
             });
@@ -133,29 +166,15 @@ impl Plan<'_> {
         if let Some(run) = seen.detach_run {
             return Ok(stop(run, seen.limits));
         }
-        let wanted = self.wants(&record.node);
         match step(seen.attach_run, record, seen.limits, self.now) {
-            Step::None => {
-                let look = self.look(&record.node)?;
-                if !wanted || look.is_gone() {
-                    // A run of before may have let it.
-                    return Ok(Decision::Record(Box::new(
-                        self.to_detach(&record.node, &record.initiator),
-                    )));
-                }
-                if let Some(wait) = self
-                    .not_offered(Operation::Attach)
-                    .or_else(|| self.held_back(record, look))
-                {
-                    return Ok(wait);
-                }
-                Ok(self.begin(Operation::Attach, record, look))
-            }
+            Step::None => self.or_another(record, self.attach_now(record)?),
             Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
             Step::Leaving(say) => Ok(leaving(seen.limits, say)),
             Step::Running(left) => Ok(Decision::wait(left)),
             Step::Waiting { after, say } => {
-                if !wanted && let Some(run) = seen.attach_run {
+                if !self.wants(&record.node)
+                    && let Some(run) = seen.attach_run
+                {
                     return Ok(stop(run, seen.limits));
                 }
                 let config = Some(self.config);
@@ -173,33 +192,31 @@ impl Plan<'_> {
         }
     }
 
+    fn attach_now(&self, record: &Record) -> Result<VolumeDecision, Look> {
+        let look = self.look(&record.node)?;
+        if !self.wants(&record.node) || look.is_gone() {
+            // A run of before may have let it.
+            return Ok(Decision::Record(Box::new(
+                self.to_detach(&record.node, &record.initiator),
+            )));
+        }
+        if let Some(wait) = self
+            .not_offered(Operation::Attach)
+            .or_else(|| self.held_back(record, look))
+        {
+            return Ok(wait);
+        }
+        Ok(self.begin(Operation::Attach, record, look))
+    }
+
     /// It has to be detached from this node.
     fn detaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let seen = self.seen;
         if let Some(run) = seen.attach_run {
             return Ok(stop(run, seen.limits));
         }
-        let node = &record.node;
         match step(seen.detach_run, record, seen.limits, self.now) {
-            Step::None => {
-                // Attached again, it is attached, however far the detaching came.
-                let others = attached_to(seen.volume).is_some_and(|attached| attached.node != *node);
-                if self.wants(node) && !others && !self.look(node)?.is_gone() {
-                    return self.attach_first(node);
-                }
-                // The record is there, so no mount begins any more: one that has begun is on the node.
-                let look = self.look(node)?;
-                if look.uses_it() {
-                    return Ok(self.still_used(node));
-                }
-                if let Some(wait) = self
-                    .not_offered(Operation::Detach)
-                    .or_else(|| self.held_back(record, look))
-                {
-                    return Ok(wait);
-                }
-                Ok(self.begin(Operation::Detach, record, look))
-            }
+            Step::None => self.or_another(record, self.detach_now(record)?),
             Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
             Step::Leaving(say) => Ok(leaving(seen.limits, say)),
             Step::Running(left) => Ok(Decision::wait(left)),
@@ -222,6 +239,39 @@ impl Plan<'_> {
             }
             Step::Ended(finish) => Ok(self.fail(record, &finish, seen.detach_run)),
         }
+    }
+
+    fn detach_now(&self, record: &Record) -> Result<VolumeDecision, Look> {
+        let node = &record.node;
+        // Attached again, it is attached, however far the detaching came.
+        let has_room = self.nodes.for_many || self.nodes.attached.without(node).0.is_empty();
+        if self.wants(node) && has_room && !self.look(node)?.is_gone() {
+            return self.attach_first(node);
+        }
+        // The record is there, so no mount begins any more: one that has begun is on the node.
+        let look = self.look(node)?;
+        if look.uses_it() {
+            return Ok(self.still_used(node));
+        }
+        if let Some(wait) = self
+            .not_offered(Operation::Detach)
+            .or_else(|| self.held_back(record, look))
+        {
+            return Ok(wait);
+        }
+        Ok(self.begin(Operation::Detach, record, look))
+    }
+
+    /// What is open has to wait: the other nodes of a volume that several can have do not wait with it.
+    fn or_another(&self, record: &Record, decision: VolumeDecision) -> Result<VolumeDecision, Look> {
+        if !self.nodes.for_many || !is_wait(&decision) {
+            return Ok(decision);
+        }
+        let other = self.next(Some(&record.node))?;
+        if is_wait(&other) {
+            return Ok(sooner(decision, other));
+        }
+        Ok(Decision::Own(ForVolume::Deferred(Box::new(record.clone()))))
     }
 
     /// The first attempt to let a node have the volume.
@@ -374,16 +424,17 @@ impl Plan<'_> {
     }
 
     /// Runs of what is over. One that a controller began late, because it was held up, may have let a node in that is
-    /// not to have the volume, or have taken it from the one that has it.
-    fn left_over(&self, holder: Option<&AttachedTo>) -> Option<VolumeDecision> {
+    /// not to have the volume, or have taken it from one that has it.
+    fn left_over(&self) -> Option<VolumeDecision> {
         let there = [self.seen.attach_run, self.seen.detach_run];
+        let holders = &self.nodes.attached.0;
         if let Some(late) = self.seen.attach_run.and_then(done_for)
-            && holder != Some(&late)
+            && !holders.contains(&late)
         {
             return Some(Decision::Record(Box::new(self.to_detach(&late.node, &late.initiator))));
         }
         if let Some(late) = self.seen.detach_run.and_then(done_for)
-            && holder == Some(&late)
+            && holders.contains(&late)
         {
             return Some(Decision::Record(Box::new(self.to_attach(&late.node, &late.initiator))));
         }
@@ -409,14 +460,14 @@ impl Plan<'_> {
     }
 
     fn look(&self, node: &str) -> Result<&ObservedNode, Look> {
-        let found = self.seen.node.filter(|seen| seen.name == node);
+        let found = self.seen.nodes.iter().find(|seen| seen.name == node);
         found.ok_or_else(|| Look { node: node.to_owned() })
     }
 
     fn still_used(&self, node: &str) -> VolumeDecision {
         Decision::Wait {
             after: Some(IN_USE_PERIOD),
-            say: self.other_than(node).map(|other| held_by(node, other)),
+            say: self.kept_waiting_by(node).map(|other| held_by(node, other)),
         }
     }
 
@@ -424,7 +475,11 @@ impl Plan<'_> {
         self.seen.wanted.iter().any(|wanted| wanted == node)
     }
 
-    fn other_than(&self, node: &str) -> Option<&str> {
+    /// The node that can't have the volume while this one has it.
+    fn kept_waiting_by(&self, node: &str) -> Option<&str> {
+        if self.nodes.for_many {
+            return None;
+        }
         let mut wanted = self.seen.wanted.iter().map(String::as_str);
         wanted.find(|wanted| *wanted != node)
     }
@@ -454,6 +509,24 @@ fn done_for(run: &Run) -> Option<AttachedTo> {
         node: request.node_name,
         initiator: request.attachment?.initiator,
     })
+}
+
+/// Whether nothing can be done now.
+fn is_wait(decision: &VolumeDecision) -> bool {
+    matches!(decision, Decision::Rest | Decision::Wait { .. })
+}
+
+/// Two decisions to wait, as one.
+fn sooner(first: VolumeDecision, second: VolumeDecision) -> VolumeDecision {
+    let parts = |decision| match decision {
+        Decision::Wait { after, say } => (after, say),
+        _ => (None, None),
+    };
+    let ((first, says), (second, also_says)) = (parts(first), parts(second));
+    match (first.into_iter().chain(second).min(), says.or(also_says)) {
+        (None, None) => Decision::Rest,
+        (after, say) => Decision::Wait { after, say },
+    }
 }
 
 /// What the claim of a volume that another node waits for is told.

@@ -35,7 +35,7 @@ pub enum ClaimError {
     /// Several nodes would have the volume at once.
     #[error(
         "volumes of this class are attached to one node at a time, and the claim asks for {0}: ask for ReadWriteOnce, or \
-         for another class"
+         have an administrator set multi-attach in the ConfigMap if its storage can do that"
     )]
     ManyNodes(String),
     /// The ConfigMap says that its image does not do this operation.

@@ -109,6 +109,8 @@ pub enum ForVolume {
     LetGo(Box<LetGo>),
     Attached(Box<Attached>),
     Detached(Box<Detached>),
+    /// What is open has to wait, and gives way to what can be done for another node.
+    Deferred(Box<Record>),
 }
 
 /// What the controller of claims has to do before the plan can decide.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use mooring_contract::CONTRACT_VERSION;
+use mooring_contract::attachment::is_for_many;
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, gib_rounded_up};
@@ -164,10 +165,10 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
         }
         attributes::check_offered(config)?;
     }
-    let modes = spec.access_modes.iter().flatten();
-    let mut many = modes.filter(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"));
+    let mut modes = spec.access_modes.iter().flatten();
     if config.operations.contains(&Operation::Attach)
-        && let Some(mode) = many.next()
+        && !config.multi_attach
+        && let Some(mode) = modes.find(|mode| is_for_many(std::slice::from_ref(mode)))
     {
         return Err(ClaimError::ManyNodes(mode.clone()));
     }
@@ -273,5 +274,10 @@ mod tests {
         ));
         assert_eq!(ask(json!({"volumeMode": "Block"}), &[("volume-source", "csi")]), None);
         assert_eq!(ask(json!({"accessModes": ["ReadWriteOncePod"]}), &flex), None);
+        let many = json!({"accessModes": ["ReadWriteMany"]});
+        let attaching = [csi, ("operations", "provision,delete,attach,detach")];
+        assert_eq!(ask(many.clone(), &[csi]), None);
+        assert!(matches!(ask(many.clone(), &attaching), Some(ClaimError::ManyNodes(_))));
+        assert_eq!(ask(many, &[attaching[0], attaching[1], ("multi-attach", "true")]), None);
     }
 }

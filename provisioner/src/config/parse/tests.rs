@@ -233,6 +233,7 @@ fn oddities_are_warned_of() {
             "volume-binding-mode",
             ProblemKind::Contradiction,
         ),
+        ("multi-attach: 'true'", "multi-attach", ProblemKind::Contradiction),
     ] {
         let config = with(lines).unwrap();
         let found: Vec<_> = config.warnings.iter().map(|p| (p.key.as_str(), p.kind)).collect();
@@ -269,7 +270,13 @@ fn attach_needs_detach_and_a_volume_source() {
             ("operations", ProblemKind::Contradiction)
         );
     }
-    assert!(with("operations: provision,delete,attach,detach\nvolume-source: flexVolume").is_ok());
+    let attaching = "operations: provision,delete,attach,detach\nvolume-source: flexVolume";
+    assert!(!with(attaching).unwrap().multi_attach);
+    assert!(
+        with(&format!("{attaching}\nmulti-attach: 'true'"))
+            .unwrap()
+            .multi_attach
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A volume that nodes get by operation `attach`, rehearsed like the rest of a claim's life, with two nodes and their
-//! mounters: never does the storage let two nodes have it that may write, never has a node it mounted that the storage
-//! does not let, and nothing is left in the end.
+//! mounters: never does the storage let two nodes have it unless it is for several, never has a node it mounted that the
+//! storage does not let, and nothing is left in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +26,10 @@ struct Moves {
     lost: bool,
     /// After so many turns Pod and claim are deleted.
     deleted_after: Option<usize>,
+    /// The volume is for several nodes, and a Pod on node b uses it from the start.
+    shared: bool,
+    /// Node a never gets it: the image fails there.
+    never_on_a: bool,
     /// The ConfigMap has a worker.
     by_worker: Option<WorkerMoves>,
 }
@@ -77,6 +81,8 @@ impl Stage {
             "nodePublishSecretRef": {"namespace": "admin", "name": "attachment-pvc-u1"},
         });
         volume["status"] = json!({"phase": "Bound"});
+        let modes = if moves.shared { "ReadWriteMany" } else { "ReadWriteOnce" };
+        volume["spec"]["accessModes"] = json!([modes]);
         {
             let mut api = theatre.api.lock();
             api.put("volumes", volume);
@@ -99,6 +105,9 @@ impl Stage {
                 api.put("nodes", json!({"metadata": {"name": name, "annotations": notes}}));
             }
             api.put("users", user("a"));
+            if moves.shared {
+                api.put("users", user("b"));
+            }
         }
         if let Some(WorkerMoves { lost_answers, .. }) = moves.by_worker {
             let worker = FakeWorker::start(lost_answers).await;
@@ -176,15 +185,19 @@ impl Stage {
         let mut message = String::new();
         match operation {
             "attach" => {
+                if self.moves.never_on_a && node == "a" {
+                    return (78, "no path to node a".to_owned());
+                }
                 self.allowed.insert(node.clone());
-                assert_eq!(self.allowed.len(), 1, "{what}: two nodes are let in");
+                let most = if self.moves.shared { 2 } else { 1 };
+                assert!(self.allowed.len() <= most, "{what}: two nodes are let in");
                 let purpose = Purpose {
                     pv_name: PV,
                     node: &node,
                 };
-                let secrets = [("password".to_owned(), "geheim".to_owned())].into();
+                let secrets = [("password".to_owned(), format!("geheim-{node}"))].into();
                 let sealed = seal(&key(), purpose, &secrets).unwrap();
-                message = json!({"source": "iscsi://h/t/1", "sealed": sealed}).to_string();
+                message = json!({"source": format!("iscsi://h/t-{node}/1"), "sealed": sealed}).to_string();
             }
             "detach" => {
                 assert!(
@@ -222,14 +235,19 @@ impl Stage {
         let notes = volume.map_or(Value::Null, |volume| volume["metadata"]["annotations"].clone());
         let to = notes["mooring.dev/attached-to"].as_str().unwrap_or("null");
         let to: Value = serde_json::from_str(to).unwrap();
-        let open = !notes["mooring.dev/operation"].is_null();
+        let has = |node: &str| match &to {
+            Value::Array(all) => all.iter().any(|to| to["node"] == node),
+            one => one["node"] == node,
+        };
+        let record = notes["mooring.dev/operation"].as_str().unwrap_or("null");
+        let record: Value = serde_json::from_str(record).unwrap();
         let lost = |node: &str| self.moves.lost && node == "a" && self.moves.moved_after.is_some_and(|at| turn >= at);
         for node in ["a", "b"].into_iter().filter(|node| !lost(node)) {
             let used = api.each("users").any(|user| user["spec"]["nodeName"] == node);
             let note = "attached.mooring.dev/pvc-u1";
             let key = format!("/{node}");
             let mut found = api.get("nodes", &key).unwrap();
-            if used && !open && to["node"] == node {
+            if used && record["node"] != node && has(node) {
                 if self.mounted.insert(node.to_owned()) {
                     found["metadata"]["annotations"][note] = json!("used");
                     api.put("nodes", found);
@@ -266,7 +284,9 @@ impl Stage {
                 api.put("nodes", node);
             }
             api.delete("users", "default/on-a");
-            api.put("users", user("b"));
+            if api.get("users", "default/on-b").is_none() {
+                api.put("users", user("b"));
+            }
         }
         if self.moves.deleted_after == Some(turn) {
             for node in ["a", "b"] {
@@ -314,17 +334,42 @@ impl Stage {
             assert_eq!(self.allowed, BTreeSet::new(), "{what}: a node may have what is gone");
             return;
         }
-        let at = if self.moves.moved_after.is_some() { "b" } else { "a" };
-        assert_eq!(self.allowed, BTreeSet::from([at.to_owned()]), "{what}");
-        assert!(self.mounted.contains(at), "{what}: not mounted");
+        let has_a = self.moves.moved_after.is_none() && !self.moves.never_on_a;
+        let has_b = self.moves.moved_after.is_some() || self.moves.shared;
+        let at: BTreeSet<_> = [("a", has_a), ("b", has_b)]
+            .into_iter()
+            .filter_map(|(node, has)| has.then(|| node.to_owned()))
+            .collect();
+        assert_eq!(self.allowed, at, "{what}");
+        assert_eq!(self.mounted, at, "{what}");
         assert_eq!(names("secrets"), [SECRET], "{what}");
         let data = api.get("secrets", SECRET).unwrap()["data"].clone();
         let data: BTreeMap<String, k8s_openapi::ByteString> = serde_json::from_value(data).unwrap();
         let connection: Value = serde_json::from_slice(&data["mooring-connection"].0).unwrap();
-        assert_eq!(connection["node"], at, "{what}: {connection}");
         assert_eq!(connection["proof"], "x", "{what}");
-        assert_eq!(connection["options"]["source"], "iscsi://h/t/1", "{what}");
-        assert_eq!(data["password"].0, b"geheim", "{what}");
+        let told = |node: &str, told: &Value, password: &[u8]| {
+            assert_eq!(told["options"]["source"], format!("iscsi://h/t-{node}/1"), "{what}");
+            assert_eq!(password, format!("geheim-{node}").as_bytes(), "{what}");
+        };
+        if self.moves.shared {
+            let nodes = connection["nodes"].as_object().unwrap();
+            assert_eq!(
+                nodes.keys().collect::<Vec<_>>(),
+                at.iter().collect::<Vec<_>>(),
+                "{what}"
+            );
+            for (node, connection) in nodes {
+                told(
+                    node,
+                    connection,
+                    connection["secrets"]["password"].as_str().unwrap().as_bytes(),
+                );
+            }
+        } else {
+            let node = connection["node"].as_str().unwrap();
+            assert!(at.contains(node), "{what}: {connection}");
+            told(node, &connection, &data["password"].0);
+        }
     }
 }
 
@@ -444,6 +489,52 @@ async fn a_volume_is_detached_by_a_worker_before_it_is_deleted_whatever_fails() 
         rehearse(Moves {
             deleted_after: Some(deleted_after),
             by_worker: Some(WorkerMoves::default()),
+            ..Moves::default()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn several_nodes_get_a_volume_that_is_for_several_and_lose_it_one_by_one_whatever_fails() {
+    let shared = Moves {
+        shared: true,
+        ..Moves::default()
+    };
+    for by_worker in [None, Some(WorkerMoves::default())] {
+        for moved_after in [None, Some(1), Some(4), Some(8)] {
+            rehearse(Moves {
+                moved_after,
+                by_worker,
+                ..shared
+            })
+            .await;
+        }
+    }
+    rehearse(Moves {
+        lost: true,
+        moved_after: Some(8),
+        ..shared
+    })
+    .await;
+    for deleted_after in [0, 2, 4, 8] {
+        rehearse(Moves {
+            deleted_after: Some(deleted_after),
+            ..shared
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_node_that_can_t_have_a_volume_keeps_it_from_no_other_whatever_fails() {
+    for deleted_after in [None, Some(12)] {
+        rehearse(Moves {
+            shared: true,
+            never_on_a: true,
+            deleted_after,
             ..Moves::default()
         })
         .await;

@@ -22,8 +22,8 @@ pub struct ObservedAttachment<'a> {
     pub detach_run: Option<&'a Run>,
     /// Nodes with Pods that use it, the one that has waited longest first. None of a volume that is not bound.
     pub wanted: &'a [String],
-    /// The node that was last asked for.
-    pub node: Option<&'a ObservedNode>,
+    /// The nodes that were asked for.
+    pub nodes: &'a [ObservedNode],
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
     pub limits: &'a Limits,

@@ -8,8 +8,9 @@ use mooring_contract::request::Attachment;
 use serde_json::{Value, json};
 
 use super::super::tests::{ago, config, ended, leaving, no_image, now, record, run, run_with, running};
+use super::nodes::VolumeNodes;
 use super::observed::{Look, NodeFacts, ObservedAttachment, ObservedNode};
-use super::{attached_to, is_open, plan, secret_of};
+use super::{is_open, plan, secret_of};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForVolume, Intent, Start, VolumeDecision};
@@ -62,6 +63,16 @@ fn gone(_: &str) -> Option<NodeFacts> {
     None
 }
 
+/// A record, for node a unless it is changed.
+fn record_of(operation: &str, change: &Value) -> Record {
+    let mut value = json!({"operation": operation, "pod": format!("admin/{operation}-u1"), "node": "a",
+                           "initiator": INITIATOR_A});
+    for (key, new) in change.as_object().unwrap() {
+        value[key] = new.clone();
+    }
+    record(&value)
+}
+
 impl World {
     fn new(wanted: &[&str]) -> Self {
         let mut request = silver();
@@ -100,13 +111,24 @@ impl World {
         world
     }
 
-    fn change_record(&mut self, operation: &str, change: &Value) {
-        let mut value = json!({"operation": operation, "pod": format!("admin/{operation}-u1"), "node": "a",
-                               "initiator": INITIATOR_A});
-        for (key, new) in change.as_object().unwrap() {
-            value[key] = new.clone();
+    /// Several nodes can have it, and these do.
+    fn shared(attached: &[&str], wanted: &[&str]) -> Self {
+        let mut world = Self::new(wanted);
+        world.volume["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+        let to = |node: &&str| json!({"node": node, "initiator": format!("i-{node}")});
+        let list: Vec<_> = attached.iter().map(to).collect();
+        if !list.is_empty() {
+            world.volume["metadata"]["annotations"]["mooring.dev/attached-to"] = json!(json!(list).to_string());
         }
-        self.record = Some(record(&value));
+        world
+    }
+
+    fn change_record(&mut self, operation: &str, change: &Value) {
+        self.record = Some(record_of(operation, change));
+    }
+
+    fn defer(&mut self, records: &[Record]) {
+        self.volume["metadata"]["annotations"]["mooring.dev/deferred-attachments"] = json!(json!(records).to_string());
     }
 
     fn volume(&self) -> PersistentVolume {
@@ -115,7 +137,7 @@ impl World {
 
     fn plan(&mut self) -> VolumeDecision {
         let volume = self.volume();
-        let mut node = None;
+        let mut nodes = Vec::new();
         self.looked.clear();
         loop {
             let seen = ObservedAttachment {
@@ -126,7 +148,7 @@ impl World {
                 attach_run: self.attach_run.as_ref(),
                 detach_run: self.detach_run.as_ref(),
                 wanted: &self.wanted,
-                node: node.as_ref(),
+                nodes: &nodes,
                 kube_api: "https://k:1",
                 limits: &Limits::default(),
             };
@@ -136,7 +158,7 @@ impl World {
                     assert!(!self.looked.contains(&look), "{look:?} again");
                     self.looked.push(look.clone());
                     let there = (self.nodes)(&look.node);
-                    node = Some(ObservedNode { name: look.node, there });
+                    nodes.push(ObservedNode { name: look.node, there });
                 }
             }
         }
@@ -388,7 +410,7 @@ fn a_volume_needs_an_attachment_if_its_pv_refers_to_that_secret() {
     let mut world = World::held(&[]);
     let secret = ("admin".to_owned(), "attachment-pvc-u1".to_owned());
     assert_eq!(secret_of(&world.volume()), Some(secret.clone()));
-    assert_eq!(attached_to(&world.volume()).unwrap().node, "a");
+    assert_eq!(VolumeNodes::of(&world.volume()).names(), ["a"]);
     assert!(is_open(&world.volume(), None));
     let reference = world.volume["spec"]["csi"]["nodePublishSecretRef"].clone();
     world.volume["spec"] = json!({"flexVolume": {"driver": "mooring.dev/vcs", "secretRef": reference}});
@@ -454,4 +476,78 @@ fn a_node_whose_mounter_writes_no_notes_gets_nothing_and_loses_nothing() {
     let mut open = World::open("detach", &["b"]);
     open.nodes = silent;
     assert!(open.told().contains("node b waits"));
+}
+
+/// Node a is in the way: its mounter uses the volume, though its Pod is gone.
+fn used_by_a(name: &str) -> Option<NodeFacts> {
+    if name == "a" { used(name) } else { there(name) }
+}
+
+#[test]
+fn several_nodes_have_a_volume_that_is_for_several() {
+    assert_eq!(World::shared(&[], &["a", "b"]).start().record.node, "a");
+    let start = World::shared(&["a"], &["a", "b"]).start();
+    assert_eq!(
+        (start.record.operation, start.record.node.as_str()),
+        (Operation::Attach, "b")
+    );
+    let mut both = World::shared(&["a", "b"], &["a", "b"]);
+    assert!(matches!(both.plan(), Decision::Rest));
+    assert_eq!(both.looked, []);
+    both.wanted = vec!["b".into()];
+    let noted = both.noted();
+    assert_eq!((noted.operation, noted.node.as_str()), (Operation::Detach, "a"));
+    assert_eq!(noted.initiator, "i-a");
+    // Users wait for an attachment, and nobody for a detachment.
+    let start = World::shared(&["a"], &["c"]).start();
+    assert_eq!(
+        (start.record.operation, start.record.node.as_str()),
+        (Operation::Attach, "c")
+    );
+}
+
+#[test]
+fn a_node_that_can_t_have_a_shared_volume_holds_up_no_other() {
+    // A node that is gone.
+    let mut world = World::shared(&[], &["a", "b"]);
+    world.nodes = |name| there(name).filter(|_| name != "a");
+    assert_eq!(world.start().record.node, "b");
+    // One where it is still mounted.
+    let mut world = World::shared(&["a", "b"], &[]);
+    world.nodes = used_by_a;
+    assert_eq!(world.noted().node, "b");
+    // One where attaching fails: what is open is put aside, and taken up again in its time.
+    let failed = record_of("attach", &json!({"attempt": 2, "not-before": ago(-60)}));
+    let mut world = World::shared(&[], &["a", "b"]);
+    world.record = Some(failed.clone());
+    assert!(matches!(world.plan(), Decision::Own(ForVolume::Deferred(record)) if *record == failed));
+    world.record = None;
+    world.defer(std::slice::from_ref(&failed));
+    assert_eq!(world.start().record.node, "b");
+    world.wanted = vec!["a".into()];
+    assert!(matches!(world.plan(), Decision::Wait { after: Some(_), .. }));
+    let due = record_of("attach", &json!({"attempt": 2, "not-before": ago(1)}));
+    world.defer(&[due]);
+    assert_eq!(world.start().record.attempt, 2);
+    // With nothing to do for another, it stays where it is.
+    let mut world = World::shared(&[], &["a"]);
+    world.record = Some(failed);
+    assert!(matches!(world.plan(), Decision::Wait { after: Some(_), .. }));
+    // A volume of one node has one operation to the end.
+    let mut world = World::open("detach", &["b"]);
+    world.nodes = used_by_a;
+    assert!(world.told().contains("node b waits"));
+}
+
+#[test]
+fn what_was_deferred_is_undone_when_nobody_wants_it() {
+    let mut world = World::shared(&[], &[]);
+    world.defer(&[record_of("attach", &json!({"gave-up": true}))]);
+    assert!(is_open(&world.volume(), None));
+    assert_eq!(world.noted().operation, Operation::Detach);
+    world.defer(&[record_of("detach", &json!({}))]);
+    assert_eq!(world.start().run.operation, Operation::Detach);
+    // Or attached, where it was to be detached and a Pod came back.
+    world.wanted = vec!["a".into()];
+    assert_eq!(world.start().run.operation, Operation::Attach);
 }
