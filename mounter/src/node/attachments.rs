@@ -1,4 +1,4 @@
-//! Volumes that the storage lets only one node have: this node's connection to them, and the notes on its Node that say
+//! Volumes that the storage lets only some nodes have: this node's connection to them, and the notes on its Node that say
 //! which of them it uses. The controller has them attached; see `docs/decisions/attach.md`.
 //!
 //! The note is there before anything is mounted, and only after that it is read once more whether the node has the
@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
-use mooring_contract::attachment::{AttachedTo, CONNECTION, Connection, secret_name};
+use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, is_for_many, secret_name};
 use mooring_contract::names::annotations;
 use mooring_contract::volume::{Speaker, Volume, VolumeError};
+use serde::Deserialize;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{Instrument as _, info, info_span, warn};
@@ -134,11 +135,12 @@ impl Attachments {
         let until = Instant::from_std(job.deadline) - MARGIN;
         loop {
             let seen = self.look(&name, &handed).await?;
-            if seen.has && seen.connection.node == self.node {
+            let is_told = seen.connection.is_for(&self.node);
+            if seen.has && is_told {
                 self.enter(&job.target).await?;
                 // Now that it is noted.
                 match self.look(&name, &handed).await {
-                    Ok(seen) if seen.has && seen.connection.node == self.node => return merge(job, seen),
+                    Ok(seen) if seen.has && seen.connection.is_for(&self.node) => return self.merge(job, seen),
                     Ok(_) => self.leave(&job.target).await,
                     Err(error) => {
                         self.leave(&job.target).await;
@@ -156,7 +158,7 @@ impl Attachments {
                 });
             }
             let wait = async {
-                if seen.connection.node == self.node {
+                if is_told {
                     // The PV says it next.
                     sleep(PERIOD).await;
                 } else {
@@ -236,19 +238,56 @@ impl Attachments {
             }
             None => (handed.clone(), String::new(), None),
         };
+        let modes = volume.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
         let noted = volume.metadata.annotations.unwrap_or_default();
-        let to: Option<AttachedTo> = noted
-            .get(annotations::ATTACHED_TO)
-            .and_then(|text| serde_json::from_str(text).ok());
-        let is_open = noted.contains_key(annotations::OPERATION);
+        let to = noted.get(annotations::ATTACHED_TO);
+        let to = to.and_then(|text| AttachedNodes::parse(text).ok()).unwrap_or_default();
+        let operation = noted.get(annotations::OPERATION);
+        let other = to.0.iter().map(|to| &to.node).find(|node| **node != self.node);
         Ok(Seen {
-            has: !is_open && to.as_ref().is_some_and(|to| to.node == self.node),
-            other: to.map(|to| to.node).filter(|node| *node != self.node),
+            has: to.has(&self.node) && operation.is_none_or(|record| self.is_of_another(record)),
+            other: other.filter(|_| !is_for_many(&modes)).cloned(),
             connection,
             namespace,
             version,
             values,
         })
+    }
+
+    /// Whether the record of an operation is about another node: this one keeps what it has meanwhile.
+    fn is_of_another(&self, record: &str) -> bool {
+        let node = serde_json::from_str::<NodeOfRecord>(record)
+            .ok()
+            .map(|record| record.node);
+        node.is_some_and(|node| !node.is_empty() && node != self.node)
+    }
+
+    /// Puts what the storage said of the connection into the job, as far as an image may say it.
+    fn merge(&self, job: &mut MountJob, seen: Seen) -> Result<(), MountError> {
+        let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
+        let mut connection = seen.connection;
+        let own = connection.nodes.remove(&self.node);
+        let (said, secrets) = match own {
+            Some(own) => {
+                let secrets = own.secrets.into_iter();
+                let secrets = secrets.map(|(key, text)| (key, text.into_bytes())).collect();
+                (own.options, secrets)
+            }
+            None => {
+                let mut secrets = seen.values.unwrap_or_else(|| std::mem::take(&mut job.secrets.0));
+                secrets.remove(CONNECTION);
+                (connection.options, secrets)
+            }
+        };
+        if !said.is_empty() {
+            let mut options = job.volume.to_options();
+            options.extend(said);
+            let volume = Volume::from_options(&options).map_err(bad)?;
+            volume.check(Speaker::Image, &[]).map_err(MountError::bad_options)?;
+            job.volume = volume;
+        }
+        job.secrets = Secrets(secrets);
+        Ok(())
     }
 }
 
@@ -256,13 +295,20 @@ impl Attachments {
 struct Seen {
     /// The node has it, and is not about to lose it.
     has: bool,
-    /// Another node that has it.
+    /// The node that has it instead, if only one can.
     other: Option<String>,
     connection: Connection,
     namespace: String,
     version: String,
     /// All of the Secret, if it could be read.
     values: Option<BTreeMap<String, Vec<u8>>>,
+}
+
+/// What has to be known of an operation that is open on a PV.
+#[derive(Deserialize)]
+struct NodeOfRecord {
+    #[serde(default)]
+    node: String,
 }
 
 fn parse(text: &[u8]) -> Result<Connection, MountError> {
@@ -280,22 +326,6 @@ fn secret_namespace(volume: &PersistentVolume) -> Option<String> {
         .namespace
         .clone()
         .filter(|_| secret.name.as_deref() == Some(&wanted))
-}
-
-/// Puts what the storage said of the connection into the job, as far as an image may say it.
-fn merge(job: &mut MountJob, seen: Seen) -> Result<(), MountError> {
-    let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
-    if !seen.connection.options.is_empty() {
-        let mut options = job.volume.to_options();
-        options.extend(seen.connection.options);
-        let volume = Volume::from_options(&options).map_err(bad)?;
-        volume.check(Speaker::Image, &[]).map_err(MountError::bad_options)?;
-        job.volume = volume;
-    }
-    let mut secrets = seen.values.unwrap_or_else(|| std::mem::take(&mut job.secrets.0));
-    secrets.remove(CONNECTION);
-    job.secrets = Secrets(secrets);
-    Ok(())
 }
 
 fn api_failed(attempted: &str, error: kube::Error) -> MountError {

@@ -224,3 +224,39 @@ async fn notes_of_an_earlier_mounter_go_with_its_mounts() {
     attachments.tidy().await.unwrap();
     assert!(fake.0.lock().unwrap().noted.is_empty());
 }
+
+/// The same volume, which both nodes have.
+fn shared(record: &Value) -> (Value, Value) {
+    let to = |node: &str| json!({"node": node, "initiator": "i"});
+    let mut notes = json!({"mooring.dev/attached-to": json!([to("b"), to("a")]).to_string()});
+    if !record.is_null() {
+        notes["mooring.dev/operation"] = json!(record.to_string());
+    }
+    let mut volume = volume(&notes);
+    volume["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+    let own = |node: &str| json!({"options": {"source": format!("iscsi://h/t-{node}/1")}, "secrets": {"password": format!("p-{node}")}});
+    (volume, json!({"proof": "x", "nodes": {"a": own("a"), "b": own("b")}}))
+}
+
+#[tokio::test]
+async fn one_of_several_nodes_uses_what_it_is_told_and_no_more() {
+    // An operation for another node does not hold it up.
+    for record in [Value::Null, json!({"operation": "detach", "node": "b"})] {
+        let (volume, connection) = shared(&record);
+        let (_fake, attachments) = world(volume, connection.clone());
+        let mut job = job(&connection);
+        attachments.connect(&mut job).await.unwrap();
+        assert_eq!(job.volume.source, "iscsi://h/t-a/1");
+        assert_eq!(job.secrets.0, [("password".to_owned(), b"p-a".to_vec())].into());
+    }
+    // One of its own does, and the others are no reason.
+    for record in [
+        json!({"operation": "detach", "node": "a"}),
+        json!({"operation": "expand"}),
+    ] {
+        let (volume, connection) = shared(&record);
+        let (_fake, attachments) = world(volume, connection.clone());
+        let error = attachments.connect(&mut job(&connection)).await.unwrap_err();
+        assert!(matches!(error, MountError::NotAttached { other: None, .. }), "{error}");
+    }
+}
