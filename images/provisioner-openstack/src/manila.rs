@@ -13,6 +13,7 @@ use crate::storage::{SNAPSHOT, Storage, Words};
 use crate::wait::Pace;
 
 mod access;
+mod attach;
 mod copy;
 mod discover;
 mod export;
@@ -57,8 +58,8 @@ static WORDS: Words = Words {
     messages: ("resource_id=", "&sort_key=created_at&sort_dir=desc"),
 };
 
-const KNOWN: &str =
-    "provision, delete, expand, clone, snapshot, delete-snapshot, restore and discover with service: manila";
+const KNOWN: &str = "provision, delete, expand, clone, snapshot, delete-snapshot, restore, attach, detach and discover \
+                     with service: manila";
 
 /// Manila, and what this run is to do there.
 #[derive(Debug)]
@@ -89,12 +90,12 @@ impl<'a> Manila<'a> {
             Operation::Expand => storage.expand(&self.this_share()?),
             Operation::Snapshot => storage.save(&SNAPSHOT, || self.this_share(), &json!({})),
             Operation::DeleteSnapshot => storage.delete_saved(&SNAPSHOT),
+            Operation::Attach => self.attach(),
+            Operation::Detach => self.detach(),
             Operation::Discover => self.discover(),
             other @ (Operation::Modify
             | Operation::Backup
             | Operation::DeleteBackup
-            | Operation::Attach
-            | Operation::Detach
             | Operation::SnapshotGroup
             | Operation::DeleteGroup) => Err(OpenstackError::Operation(other.to_string(), KNOWN)),
         }

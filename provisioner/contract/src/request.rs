@@ -62,6 +62,9 @@ pub struct Request {
     /// The attributes that the volume has or, for `modify`, is to have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Attributes>,
+    /// Whether nodes get the volume by `attach`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attaches: bool,
     /// For `attach` and `detach`: what the storage may need to know of node [`Self::node_name`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attachment: Option<Attachment>,

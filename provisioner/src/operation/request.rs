@@ -72,6 +72,7 @@ pub fn for_claim(
         source: None,
         snapshot: None,
         attributes: None,
+        attaches: config.operations.contains(&Operation::Attach),
         attachment: None,
     })
 }
@@ -141,6 +142,7 @@ pub fn unremembered(operation: Operation, around: Surroundings<'_>) -> Request {
         source: None,
         snapshot: None,
         attributes: None,
+        attaches: false,
         attachment: None,
     }
 }

@@ -240,6 +240,7 @@ pub(crate) mod tests {
             source: None,
             snapshot: None,
             attributes: None,
+            attaches: false,
             attachment: None,
         }
     }

@@ -159,6 +159,7 @@ fn request_of(config: &ProvisionerConfig) -> Request {
         source: None,
         snapshot: None,
         attributes: None,
+        attaches: false,
         attachment: None,
     }
 }

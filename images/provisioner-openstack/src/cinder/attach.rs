@@ -31,7 +31,7 @@ impl Cinder<'_> {
         let volume = self.this_volume()?;
         let info = match self.attached_here(&volume)? {
             Some(info) => info,
-            None => self.attach_anew(&volume.id)?,
+            None => self.attach_anew(&volume)?,
         };
         let ceph = self.ceph_login()?;
         let client = match self.storage.given.option("client") {
@@ -75,6 +75,8 @@ impl Cinder<'_> {
         let Some(info) = self.attached_here(volume)? else {
             return Ok(());
         };
+        let addresses = request.attachment.iter().flat_map(|attachment| &attachment.addresses);
+        let addresses: Vec<_> = addresses.map(String::as_str).collect();
         let is_rbd = info["driver_volume_type"] == "rbd";
         if is_rbd {
             let image = ceph_image(&info, &self.ceph_login()?)?;
@@ -83,16 +85,17 @@ impl Cinder<'_> {
                 ceph: Path::new("ceph"),
                 folder: &std::env::temp_dir(),
             };
-            if fence.close(&image)? == Fenced::Done {
+            // Other nodes keep what they have.
+            let whose = volume.multiattach.then_some(addresses.as_slice());
+            if fence.close(&image, whose)? == Fenced::Done {
                 return Ok(());
             }
         }
-        let addresses = request.attachment.iter().flat_map(|attachment| &attachment.addresses);
-        let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" and ");
-        let by_itself = if is_rbd {
-            "; image provisioner-openstack-ceph does both by itself"
-        } else {
-            ""
+        let addresses = addresses.join(" and ");
+        let by_itself = match (is_rbd, volume.multiattach) {
+            (true, true) => "; image provisioner-openstack-ceph does both where Ceph sees the node by its own address",
+            (true, false) => "; image provisioner-openstack-ceph does both by itself",
+            (false, _) => "",
         };
         Err(OpenstackError::Refused(format!(
             "node {node} is gone, and Cinder can't tell whether it still writes to volume {name}: keep it from the \
@@ -122,11 +125,13 @@ impl Cinder<'_> {
         Ok(found.map(|mut found| found["attachment"]["connection_info"].take()))
     }
 
-    fn attach_anew(&self, id: &str) -> Result<Value, OpenstackError> {
-        let name = &self.storage.given.request.pv_name;
+    fn attach_anew(&self, volume: &Item) -> Result<Value, OpenstackError> {
+        let (id, name) = (&volume.id, &self.storage.given.request.pv_name);
         let what = format!("attach volume {name}");
         // Of a run that was cut off.
-        if let Some(other) = self.end_own(id)? {
+        if let Some(other) = self.end_own(id)?
+            && !volume.multiattach
+        {
             return Err(OpenstackError::NotNow(format!(
                 "volume {name} of Cinder is attached elsewhere ({other}): it is attached here when that has ended"
             )));

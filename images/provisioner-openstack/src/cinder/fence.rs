@@ -35,7 +35,7 @@ const NO_IMAGE: &str = "error opening image";
 pub(super) enum Fenced {
     /// Nobody of before can write to the image any more.
     Done,
-    /// This image has no commands of Ceph.
+    /// This image has no commands of Ceph, or Ceph does not know the node by its addresses.
     Unable,
 }
 
@@ -58,8 +58,9 @@ pub(super) struct Fence<'a> {
 }
 
 impl Fence<'_> {
-    /// Ends the access of all that have the image open or hold a lock on it.
-    pub(super) fn close(&self, image: &CephImage) -> Result<Fenced, OpenstackError> {
+    /// Ends the access of all that have the image open or hold a lock on it; only of those at these addresses, if other
+    /// nodes may have it too.
+    pub(super) fn close(&self, image: &CephImage, at: Option<&[&str]>) -> Result<Fenced, OpenstackError> {
         let settings = self.write_settings(image)?;
         let status = match ask(self.rbd, &["status", &image.name, "--format", "json"], image, &settings) {
             Ok(status) => status,
@@ -74,7 +75,14 @@ impl Fence<'_> {
             &settings,
         );
         let locks = locks.map_err(|trouble| trouble.of(image))?;
-        for address in clients(&status, &locks).map_err(|source| unclear(image, &source))? {
+        let mut clients = clients(&status, &locks).map_err(|source| unclear(image, &source))?;
+        if let Some(at) = at {
+            clients.retain(|client| at.contains(&host_of(client)));
+            if clients.is_empty() {
+                return Ok(Fenced::Unable);
+            }
+        }
+        for address in clients {
             let add = ["osd", "blocklist", "add", &address, EXPIRES];
             ask(self.ceph, &add, image, &settings).map_err(|trouble| trouble.of(image))?;
         }
@@ -174,6 +182,12 @@ fn clients(status: &[u8], locks: &[u8]) -> Result<BTreeSet<String>, serde_json::
     Ok(all.map(|client| client.address).collect())
 }
 
+/// The host in `10.0.0.7:0/1234` or `[fd00::7]:0/1234`.
+fn host_of(client: &str) -> &str {
+    let host = client.rsplit_once(':').map_or(client, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 /// The last line of what a command said, which tells what failed.
 fn last_words(said: &str) -> &str {
     let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
@@ -221,13 +235,17 @@ mod tests {
     }
 
     fn close(folder: &Path) -> Result<Fenced, crate::error::OpenstackError> {
+        close_to(folder, None)
+    }
+
+    fn close_to(folder: &Path, at: Option<&[&str]>) -> Result<Fenced, crate::error::OpenstackError> {
         let (rbd, ceph) = (folder.join("rbd"), folder.join("ceph"));
         let fence = Fence {
             rbd: &rbd,
             ceph: &ceph,
             folder,
         };
-        fence.close(&image())
+        fence.close(&image(), at)
     }
 
     #[test]
@@ -246,6 +264,19 @@ mod tests {
         let keyring = fs::metadata(folder.path().join("fence.keyring")).unwrap();
         assert_eq!(keyring.permissions().mode() & 0o777, 0o600);
         assert!(clients(STATUS.as_bytes(), b"{}").is_err());
+    }
+
+    #[test]
+    fn where_several_nodes_have_the_image_only_the_one_that_is_gone_is_put_on_the_list() {
+        let locks = r#"[{"address":"10.0.0.70:0/13"},{"address":"[fd00::7]:0/14"}]"#;
+        let does = format!("case $1 in status) echo '{STATUS}' ;; *) echo '{locks}' ;; esac");
+        for (at, listed) in [(&["10.0.0.7", "node-a"][..], 2), (&["fd00::7"], 1), (&["10.0.0.8"], 0)] {
+            let folder = with_programs(&does, "");
+            let fenced = close_to(folder.path(), Some(at)).unwrap();
+            assert_eq!(fenced == Fenced::Done, listed > 0, "{at:?}");
+            let asked = fs::read_to_string(folder.path().join("asked")).unwrap();
+            assert_eq!(asked.matches("blocklist add").count(), listed, "{asked}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Operations `provision`, `clone` and `restore`: a volume, empty or with the content of another.
 
+use mooring_contract::attachment::is_for_many;
 use mooring_contract::volume::keys;
 use serde_json::Value;
 
@@ -46,9 +47,12 @@ impl Cinder<'_> {
     fn make(&self, content: impl FnOnce() -> Result<Content, OpenstackError>) -> Result<String, OpenstackError> {
         let given = self.storage.given;
         let request = &given.request;
-        if request.access_modes.iter().any(|mode| mode.ends_with("Many")) {
+        let for_many = is_for_many(&request.access_modes);
+        if for_many && request.volume_mode != "Block" {
             return Err(OpenstackError::Refused(
-                "a volume of Cinder can be used on one node only: ask for access mode ReadWriteOnce".to_owned(),
+                "no file system of a Cinder volume can be used on several nodes: ask for access mode ReadWriteOnce, for \
+                 volumeMode Block, or for a share of Manila"
+                    .to_owned(),
             ));
         }
         let client = place::client(given)?;
@@ -66,6 +70,15 @@ impl Cinder<'_> {
             }
             Ok(())
         })?;
+        if for_many && !volume.multiattach {
+            // What can't be used is not left.
+            self.storage.remove(&volume)?;
+            return Err(OpenstackError::Refused(format!(
+                "volume type {} of Cinder does not let several nodes have a volume: ask for access mode ReadWriteOnce, \
+                 or for a type with multiattach=\"<is> True\"",
+                volume.kind.as_deref().unwrap_or("\"\"")
+            )));
+        }
         let usual = given.property("file-system")?;
         let asked = Some(request.fs_type.as_str()).filter(|asked| !asked.is_empty());
         // A copy has the file system of what it is a copy of.

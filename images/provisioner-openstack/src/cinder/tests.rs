@@ -130,12 +130,37 @@ fn what_cinder_refuses_for_good_is_not_tried_again_and_a_quota_is() {
 }
 
 #[test]
-fn a_volume_for_several_nodes_and_an_unknown_attribute_are_refused() {
+fn a_file_system_for_several_nodes_and_an_unknown_attribute_are_refused() {
     let run = ran(&json!({"access-modes": ["ReadWriteMany"]}), &[CLIENT], vec![]);
     assert_eq!(run.result.unwrap_err().exit_code(), 78);
     let attributes = json!({"class": "c", "parameters": {"iops": "7"}});
     let run = ran(&json!({"attributes": attributes}), &[CLIENT], vec![]);
     assert!(run.result.unwrap_err().to_string().contains("iops=7"));
+}
+
+#[test]
+fn a_device_for_several_nodes_needs_a_type_that_lets_them() {
+    let asked = json!({"access-modes": ["ReadWriteMany"], "volume-mode": "Block"});
+    let shared = with(volume("available"), "multiattach", json!(true));
+    let there = vec![listed(std::slice::from_ref(&shared)), one(&shared)];
+    ran(&asked, &[CLIENT], there).result.unwrap();
+    let alone = volume("available");
+    let replies = vec![
+        listed(std::slice::from_ref(&alone)),
+        one(&alone),
+        snapshots(0),
+        one(&alone),
+        done(),
+        gone(),
+    ];
+    let run = ran(&asked, &[CLIENT], replies);
+    let error = run.result.unwrap_err();
+    assert_eq!(error.exit_code(), 78);
+    assert!(
+        error.to_string().contains("type ssd") && error.to_string().contains("multiattach"),
+        "{error}"
+    );
+    assert_eq!(run.calls[4], "DELETE /volumes/v1");
 }
 
 #[test]
@@ -295,6 +320,26 @@ fn a_node_keeps_its_attachment_and_another_s_is_not_ended() {
     let error = run.result.unwrap_err();
     assert_eq!(error.exit_code(), 75);
     assert!(error.to_string().contains("iqn.x:b-1"), "{error}");
+
+    // Of a volume for several nodes each has an attachment of its own.
+    let shared = with(other, "multiattach", json!(true));
+    let list = r#"{"attachments": [{"id": "a1", "status": "attached", "instance": null}]}"#;
+    let made = json!({"attachment": {"id": "a2", "connection_info": info()}});
+    let replies = vec![
+        one(&shared),
+        one(&shared),
+        reply(200, list),
+        one(&shared),
+        reply(200, &made.to_string()),
+        reply(204, ""),
+    ];
+    let run = ran(&to_attach(), &properties, replies);
+    run.result.unwrap();
+    assert!(
+        run.calls.iter().all(|call| !call.starts_with("DELETE")),
+        "{:?}",
+        run.calls
+    );
 }
 
 #[test]

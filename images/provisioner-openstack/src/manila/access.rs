@@ -1,5 +1,6 @@
-//! Who may mount a share. A share of CephFS has a Ceph client of its own, whose key goes into a Secret of its own. One
-//! of NFS has the addresses that the ConfigMap names.
+//! Who may mount a share: each node that does, by `attach`; or, without that, all nodes from the start. Then a share of
+//! CephFS has a Ceph client of its own, whose key goes into a Secret of its own, and one of NFS has the addresses that
+//! the ConfigMap names.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +18,17 @@ use crate::wait::{LookResult, until};
 /// Begins the name of the Secret of a share.
 const SECRET: &str = "share-";
 
+/// Metadata of a rule: the node that it was made for. Its addresses may be others when the rule is to go.
+const NODE: &str = "mooring-node";
+
 /// Key of the ConfigMap: the namespace of these Secrets.
 pub(super) const NAMESPACE: &str = "keys-namespace";
 
-/// Whom a share is to let in.
+/// Whom a new share is to let in.
 #[derive(Debug)]
 pub(super) enum Access {
+    /// Nobody before `attach`.
+    Later,
     /// A Ceph client of this name, whose key goes into a Secret in that namespace.
     Ceph {
         user: String,
@@ -31,14 +37,23 @@ pub(super) enum Access {
     Addresses(Vec<String>),
 }
 
+/// Whom a rule is about, as Manila has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Whom {
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+}
+
 #[derive(Debug, Deserialize)]
-struct Rule {
+pub(super) struct Rule {
     id: String,
     access_type: String,
     access_to: String,
     state: String,
     #[serde(default)]
-    access_key: Option<String>,
+    pub(super) access_key: Option<String>,
+    #[serde(default)]
+    metadata: BTreeMap<String, Value>,
 }
 
 impl Rule {
@@ -46,6 +61,27 @@ impl Rule {
     fn is_complete(&self) -> bool {
         let has_key = self.access_key.as_ref().is_some_and(|key| !key.is_empty());
         self.state == "active" && (self.access_type != "cephx" || has_key)
+    }
+
+    /// Whether it is being taken away already.
+    fn is_leaving(&self) -> bool {
+        matches!(self.state.as_str(), "queued_to_deny" | "denying" | "deleted")
+    }
+}
+
+impl Whom {
+    pub(super) fn at(address: &str) -> Self {
+        Self {
+            kind: "ip",
+            name: address.to_owned(),
+        }
+    }
+
+    pub(super) fn ceph(user: &str) -> Self {
+        Self {
+            kind: "cephx",
+            name: user.to_owned(),
+        }
     }
 }
 
@@ -57,6 +93,9 @@ pub(super) fn secret_name(pv_name: &str) -> String {
 impl Manila<'_> {
     /// What the ConfigMap says about that.
     pub(super) fn access(&self, protocol: Protocol) -> Result<Access, OpenstackError> {
+        if self.storage.given.request.attaches {
+            return Ok(Access::Later);
+        }
         match protocol {
             Protocol::CephFs => Ok(Access::Ceph {
                 user: self.storage.given.request.pv_name.clone(),
@@ -81,16 +120,17 @@ impl Manila<'_> {
     /// Makes the rules that are not there, and waits until they are in force. Returns the Secret that a mount needs.
     pub(super) fn let_in(&self, share: &Item, access: &Access) -> Result<Option<SecretName>, OpenstackError> {
         match access {
+            Access::Later => Ok(None),
             Access::Addresses(addresses) => {
                 for address in addresses {
-                    self.rule(share, "ip", address)?;
+                    self.rule(share, &Whom::at(address))?;
                 }
                 Ok(None)
             }
             Access::Ceph { user, namespace } => {
                 // Before anything is made that could not be used.
                 let secrets = KubeSecrets::of(self.storage.given, namespace.clone(), self.storage.pace)?;
-                let key = self.rule(share, "cephx", user)?.access_key.unwrap_or_default();
+                let key = self.rule(share, &Whom::ceph(user))?.access_key.unwrap_or_default();
                 let name = secret_name(&self.storage.given.request.pv_name);
                 let values = BTreeMap::from([("user".to_owned(), user.clone()), ("key".to_owned(), key)]);
                 secrets.write(&name, &values)?;
@@ -102,20 +142,27 @@ impl Manila<'_> {
         }
     }
 
-    fn rule(&self, share: &Item, kind: &str, whom: &str) -> Result<Rule, OpenstackError> {
-        let what = format!("let {whom} mount share {}", share.id);
-        if self.rule_of(share, kind, whom)?.is_none() {
-            let about = json!({"access_type": kind, "access_to": whom, "access_level": "rw"});
+    /// Makes the rule unless it is there, and waits until it is in force.
+    pub(super) fn rule(&self, share: &Item, whom: &Whom) -> Result<Rule, OpenstackError> {
+        let Whom { kind, name } = whom;
+        let what = format!("let {name} mount share {}", share.id);
+        if self.rule_of(share, whom)?.is_none() {
+            let only_read = self.storage.given.request.access_modes == ["ReadOnlyMany"];
+            let level = if only_read { "ro" } else { "rw" };
+            let mut about = json!({"access_type": kind, "access_to": name, "access_level": level});
+            if self.storage.given.request.attachment.is_some() {
+                about["metadata"] = json!({NODE: self.storage.given.request.node_name});
+            }
             let made = self.storage.act(&what, &share.id, "allow_access", &about);
             if let Err(error) = made
                 // Another run for this share may have just made it.
-                && self.rule_of(share, kind, whom)?.is_none()
+                && self.rule_of(share, whom)?.is_none()
             {
                 return Err(error.of_the_request());
             }
         }
-        let found = until(self.storage.pace, &format!("Manila's rule for {whom}"), || {
-            Ok(match self.rule_of(share, kind, whom)? {
+        let found = until(self.storage.pace, &format!("Manila's rule for {name}"), || {
+            Ok(match self.rule_of(share, whom)? {
                 Some(rule) if rule.is_complete() => LookResult::Ready(Ok(rule)),
                 Some(rule) if rule.state == "error" => LookResult::Ready(Err(rule)),
                 Some(rule) => LookResult::NotYet(rule.state),
@@ -125,22 +172,61 @@ impl Manila<'_> {
         found.or_else(|rule| {
             let failed = self.storage.failed(&what, &share.id, "the rule is made again");
             // No other rule is taken while this one is there.
-            let gone = self
-                .storage
-                .act(&what, &share.id, "deny_access", &json!({"access_id": rule.id}));
-            gone.and(Err(failed))
+            self.deny(&what, share, &rule).and(Err(failed))
         })
     }
 
-    fn rule_of(&self, share: &Item, kind: &str, whom: &str) -> Result<Option<Rule>, OpenstackError> {
+    /// Takes away the rules that were made for a node, and waits until they are gone.
+    pub(super) fn shut_out(&self, share: &Item, node: &str) -> Result<(), OpenstackError> {
+        let what = format!("keep node {node} from share {}", share.id);
+        let of_node = || -> Result<Vec<Rule>, OpenstackError> {
+            let mut rules = self.rules(share)?;
+            rules.retain(|rule| rule.metadata.get(NODE).and_then(Value::as_str) == Some(node));
+            Ok(rules)
+        };
+        for rule in of_node()?.iter().filter(|rule| !rule.is_leaving()) {
+            let denied = self.deny(&what, share, rule);
+            // Another run for this share may have just done so.
+            let stays = |there: &Rule| there.id == rule.id && !there.is_leaving();
+            if denied.is_err() && of_node()?.iter().any(stays) {
+                return denied;
+            }
+        }
+        let failed = until(
+            self.storage.pace,
+            &format!("the end of Manila's rules for node {node}"),
+            || {
+                let left = of_node()?;
+                Ok(match left.first() {
+                    None => LookResult::Ready(false),
+                    Some(_) if left.iter().any(|rule| rule.state == "error") => LookResult::Ready(true),
+                    Some(rule) => LookResult::NotYet(rule.state.clone()),
+                })
+            },
+        )?;
+        if failed {
+            return Err(self.storage.failed(&what, &share.id, "it is tried again"));
+        }
+        Ok(())
+    }
+
+    fn deny(&self, what: &str, share: &Item, rule: &Rule) -> Result<(), OpenstackError> {
+        let about = json!({"access_id": rule.id});
+        self.storage.act(what, &share.id, "deny_access", &about)
+    }
+
+    fn rule_of(&self, share: &Item, whom: &Whom) -> Result<Option<Rule>, OpenstackError> {
+        let fits = |rule: &Rule| rule.access_type == whom.kind && rule.access_to == whom.name;
+        Ok(self.rules(share)?.into_iter().find(fits))
+    }
+
+    fn rules(&self, share: &Item) -> Result<Vec<Rule>, OpenstackError> {
         let what = format!("look at the rules of share {}", share.id);
         let path = format!("/share-access-rules?share_id={}", share.id);
         let mut found = self.storage.service.get(&what, &path)?;
-        let rules: Vec<Rule> = match found["access_list"].take() {
-            Value::Null => Vec::new(),
-            list => self.storage.service.read(&what, list)?,
-        };
-        let fits = |rule: &Rule| rule.access_type == kind && rule.access_to == whom;
-        Ok(rules.into_iter().find(fits))
+        match found["access_list"].take() {
+            Value::Null => Ok(Vec::new()),
+            list => self.storage.service.read(&what, list),
+        }
     }
 }

@@ -420,3 +420,103 @@ fn each_type_and_protocol_is_a_class() {
         78
     );
 }
+
+fn to_attach(operation: &str, client: &str, source: &str) -> Value {
+    json!({"operation": operation, "node-name": "a.example", "attaches": true,
+           "attachment": {"addresses": ["10.0.0.7", "a.example"], "initiator": "iqn.x:a-1"},
+           "volume": {"client": client, "source": source}})
+}
+
+/// A rule for that node.
+fn own_rule(kind: &str, to: &str, state: &str) -> Value {
+    json!({"id": "r7", "access_type": kind, "access_to": to, "state": state, "access_key": "K==",
+           "metadata": {"mooring-node": "a.example"}})
+}
+
+#[test]
+fn a_node_that_mounts_a_share_is_let_in_by_its_address_and_shut_out_afterwards() {
+    let there = || vec![listed(&[share("available")]), one(&share("available"))];
+    let others = rule("active");
+    let mut replies = there();
+    replies.extend([
+        rules(&json!([others])),
+        done(),
+        rules(&json!([others, own_rule("ip", "10.0.0.7", "active")])),
+    ]);
+    let run = ran(&to_attach("attach", "nfs", "10.0.0.9:/share"), &[], replies);
+    run.result.unwrap();
+    let asked: Value = serde_json::from_str(run.calls[3].strip_prefix("POST /shares/s1/action ").unwrap()).unwrap();
+    assert_eq!(
+        asked["allow_access"],
+        json!({"access_type": "ip", "access_to": "10.0.0.7", "access_level": "rw",
+               "metadata": {"mooring-node": "a.example"}})
+    );
+    assert_eq!(run.message, json!({}));
+
+    // Whatever addresses it has now; a node that is gone has none.
+    let mut gone = to_attach("detach", "nfs", "10.0.0.9:/share");
+    gone["attachment"] = json!({"addresses": [], "initiator": "iqn.x:a-1", "gone": true});
+    let mut replies = there();
+    replies.extend([
+        rules(&json!([others, own_rule("ip", "10.0.0.7", "active")])),
+        done(),
+        rules(&json!([others, own_rule("ip", "10.0.0.7", "denying")])),
+        rules(&json!([others])),
+    ]);
+    let run = ran(&gone, &[], replies);
+    run.result.unwrap();
+    assert_eq!(
+        run.calls[3],
+        r#"POST /shares/s1/action {"deny_access":{"access_id":"r7"}}"#
+    );
+    ran(&gone, &[], vec![listed(&[])]).result.unwrap();
+    // A rule that Manila could not end still lets the node in.
+    let mut replies = there();
+    replies.extend([
+        rules(&json!([own_rule("ip", "10.0.0.7", "active")])),
+        done(),
+        rules(&json!([own_rule("ip", "10.0.0.7", "error")])),
+        none_of("messages"),
+    ]);
+    assert_eq!(ran(&gone, &[], replies).result.unwrap_err().exit_code(), 75);
+}
+
+#[test]
+fn each_node_has_a_client_of_ceph_of_its_own_for_a_share() {
+    let key = mooring_seal::new_key().unwrap();
+    let name = "pvc-u1-a_example";
+    let replies = vec![
+        listed(&[share("available")]),
+        one(&share("available")),
+        rules(&json!([own_rule("cephx", name, "active")])),
+        rules(&json!([own_rule("cephx", name, "active")])),
+    ];
+    let source = "10.0.0.1:6789:/volumes/x";
+    let run = ran(&to_attach("attach", "cephfs", source), &[("answer-key", &key)], replies);
+    run.result.unwrap();
+    let purpose = mooring_seal::Purpose {
+        pv_name: "pvc-u1",
+        node: "a.example",
+    };
+    let sealed = run.message["sealed"].as_str().unwrap();
+    let secrets = mooring_seal::open(&key, purpose, sealed).unwrap();
+    assert_eq!(json!(secrets), json!({"user": name, "key": "K=="}));
+    let none = json!({"addresses": ["a.example"], "initiator": "i"});
+    let mut unknown = to_attach("attach", "nfs", "10.0.0.9:/share");
+    unknown["attachment"] = none;
+    let there = vec![listed(&[share("available")]), one(&share("available"))];
+    assert_eq!(ran(&unknown, &[], there).result.unwrap_err().exit_code(), 78);
+}
+
+#[test]
+fn a_share_that_nodes_get_by_attach_lets_nobody_in_before() {
+    let replies = vec![
+        listed(&[share("available")]),
+        one(&share("available")),
+        reply(200, r#"{"export_locations": [{"path": "10.0.0.9:/share"}]}"#),
+    ];
+    // What older shares need may still stand in the ConfigMap.
+    let run = ran(&json!({"attaches": true}), &NFS, replies);
+    run.result.unwrap();
+    assert_eq!(run.message, json!({"client": "nfs", "source": "10.0.0.9:/share"}));
+}

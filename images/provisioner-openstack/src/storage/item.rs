@@ -23,6 +23,9 @@ pub struct Item {
     /// Of a volume: name of its type.
     #[serde(rename = "volume_type", default)]
     pub kind: Option<String>,
+    /// Of a volume: whether several nodes can have it at once.
+    #[serde(default)]
+    pub multiattach: bool,
     /// Of a volume: its attachments that are complete.
     #[serde(default)]
     pub attachments: Vec<ItemAttachment>,

@@ -11,6 +11,7 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Attachment;
 
 use super::{Check, Kit, Passed, done, done_or_later, fault, must_fail};
+use crate::config::VolumeSourceKind;
 use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, NodeOfRun, Runs};
 use crate::run::outcome::Finish;
@@ -54,12 +55,19 @@ pub(super) fn connected(finish: &Finish) -> Passed {
 impl<R: Runs> Kit<'_, R> {
     pub(super) fn of_attach(&self) -> Vec<Check<'_>> {
         let check = |what, check| Check::new(Operation::Attach, what, check);
-        vec![
+        let mut checks = vec![
             check("succeeds again on what the node has", self.attach_twice().boxed_local()),
             check("is done by two runs at once", self.attach_at_once().boxed_local()),
             check("is done after it was killed", self.attach_cut_off().boxed_local()),
             check("fails on a volume that is gone", self.attach_nothing().boxed_local()),
-        ]
+        ];
+        if self.rig.config().multi_attach {
+            checks.push(check(
+                "lets two nodes have it at once",
+                self.attach_to_two().boxed_local(),
+            ));
+        }
+        checks
     }
 
     pub(super) fn of_detach(&self) -> Vec<Check<'_>> {
@@ -127,6 +135,31 @@ impl<R: Runs> Kit<'_, R> {
         let made = self.new_volume().await?;
         self.must_be_done(&Ask::on(Operation::Delete, &made)).await?;
         must_fail(&self.rig.run(&attach(&made, FIRST)).await?, "the volume is gone")
+    }
+
+    async fn attach_to_two(&self) -> Passed {
+        let made = self.new_for_many().await?;
+        for node in [FIRST, SECOND, FIRST] {
+            self.must_connect(&attach(&made, node)).await?;
+        }
+        self.must_be_done(&detach(&made, SECOND)).await?;
+        self.must_connect(&attach(&made, FIRST)).await?;
+        self.remove_attached(&made).await
+    }
+
+    /// A volume for several nodes: with a file system or, if the image refuses that, as a device.
+    async fn new_for_many(&self) -> Result<MadeVolume, KitError> {
+        let mut claim = self.rig.claim().await?;
+        let by_csi = self.rig.config().volume_source == Some(VolumeSourceKind::Csi);
+        let spec = claim.spec.get_or_insert_default();
+        spec.access_modes = Some(vec!["ReadWriteMany".to_owned()]);
+        let ask = Ask::of(Operation::Provision, &claim);
+        let finish = self.rig.run(&ask).await?;
+        if finish.outcome != Outcome::GiveUp || !by_csi {
+            return self.volume(&claim, self.rig.asked(&ask)?, &finish);
+        }
+        claim.spec.get_or_insert_default().volume_mode = Some("Block".to_owned());
+        self.made_by(&Ask::of(Operation::Provision, &claim)).await
     }
 
     async fn detach_twice(&self) -> Passed {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
+use mooring_contract::attachment::is_for_many;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
@@ -50,6 +51,7 @@ enum Planted {
     GroupLosesOne,
     GroupDeleteFailsOnNothing,
     AttachFailsTwice,
+    SecondNodeKeptOut,
     AttachLies,
     AttachPrintsNonsense,
     DetachFailsOnNothing,
@@ -78,8 +80,8 @@ struct Fake {
     sizes: RefCell<BTreeMap<String, u64>>,
     snapshots: RefCell<BTreeSet<String>>,
     modified: RefCell<BTreeSet<String>>,
-    /// Which node has the volume of a claim.
-    attached: RefCell<BTreeMap<String, String>>,
+    /// Which nodes have the volume of a claim.
+    attached: RefCell<BTreeMap<String, BTreeSet<String>>>,
     attributes: BTreeMap<String, String>,
     count: Cell<u32>,
 }
@@ -92,7 +94,7 @@ impl Fake {
                 "plugin-name": "mooring.dev/flex-provisioner", "image": "example.com/a:1",
                 "operations": "provision, delete, expand, modify, clone, snapshot, delete-snapshot, restore, backup, \
                                delete-backup, snapshot-group, delete-group, discover, attach, detach",
-                "volume-source": "flexVolume", "workers": "1",
+                "multi-attach": "true", "volume-source": "csi", "workers": "1",
             },
         });
         let map = serde_json::from_value(map).unwrap();
@@ -179,21 +181,34 @@ impl Fake {
         finish(Outcome::Done, Category::Done, "")
     }
 
-    fn attach(&self, uid: String, node: String) -> Finish {
-        let has = self.attached.borrow().get(&uid).cloned();
-        match has {
-            Some(other) if other != node => self.failed(Outcome::Retry, "another node has it"),
-            Some(_) if self.is(Planted::AttachFailsTwice) => self.failed(Outcome::Retry, "it is attached"),
-            Some(_) | None => {
-                self.attached.borrow_mut().insert(uid, node);
-                let said = if self.is(Planted::AttachPrintsNonsense) {
-                    "target 1"
-                } else {
-                    ""
-                };
-                finish(Outcome::Done, Category::Done, said)
-            }
+    fn attach(&self, uid: String, node: String, for_many: bool) -> Finish {
+        let mut attached = self.attached.borrow_mut();
+        let nodes = attached.entry(uid).or_default();
+        let has_other = nodes.iter().any(|has| *has != node);
+        if has_other && (!for_many || self.is(Planted::SecondNodeKeptOut)) {
+            return self.failed(Outcome::Retry, "another node has it");
         }
+        if !nodes.insert(node) && self.is(Planted::AttachFailsTwice) {
+            return self.failed(Outcome::Retry, "it is attached");
+        }
+        let said = if self.is(Planted::AttachPrintsNonsense) {
+            "target 1"
+        } else {
+            ""
+        };
+        finish(Outcome::Done, Category::Done, said)
+    }
+
+    fn detach(&self, uid: &str, node: &str) -> Finish {
+        if self.is(Planted::DetachLeavesIt) {
+            return finish(Outcome::Done, Category::Done, "");
+        }
+        let mut attached = self.attached.borrow_mut();
+        let had = attached.get_mut(uid).is_some_and(|nodes| nodes.remove(node));
+        if !had && self.is(Planted::DetachFailsOnNothing) {
+            return self.failed(Outcome::Retry, "no node has it");
+        }
+        finish(Outcome::Done, Category::Done, "")
     }
 
     fn delete(&self, uid: &str) -> Finish {
@@ -309,12 +324,11 @@ impl Runs for Fake {
             Operation::Attach if !there && !self.is(Planted::AttachLies) => {
                 self.failed(Outcome::GiveUp, "no such volume")
             }
-            Operation::Attach => self.attach(uid, ask.node.clone().unwrap().name),
-            Operation::Detach if self.is(Planted::DetachLeavesIt) => finish(Outcome::Done, Category::Done, ""),
-            Operation::Detach => match self.attached.borrow_mut().remove(&uid) {
-                None if self.is(Planted::DetachFailsOnNothing) => self.failed(Outcome::Retry, "no node has it"),
-                Some(_) | None => finish(Outcome::Done, Category::Done, ""),
-            },
+            Operation::Attach => {
+                let for_many = is_for_many(&self.asked(ask)?.access_modes);
+                self.attach(uid, ask.node.clone().unwrap().name, for_many)
+            }
+            Operation::Detach => self.detach(&uid, &ask.node.clone().unwrap().name),
             Operation::Provision if ask.size.is_some() => self.failed(Outcome::GiveUp, "too large"),
             Operation::Provision
                 if ask.parameters.contains_key("pool") && self.is(Planted::DiscoverListsWhatItHasNot) =>
@@ -472,6 +486,7 @@ async fn every_planted_fault_is_found_and_named() {
         (Planted::GroupLosesOne, "no such snapshot"),
         (Planted::GroupDeleteFailsOnNothing, "no such group"),
         (Planted::AttachFailsTwice, "it is attached"),
+        (Planted::SecondNodeKeptOut, "another node has it"),
         (Planted::AttachLies, "the volume is gone"),
         (Planted::AttachPrintsNonsense, "the connection would be refused"),
         (Planted::DetachFailsOnNothing, "no node has it"),
