@@ -10,6 +10,7 @@
     endpoint            where Cinder says that it is
     remove THINGS       all of them
     types NAMES         makes volume types, and removes them again when they have a "-" before them
+    multiattach NAME    lets several nodes have volumes of a type
     share_type NAME     makes a share type whose shares can be restored from snapshots, and removes it again when it has
                         a "-" before the name
     project NAME        makes a project with a user, and removes both again when there is a "-" before the name; what a
@@ -200,6 +201,11 @@ def types(names):
             volumes.create_type(name=name)
 
 
+def multiattach(name):
+    (one,) = [one for one in volumes.types() if one.name == name]
+    volumes.update_type_extra_specs(one, multiattach="<is> True")
+
+
 def share_type(name):
     there = {one["name"]: one["id"] for one in shares.get("/types").json()["share_types"]}
     if name.startswith("-"):
@@ -270,7 +276,7 @@ def everything():
 
 ALL = (
     make, save, check, answer, request, forget, restore, endpoint, remove,
-    types, share_type, project, volumes_of, times, everything,
+    types, multiattach, share_type, project, volumes_of, times, everything,
 )  # fmt: skip
 WHATS = {what.__name__: what for what in ALL}
 print(json.dumps(WHATS[sys.argv[1]](*map(json.loads, sys.argv[2:]))))

@@ -4,6 +4,7 @@
 mod fence;
 mod in_use;
 mod moments;
+mod shared;
 mod tenants;
 mod times;
 
@@ -71,9 +72,11 @@ pub(super) fn run(target: &Target) -> Result<()> {
     let trial = Trial { target };
     let before = trial.left()?;
     trial.types(TYPE)?;
+    shared::make_type(&trial)?;
     let ran = trial
         .register()
         .and_then(|()| CLAIMS.iter().try_for_each(|claim| trial.try_out(claim)))
+        .and_then(|()| shared::run(&trial))
         .and_then(|()| tenants::run(&trial))
         .and_then(|()| times::run(&trial))
         .and_then(|()| fence::run(&trial))
@@ -82,6 +85,7 @@ pub(super) fn run(target: &Target) -> Result<()> {
     let ran = ran.inspect_err(|_| trial.explain());
     step("remove claims, Pods and classes", |_| trial.remove())?;
     trial.types(&format!("-{TYPE}"))?;
+    shared::remove_type(&trial)?;
     ran?;
     step("nothing is left on either side", |_| {
         wait_for("what was made to be gone", LIMIT, &[], || match trial.left() {
@@ -194,10 +198,8 @@ impl Trial<'_> {
             ensure!(phase == "Bound", "the claim is {phase}");
             Ok(())
         })?;
-        // A share has a rule as well.
-        let wanted = before + if claim.config == "manila" { 2 } else { 1 };
         let there = self.everything()?.len();
-        ensure!(there == wanted, "OpenStack has {there} things, not {wanted}");
+        ensure!(there == before + 1, "OpenStack has {there} things, not {}", before + 1);
         Ok(())
     }
 
@@ -369,7 +371,8 @@ impl Trial<'_> {
     fn volumes(&self) -> Result<Vec<String>> {
         let path = "jsonpath={range .items[*]}{.metadata.name} {.spec.storageClassName}{\"\\n\"}{end}";
         let all = self.kubectl(&["get", "persistentvolumes", "-o", path])?;
-        let ours = |line: &&str| CLAIMS.iter().any(|claim| line.ends_with(claim.class));
+        let classes = || CLAIMS.iter().map(|claim| claim.class).chain([shared::CLASS]);
+        let ours = |line: &&str| classes().any(|class| line.ends_with(class));
         Ok(all.lines().filter(ours).map(str::to_owned).collect())
     }
 
