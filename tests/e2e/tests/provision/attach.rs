@@ -1,5 +1,5 @@
-//! Volumes that a server lets one node have at a time: iSCSI targets of tgt, with a list of initiators and a password
-//! for each attachment. Alone: the controller is killed, and a node is called lost.
+//! Volumes that a server lets one node have at a time, or several: iSCSI targets of tgt, with a list of initiators and a
+//! password for each attachment. Alone: the controller is killed, and a node is called lost.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use kube::Api;
 use mooring_contract::attachment::{AttachedTo, secret_name};
 use mooring_contract::names::{NAMESPACE, OUT_OF_SERVICE, annotations};
 use mooring_harness::nodes::on_own_nodes;
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, user_of};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, claim, user_of};
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::{note, spoken};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Longest wait for a step: another controller may have to take over.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -240,6 +240,76 @@ fn a_node_that_is_out_of_service_is_fenced_before_another_gets_its_volume() {
         assert_eq!(scope.exec("reader", ["cat", "/data/dates"])?, written);
         scope.delete("pod/reader")?;
         scope.pod_gone("reader").await?;
+        ends(&scope, &uid).await
+    });
+}
+
+/// A Pod on a node with the volume as a device.
+fn device_on(node: &str, name: &str) -> Value {
+    let mut user = user_on(node, name, "sleep 1000000");
+    let container = &mut user["spec"]["containers"][0];
+    container["volumeMounts"] = json!([]);
+    container["volumeDevices"] = json!([{"name": "data", "devicePath": "/dev/data"}]);
+    user
+}
+
+/// Writes a block of the device past all caches.
+fn write_block(scope: &Scope, pod: &str, word: &str) -> Result<()> {
+    let write = format!(
+        "printf %-4096s {word} >/tmp/block; dd if=/tmp/block of=/dev/data bs=4096 count=1 oflag=direct conv=fsync,notrunc"
+    );
+    scope.exec(pod, ["sh", "-euc", &write]).map(drop)
+}
+
+/// What it has there, past all caches.
+fn read_block(scope: &Scope, pod: &str) -> Result<String> {
+    let read = "dd if=/dev/data bs=4096 count=1 iflag=direct 2>/dev/null";
+    Ok(scope.exec(pod, ["sh", "-euc", read])?.trim().to_owned())
+}
+
+/// Proves: P1
+#[test]
+fn two_nodes_have_a_device_at_once_and_each_loses_it_alone() {
+    on_own_nodes("attach-many", async |scope| {
+        let (_, provisioner) = scope.attached_iscsi(ONE).await?;
+        let provisioner = provisioner.key("multi-attach", "true");
+        provisioner.apply().await?;
+        let mut wanted = claim("data", &provisioner.class, "16Mi");
+        wanted["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+        wanted["spec"]["volumeMode"] = json!("Block");
+        let uid = scope.claim_with(None, &wanted).await?;
+        scope.claim_bound("data").await?;
+        scope.apply(&device_on(ONE, "one").to_string())?;
+        scope.apply(&device_on(TWO, "two").to_string())?;
+        scope.pod_ready("one").await?;
+        scope.pod_ready("two").await?;
+        assert_eq!(let_in(&scope)?.lines().count(), 2);
+        for (writer, reader, word) in [
+            ("one", "two", "first"),
+            ("two", "one", "second"),
+            ("one", "two", "third"),
+        ] {
+            write_block(&scope, writer, word)?;
+            assert_eq!(read_block(&scope, reader)?, word, "{reader} has an old block");
+        }
+
+        scope.delete("pod/one")?;
+        scope.pod_gone("one").await?;
+        wait_until("the server to let one node in", LIMIT, async || {
+            Ok((let_in(&scope)?.lines().count() == 1).then_some(()))
+        })
+        .await?;
+        assert!(!says_used(&scope, ONE, &uid).await?);
+        write_block(&scope, "two", "fourth")?;
+        assert_eq!(read_block(&scope, "two")?, "fourth");
+        // And it comes back beside the other.
+        scope.apply(&device_on(ONE, "again").to_string())?;
+        scope.pod_ready("again").await?;
+        assert_eq!(read_block(&scope, "again")?, "fourth");
+        for pod in ["again", "two"] {
+            scope.delete(&format!("pod/{pod}"))?;
+            scope.pod_gone(pod).await?;
+        }
         ends(&scope, &uid).await
     });
 }
