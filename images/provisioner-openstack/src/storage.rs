@@ -19,6 +19,7 @@ mod expand;
 mod item;
 mod make;
 mod saved;
+mod zones;
 
 pub use item::{Item, ItemAttachment};
 pub use saved::{BACKUP, Restorable, SNAPSHOT, Way};

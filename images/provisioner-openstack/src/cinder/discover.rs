@@ -12,6 +12,18 @@ struct Type {
     name: String,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Zone {
+    zone_name: String,
+    zone_state: ZoneState,
+}
+
+#[derive(Debug, Deserialize)]
+struct ZoneState {
+    available: bool,
+}
+
 impl Cinder<'_> {
     pub(super) fn discover(&self) -> Result<String, OpenstackError> {
         let what = "list volume types";
@@ -39,16 +51,25 @@ impl Cinder<'_> {
         if self.storage.given.property("snapshots")?.as_deref() == Some("true") {
             defaults.insert("snapshots".to_owned(), json!(true));
         }
-        let printed = json!({"parameter": "volume-type", "defaults": defaults, "classes": classes});
+        let classes = self.storage.in_zones(classes, || self.zones())?;
+        let printed = json!({"defaults": defaults, "classes": classes});
         let count = self.storage.answer.classes(&printed)?;
-        Ok(format!("Cinder has {count} volume types for this project"))
+        Ok(format!("Cinder has {count} kinds of volume for this project"))
+    }
+
+    fn zones(&self) -> Result<Vec<String>, OpenstackError> {
+        let what = "list Cinder's availability zones";
+        let mut found = self.storage.service.get(what, "/os-availability-zone")?;
+        let zones: Vec<Zone> = self.storage.service.read(what, found["availabilityZoneInfo"].take())?;
+        let zones = zones.into_iter().filter(|zone| zone.zone_state.available);
+        Ok(zones.map(|zone| zone.zone_name).collect())
     }
 }
 
 fn class(one: &Type, is_default: bool) -> Value {
+    let mut class = json!({"name": one.name, "parameters": {"volume-type": one.name}});
     if is_default {
-        json!({"name": one.name, "default": true})
-    } else {
-        json!(one.name)
+        class["default"] = json!(true);
     }
+    class
 }

@@ -373,16 +373,35 @@ fn each_volume_type_of_the_project_is_a_class_and_cinder_s_default_is_the_defaul
     let replies = || vec![reply(200, types), reply(200, default)];
     let run = ran(&json!({"operation": "discover"}), &[], replies());
     run.result.unwrap();
+    let class = |name: &str| json!({"name": name, "parameters": {"volume-type": name}});
     assert_eq!(
         run.message,
-        json!({"parameter": "volume-type", "defaults": {"expansion": true},
-               "classes": ["__DEFAULT__", {"name": "ssd", "default": true}]})
+        json!({"defaults": {"expansion": true},
+               "classes": [class("__DEFAULT__"), with(class("ssd"), "default", json!(true))]})
     );
     let properties = [("volume-types", "hdd, __DEFAULT__"), ("snapshots", "true")];
     let run = ran(&json!({"operation": "discover"}), &properties, replies());
     run.result.unwrap();
-    assert_eq!(run.message["classes"], json!(["__DEFAULT__"]));
+    assert_eq!(run.message["classes"], json!([class("__DEFAULT__")]));
     assert_eq!(run.message["defaults"]["snapshots"], true);
+}
+
+#[test]
+fn each_volume_type_has_a_class_for_each_zone_that_nodes_say_they_are_in() {
+    let types = r#"{"volume_types": [{"id": "2", "name": "ssd"}]}"#;
+    let default = r#"{"volume_type": {"id": "2", "name": "ssd"}}"#;
+    let zones = r#"{"availabilityZoneInfo": [{"zoneName": "west", "zoneState": {"available": true}},
+                    {"zoneName": "east", "zoneState": {"available": true}},
+                    {"zoneName": "lost", "zoneState": {"available": false}}]}"#;
+    let replies = vec![reply(200, types), reply(200, default), reply(200, zones)];
+    let label = "topology.kubernetes.io/zone";
+    let run = ran(&json!({"operation": "discover"}), &[("zone-label", label)], replies);
+    run.result.unwrap();
+    let class = |zone: &str| {
+        json!({"name": format!("ssd.{zone}"), "topologies": [{label: [zone]}],
+               "parameters": {"volume-type": "ssd", "availability-zone": zone}})
+    };
+    assert_eq!(run.message["classes"], json!([class("west"), class("east")]));
 }
 
 #[test]

@@ -20,6 +20,11 @@ struct Type {
     is_default: bool,
 }
 
+#[derive(Debug, Deserialize)]
+struct Zone {
+    name: String,
+}
+
 impl Type {
     fn says(&self, spec: &str) -> Option<&str> {
         let said = self
@@ -65,11 +70,19 @@ impl Manila<'_> {
                 classes.push(class(one, protocol, at == 0));
             }
         }
+        let classes = self.storage.in_zones(classes, || self.zones())?;
         let count = self
             .storage
             .answer
             .classes(&json!({"defaults": {"expansion": true}, "classes": classes}))?;
         Ok(format!("Manila has {count} kinds of share for this project"))
+    }
+
+    fn zones(&self) -> Result<Vec<String>, OpenstackError> {
+        let what = "list Manila's availability zones";
+        let mut found = self.storage.service.get(what, "/availability-zones")?;
+        let zones: Vec<Zone> = self.storage.service.read(what, found["availability_zones"].take())?;
+        Ok(zones.into_iter().map(|zone| zone.name).collect())
     }
 }
 

@@ -412,6 +412,15 @@ fn each_type_and_protocol_is_a_class() {
     let run = ran(&discover(), &properties, vec![reply(200, &types.to_string())]);
     run.result.unwrap();
     assert_eq!(run.message["classes"][0]["name"], "served-nfs");
+    let zones = reply(200, r#"{"availability_zones": [{"name": "west"}]}"#);
+    let properties = [("protocols", "CEPHFS"), ("zone-label", "zone"), ("share-types", "ceph")];
+    let run = ran(&discover(), &properties, vec![reply(200, &types.to_string()), zones]);
+    run.result.unwrap();
+    assert_eq!(
+        run.message["classes"],
+        json!([{"name": "ceph-cephfs.west", "snapshots": true, "topologies": [{"zone": ["west"]}],
+                "parameters": {"share-type": "ceph", "share-protocol": "CEPHFS", "availability-zone": "west"}}])
+    );
     assert_eq!(
         ran(&discover(), &[], vec![reply(200, &types.to_string())])
             .result
