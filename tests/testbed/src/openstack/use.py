@@ -15,7 +15,7 @@
                         a "-" before the name
     project NAME        makes a project with a user, and removes both again when there is a "-" before the name; what a
                         Secret for it has, as JSON
-    volumes_of NAME     the ids of a project's volumes, as JSON
+    volumes_of NAME     the ids of a project's volumes and shares, as JSON
     times ROUNDS        how long Cinder takes for a volume and for an attachment, in seconds, as JSON: two lists
     everything          the ids of all volumes, snapshots, backups, attachments, shares and rules, as JSON
 """
@@ -239,7 +239,9 @@ def project(name):
 
 def volumes_of(name):
     owner = cloud.identity.find_project(name).id
-    return [one.id for one in volumes.volumes(all_projects=True) if one.project_id == owner]
+    found = [one.id for one in volumes.volumes(all_projects=True) if one.project_id == owner]
+    there = shares.get("/shares/detail?all_tenants=1").json()["shares"]
+    return found + [one["id"] for one in there if one["project_id"] == owner]
 
 
 def times(rounds):

@@ -1,4 +1,5 @@
-//! Two projects on one cluster: each has its ConfigMap and Secret, and what one claims is in its own project.
+//! Two projects on one cluster: each has its ConfigMaps and Secret, and what one claims is in its own project. The second
+//! one's volumes go by FlexVolume.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -7,22 +8,37 @@ use super::{CLAIMS, Claim, MOORING, TRIAL, Trial, pod, wait_until};
 use crate::openstack::use_services;
 use crate::progress::step;
 
-/// The other project, its user, its Secret, and its ConfigMap and class.
+/// The other project, its user and its Secret. The names of its ConfigMaps begin with this.
 const TENANT: &str = "tenant";
-const CLASS: &str = "tenant-trial";
+
+/// What it claims.
+const ITS_CLAIMS: [Claim; 2] = [
+    Claim {
+        config: "tenant-cinder",
+        class: "tenant-cinder-trial",
+        mode: CLAIMS[0].mode,
+    },
+    Claim {
+        config: "tenant-manila",
+        class: "tenant-manila-trial-cephfs",
+        mode: CLAIMS[1].mode,
+    },
+];
 
 pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
     let mut login = use_services(trial.target, "project", &[&json!(TENANT)])?;
     let mine = super::login(trial.target)?;
     login["ceph-key"] = mine["ceph-key"].clone();
-    let ran = step("another project of OpenStack has volumes of its own", |_| {
-        let tenant = Tenant { trial };
-        tenant.register(&login)?;
-        tenant.use_a_volume()
+    let tenant = Tenant { trial };
+    let ran = step("register another project, by FlexVolume", |_| tenant.register(&login)).and_then(|()| {
+        ITS_CLAIMS
+            .iter()
+            .try_for_each(|claim| step(&format!("{} is its own", claim.config), |_| tenant.uses(claim)))
     });
+    let removed = tenant.unregister();
     // Another run makes it again.
     use_services(trial.target, "project", &[&json!(format!("-{TENANT}"))])?;
-    ran
+    ran.and(removed)
 }
 
 struct Tenant<'a> {
@@ -30,56 +46,67 @@ struct Tenant<'a> {
 }
 
 impl Tenant<'_> {
-    /// The first project's ConfigMap under another name, with another Secret.
+    /// The first project's ConfigMaps under other names, with another Secret.
     fn register(&self, login: &Value) -> Result<()> {
-        let documents = self.trial.documents()?;
-        let first = documents
-            .into_iter()
-            .find(|one| one["metadata"]["name"] == CLAIMS[0].config);
-        let mut config = first.context("the kustomization has no such ConfigMap")?;
-        config["metadata"]["name"] = TENANT.into();
-        config["metadata"]["labels"] = json!({"type": "provisioner-config", "storage-class": TENANT});
-        config["data"]["secret-name"] = TENANT.into();
-        config["data"]["file-system"] = "xfs".into();
-        let secret = json!({
+        let mut items = vec![json!({
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": TENANT, "namespace": MOORING},
             "stringData": login,
-        });
+        })];
+        let documents = self.trial.documents()?;
+        for (first, own) in CLAIMS.iter().zip(&ITS_CLAIMS) {
+            let of_first = documents.iter().find(|one| one["metadata"]["name"] == first.config);
+            let mut config = of_first.context("the kustomization has no such ConfigMap")?.clone();
+            config["metadata"]["name"] = own.config.into();
+            config["metadata"]["labels"] = json!({"type": "provisioner-config", "storage-class": own.config});
+            config["data"]["secret-name"] = TENANT.into();
+            config["data"]["volume-source"] = "flexVolume".into();
+            config["data"]["file-system"] = "xfs".into();
+            items.push(config);
+        }
         self.trial
-            .put(&json!({"apiVersion": "v1", "kind": "List", "items": [secret, config]}))
+            .put(&json!({"apiVersion": "v1", "kind": "List", "items": items}))
     }
 
-    fn use_a_volume(&self) -> Result<()> {
+    fn unregister(&self) -> Result<()> {
+        let delete = |what: &str, name: &str| {
+            let args = ["-n", MOORING, "delete", what, name, "--ignore-not-found"];
+            self.trial.kubectl(&args).map(drop)
+        };
+        ITS_CLAIMS
+            .iter()
+            .try_for_each(|claim| delete("configmap", claim.config))?;
+        delete("secret", TENANT)
+    }
+
+    fn uses(&self, claim: &Claim) -> Result<()> {
         let trial = self.trial;
-        wait_until(&format!("class {CLASS}"), || {
-            trial.kubectl(&["get", "storageclass", CLASS, "-o", "name"]).map(drop)
+        let Claim { config, class, .. } = *claim;
+        wait_until(&format!("class {class}"), || {
+            trial.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
         })?;
         let others = trial.everything()?;
-        let claim = Claim {
-            class: CLASS,
-            config: TENANT,
-            mode: CLAIMS[0].mode,
-        };
-        trial.put(&claim.named(TENANT, 1))?;
-        trial.put(&pod(TENANT, "node-2", "echo written >/data/letter; sync; sleep 100000"))?;
-        trial.ready(&format!("{TENANT}-node-2"))?;
-        ensure!(self.volumes()? == 1, "the project has {} volumes", self.volumes()?);
+        trial.put(&claim.named(config, 1))?;
+        trial.put(&pod(config, "node-2", "echo written >/data/letter; sync; sleep 100000"))?;
+        trial.ready(&format!("{config}-node-2"))?;
+        let there = self.volumes()?;
+        ensure!(there == 1, "the project has {there} volumes and shares");
         ensure!(trial.everything()? == others, "the other project has something of it");
-        trial.delete_pod(&format!("{TENANT}-node-2"))?;
-        let volume = trial.field("persistentvolumeclaim", TENANT, "{.spec.volumeName}")?;
-        trial.kubectl(&["-n", TRIAL, "delete", "persistentvolumeclaim", TENANT])?;
+        trial.delete_pod(&format!("{config}-node-2"))?;
+        trial.put(&pod(config, "node-1", "grep written /data/letter && sleep 100000"))?;
+        trial.ready(&format!("{config}-node-1"))?;
+        trial.delete_pod(&format!("{config}-node-1"))?;
+        let volume = trial.field("persistentvolumeclaim", config, "{.spec.volumeName}")?;
+        trial.kubectl(&["-n", TRIAL, "delete", "persistentvolumeclaim", config])?;
         // While its ConfigMap is there.
         let volume = format!("persistentvolume/{volume}");
         trial.kubectl(&["wait", "--for=delete", "--timeout=120s", &volume])?;
         ensure!(self.volumes()? == 0, "the project still has the volume");
-        for what in ["configmap", "secret"] {
-            trial.kubectl(&["-n", MOORING, "delete", what, TENANT])?;
-        }
         Ok(())
     }
 
+    /// How many volumes and shares the project has.
     fn volumes(&self) -> Result<usize> {
         let there = use_services(self.trial.target, "volumes_of", &[&json!(TENANT)])?;
         Ok(there.as_array().context("use.py volumes_of answered no list")?.len())
