@@ -30,7 +30,7 @@ pub(super) fn image(name: &str, programs: &[PathBuf]) -> Result<Archive> {
     pack().with_context(|| format!("failed to pack {name}"))?;
     let runs = Runs {
         entrypoint: &[&format!("/{}", base(first))],
-        cmd: &[],
+        ..Runs::default()
     };
     write_archive(&archive.path, &layer, &runs)?;
     let _ = std::fs::remove_file(&layer);

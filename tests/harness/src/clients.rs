@@ -110,7 +110,7 @@ fn image_with(
     };
     let runs = Runs {
         entrypoint: &[entrypoint],
-        cmd: &[],
+        ..Runs::default()
     };
     write_archive(&archive.path, &outside.join("layer.tar"), &runs)?;
     for node in 1..=cluster.description.nodes {

@@ -72,12 +72,12 @@ pub fn small() -> Result<Vec<Archive>> {
         let runs = if archive.name == PAUSE_IMAGE {
             Runs {
                 entrypoint: &pause,
-                cmd: &[],
+                ..Runs::default()
             }
         } else {
             Runs {
-                entrypoint: &[],
                 cmd: &["sh"],
+                ..Runs::default()
             }
         };
         write_archive(&archive.path, &layer, &runs)?;
@@ -237,8 +237,8 @@ fn debian_of(name: &str, release: &str, file: &str) -> Result<Archive> {
         &archive.path,
         &layer,
         &Runs {
-            entrypoint: &[],
             cmd: &["bash"],
+            ..Runs::default()
         },
     )?;
     let _ = std::fs::remove_file(&layer);

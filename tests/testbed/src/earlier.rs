@@ -17,6 +17,16 @@ use crate::progress::Step;
 /// The last commit before the tests became crates of their own. Update it with each release.
 const COMMIT: &str = "6cd9b6626f003416f11de02ffb50ef3bef731fe4";
 
+/// The last commit before Manila's shares let in the nodes that mount them.
+const OPENSTACK: &str = "7778d226d51eca7b92c462faf5127e755f4c8aaa";
+
+/// What these programs are packages of.
+const PACKAGES: [&str; 3] = [
+    "--package=mooring-mounter",
+    "--package=mooring-shim",
+    "--package=flex-provisioner",
+];
+
 /// Longest for compiling the programs, from nothing and on a busy machine.
 const LIMIT_SECONDS: &str = "1500";
 
@@ -62,10 +72,53 @@ impl Earlier {
 
 /// The reason why the programs are unavailable without anyone's fault: a clone without the history lacks that commit.
 pub fn missing() -> Option<String> {
-    let commit = format!("{COMMIT}^{{commit}}");
-    output(&mut git(&["cat-file", "-e", &commit]))
+    lacks(COMMIT)
+}
+
+fn lacks(commit: &str) -> Option<String> {
+    let object = format!("{commit}^{{commit}}");
+    output(&mut git(&["cat-file", "-e", &object]))
         .is_err()
-        .then(|| format!("this clone has no commit {COMMIT}: run `git fetch --unshallow`"))
+        .then(|| format!("this clone has no commit {commit}: run `git fetch --unshallow`"))
+}
+
+/// As [`missing`], of [`openstack`].
+pub fn openstack_missing() -> Option<String> {
+    lacks(OPENSTACK)
+}
+
+/// A provisioner of Cinder and Manila that is older than this one.
+#[derive(Debug)]
+pub struct EarlierOpenstack {
+    pub program: PathBuf,
+    /// The ConfigMap of Manila, with the account that it needed.
+    pub manila: String,
+}
+
+/// Finds the program in the cache, or builds it.
+pub fn openstack() -> Result<EarlierOpenstack> {
+    let folder = cache()?.join(format!("earlier-openstack-{}", &OPENSTACK[..12]));
+    let program = folder.join("provisioner-openstack");
+    let _lock = Lock::images()?;
+    if !program.is_file() {
+        let mut step = Step::begin(format!(
+            "build the OpenStack provisioner of commit {}, once",
+            &OPENSTACK[..12]
+        ));
+        let work = folder.join("work");
+        let source = work.join("source");
+        let built = unpack(OPENSTACK, &work, &source)
+            .and_then(|()| compile(&source, &work, &["--package=provisioner-openstack"], &mut step))
+            .and_then(|programs| keep(&programs.join("provisioner-openstack"), &program));
+        let _ = std::fs::remove_dir_all(&work);
+        built.with_context(|| format!("failed to build the provisioner of commit {OPENSTACK}"))?;
+        step.done("");
+    }
+    let manila = format!("{OPENSTACK}:configmaps/openstack/manila.yaml");
+    Ok(EarlierOpenstack {
+        program,
+        manila: output(&mut git(&["show", &manila]))?,
+    })
 }
 
 /// Finds the programs in the cache, or builds them.
@@ -104,23 +157,8 @@ fn git(args: &[&str]) -> Command {
 fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
     step.update("unpacking its source");
     let source = work.join("source");
-    let _ = std::fs::remove_dir_all(work);
-    make_folder(&source)?;
-    let archive = work.join("source.tar");
-    let to = format!("--output={}", archive.display());
-    output(&mut git(&["archive", "--format=tar", &to, COMMIT]))?;
-    let file = std::fs::File::open(&archive).with_context(|| format!("failed to open {}", archive.display()))?;
-    tar::Archive::new(file)
-        .unpack(&source)
-        .with_context(|| format!("failed to unpack {}", archive.display()))?;
-
-    // Not beside the images' programs: cargo would take this commit's crates for that one's, as it would those of
-    // another work tree.
-    let (target, compiled) = (host_target()?, work.join("target"));
-    watched(&mut build_command(&source, target, &compiled)?, |line| {
-        step.update(line.trim());
-    })?;
-    let programs = compiled.join(target).join("dist");
+    unpack(COMMIT, work, &source)?;
+    let programs = compile(&source, work, &PACKAGES, step)?;
     // The same source would make the same shim, and a test that looks at a node must be able to tell them apart.
     let mut shim = OpenOptions::new()
         .append(true)
@@ -143,6 +181,30 @@ fn build(work: &Path, earlier: &Earlier, step: &mut Step) -> Result<()> {
     Ok(())
 }
 
+/// Unpacks what the repository had in that commit.
+fn unpack(commit: &str, work: &Path, source: &Path) -> Result<()> {
+    let _ = std::fs::remove_dir_all(work);
+    make_folder(source)?;
+    let archive = work.join("source.tar");
+    let to = format!("--output={}", archive.display());
+    output(&mut git(&["archive", "--format=tar", &to, commit]))?;
+    let file = std::fs::File::open(&archive).with_context(|| format!("failed to open {}", archive.display()))?;
+    tar::Archive::new(file)
+        .unpack(source)
+        .with_context(|| format!("failed to unpack {}", archive.display()))
+}
+
+/// The folder with the programs of these packages.
+fn compile(source: &Path, work: &Path, packages: &[&str], step: &mut Step) -> Result<PathBuf> {
+    // Not beside the images' programs: cargo would take this commit's crates for that one's, as it would those of
+    // another work tree.
+    let (target, compiled) = (host_target()?, work.join("target"));
+    watched(&mut build_command(source, target, &compiled, packages)?, |line| {
+        step.update(line.trim());
+    })?;
+    Ok(compiled.join(target).join("dist"))
+}
+
 /// In one step: a suite of another work tree may read the program that was there.
 fn keep(program: &Path, place: &Path) -> Result<()> {
     let copy = place.with_extension("new");
@@ -152,9 +214,9 @@ fn keep(program: &Path, place: &Path) -> Result<()> {
 }
 
 /// Like the images' programs, whatever that commit says about the profile.
-fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command> {
+fn build_command(source: &Path, target: &str, compiled: &Path, packages: &[&str]) -> Result<Command> {
     let flags = flags_of_programs(target);
-    let cargo = cargo([
+    let mut cargo = cargo([
         "build",
         "--locked",
         "--profile=dist",
@@ -163,10 +225,8 @@ fn build_command(source: &Path, target: &str, compiled: &Path) -> Result<Command
         "--config",
         &flags,
         "--bins",
-        "--package=mooring-mounter",
-        "--package=mooring-shim",
-        "--package=flex-provisioner",
     ])?;
+    cargo.args(packages);
     let mut limited = command("timeout", ["--kill-after=10", LIMIT_SECONDS]);
     limited.arg(cargo.get_program()).args(cargo.get_args());
     for (name, value) in cargo.get_envs() {

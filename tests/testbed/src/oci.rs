@@ -15,6 +15,8 @@ use crate::hash::hex;
 pub struct Runs<'a> {
     pub entrypoint: &'a [&'a str],
     pub cmd: &'a [&'a str],
+    /// `uid:gid`; empty for root.
+    pub user: &'a str,
 }
 
 /// Writes the OCI archive `archive` of an image with the tar file `layer` as its only layer.
@@ -32,6 +34,7 @@ pub fn write_archive(archive: &Path, layer: &Path, runs: &Runs<'_>) -> Result<()
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "Entrypoint": runs.entrypoint,
             "Cmd": runs.cmd,
+            "User": runs.user,
         },
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{layer_digest}")]},
         // One entry per layer: buildah counts them when it adds others.

@@ -78,6 +78,7 @@ fn write(program: &Path, root: &Path, archive: &Path) -> Result<()> {
     let runs = Runs {
         entrypoint: &["/agnhost"],
         cmd: &["pause"],
+        ..Runs::default()
     };
     let written = write_archive(archive, &layer, &runs);
     let _ = std::fs::remove_file(&layer);

@@ -7,6 +7,7 @@ mod moments;
 mod shared;
 mod tenants;
 mod times;
+mod versions;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -78,6 +79,7 @@ pub(super) fn run(target: &Target) -> Result<()> {
         .and_then(|()| CLAIMS.iter().try_for_each(|claim| trial.try_out(claim)))
         .and_then(|()| shared::run(&trial))
         .and_then(|()| tenants::run(&trial))
+        .and_then(|()| versions::run(&trial))
         .and_then(|()| times::run(&trial))
         .and_then(|()| fence::run(&trial))
         .and_then(|()| moments::run(&trial))
