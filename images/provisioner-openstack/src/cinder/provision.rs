@@ -23,9 +23,13 @@ impl Cinder<'_> {
             let given = self.storage.given;
             let name = given.request.source.as_ref().map_or("", |source| &source.pv_name);
             let id = given.source_option(keys::SOURCE).and_then(place::id);
-            let source = self.storage.standing(name, id)?;
-            let source = source.ok_or_else(|| self.storage.gone(name))?;
-            Ok(Some(("source_volid", source.id)))
+            let gone = || self.storage.gone(name);
+            let source = self.storage.standing(name, id)?.ok_or_else(gone)?;
+            // Cinder refuses a volume that it is at work on, and a refusal is for good.
+            let settled = self
+                .storage
+                .settled(&source.id, &format!("Cinder's work on volume {name}"))?;
+            Ok(Some(("source_volid", settled.ok_or_else(gone)?.id)))
         })
     }
 

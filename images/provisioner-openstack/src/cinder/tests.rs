@@ -417,6 +417,27 @@ fn a_backup_that_failed_is_removed_and_says_why() {
 }
 
 #[test]
+fn a_volume_is_copied_when_cinder_has_ended_its_work_on_it() {
+    let source = |status: &str| with(with(volume(status), "id", json!("v9")), "name", json!("pvc-u9"));
+    let options = json!({"source": "rbd://by-attach/cinder/volume-v9"});
+    let changes = json!({"operation": "clone", "source": {
+        "pv-name": "pvc-u9", "pvc-name": "a", "pvc-uid": "u9", "size": 1 << 30, "volume": options,
+    }});
+    let replies = vec![
+        listed(&[]),
+        one(&source("backing-up")),
+        one(&source("backing-up")),
+        one(&source("in-use")),
+        reply(202, "{}"),
+        listed(&[volume("available")]),
+        one(&volume("available")),
+    ];
+    let run = ran(&changes, &[CLIENT], replies);
+    run.result.unwrap();
+    assert!(run.calls[4].contains(r#""source_volid":"v9""#), "{}", run.calls[4]);
+}
+
+#[test]
 fn a_volume_gets_another_type_or_says_why_not() {
     let attributes = json!({"class": "fast", "parameters": {"volume-type": "nvme"}});
     let changes = json!({"operation": "modify", "attributes": attributes});
