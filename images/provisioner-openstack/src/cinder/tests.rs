@@ -216,6 +216,28 @@ fn a_volume_with_snapshots_goes_with_the_last_of_them() {
 }
 
 #[test]
+fn a_second_snapshot_of_a_call_that_came_late_is_deleted_with_the_first_or_before() {
+    let one = |id: &str, made: &str| {
+        json!({"id": id, "status": "available", "volume_id": "v1", "created_at": made,
+               "description": "Mooring, for claim shop/data"})
+    };
+    let (first, second) = (one("s2", "2026-11-26T10:00:00"), one("s1", "2026-11-26T10:00:03"));
+    let there = |all: &[&Value]| reply(200, &json!({"snapshots": all}).to_string());
+    let change = |operation: &str| json!({"operation": operation, "snapshot": {"name": "snapshot-1", "content-name": "c", "content-uid": "u"}});
+    let both = || there(&[&second, &first]);
+    let replies = vec![both(), both(), done(), there(&[&first])];
+    let run = ran(&change("snapshot"), &[], replies);
+    assert!(run.result.unwrap().ends_with("is s2"));
+    assert_eq!(run.calls[2], "DELETE /snapshots/s1");
+
+    let replies = vec![both(), done(), there(&[&second]), done(), there(&[]), listed(&[])];
+    let run = ran(&change("delete-snapshot"), &[], replies);
+    run.result.unwrap();
+    assert_eq!(run.calls[1], "DELETE /snapshots/s2");
+    assert_eq!(run.calls[3], "DELETE /snapshots/s1");
+}
+
+#[test]
 fn a_volume_grows_and_never_shrinks() {
     let changes = |gib: u64| json!({"operation": "expand", "size": gib << 30});
     let big = with(volume("in-use"), "size", json!(3));

@@ -47,6 +47,8 @@ struct Saved {
     size: Option<u64>,
     #[serde(default)]
     description: Option<String>,
+    #[serde(default)]
+    created_at: Option<String>,
     /// Of a backup: why it failed.
     #[serde(default)]
     fail_reason: Option<String>,
@@ -92,7 +94,7 @@ impl Storage<'_> {
     ) -> Result<String, OpenstackError> {
         let (server, one) = (self.server(), way.one);
         let what = format!("make {one} {name}");
-        if self.saved(way, name)?.is_none() {
+        if self.all_saved(way, name)?.is_empty() {
             let mut asked = json!({
                 "name": name,
                 "description": format!("{MADE} {}", self.given.claim()),
@@ -108,14 +110,19 @@ impl Storage<'_> {
                 _ => error.of_the_request(),
             })?;
         }
-        let Some(saved) = self.saved_settled(way, name, &format!("the making of {one} {name}"))? else {
+        let all = self.all_settled(way, name, &format!("the making of {one} {name}"))?;
+        let Some((saved, others)) = all.split_first() else {
             return Err(OpenstackError::NotNow(format!(
                 "{server} does not list {one} {name} yet: it is looked for again"
             )));
         };
+        // Of a run that was cut off, whose call came late.
+        for other in others {
+            self.remove_saved(way, name, other)?;
+        }
         if saved.status != "available" {
-            let failed = self.not_saved(&what, &saved, "it is made again");
-            self.remove_saved(way, name, &saved)?;
+            let failed = self.not_saved(&what, saved, "it is made again");
+            self.remove_saved(way, name, saved)?;
             return Err(failed);
         }
         Ok(format!("{one} {name} of {server} is {}", saved.id))
@@ -125,15 +132,15 @@ impl Storage<'_> {
     pub fn delete_saved(&self, way: &Way) -> Result<String, OpenstackError> {
         let name = self.given.snapshot_name()?;
         let (server, one) = (self.server(), way.one);
-        let saved = self.saved_settled(way, name, &format!("{server}'s work on {one} {name}"))?;
-        if let Some(saved) = &saved {
+        let all = self.all_settled(way, name, &format!("{server}'s work on {one} {name}"))?;
+        for saved in &all {
             self.remove_saved(way, name, saved)?;
         }
         if way.ties {
             // A run that was cut off may have come no further than to the snapshot.
-            self.remove_left(saved.as_ref().map(|saved| saved.volume_id.as_str()))?;
+            self.remove_left(all.first().map(|saved| saved.volume_id.as_str()))?;
         }
-        Ok(match saved {
+        Ok(match all.first() {
             Some(_) => format!("{one} {name} of {server} is deleted"),
             None => format!("{server} has no {one} {name}"),
         })
@@ -142,12 +149,13 @@ impl Storage<'_> {
     /// Deletes a snapshot that was taken for a copy, and what it was of if that was left for it.
     pub fn delete_copied(&self, name: &str) -> Result<(), OpenstackError> {
         let waiting = format!("{}'s work on snapshot {name}", self.server());
-        let found = self.saved_settled(&SNAPSHOT, name, &waiting)?;
-        let Some(saved) = found.filter(Saved::is_own) else {
-            return Ok(());
-        };
-        self.remove_saved(&SNAPSHOT, name, &saved)?;
-        if let Some(source) = self.item(&saved.volume_id)?.filter(Item::is_deleted) {
+        let mut all = self.all_settled(&SNAPSHOT, name, &waiting)?;
+        all.retain(Saved::is_own);
+        for saved in &all {
+            self.remove_saved(&SNAPSHOT, name, saved)?;
+        }
+        let source = all.first().map(|saved| self.item(&saved.volume_id)).transpose()?;
+        if let Some(source) = source.flatten().filter(Item::is_deleted) {
             self.remove(&source)?;
         }
         Ok(())
@@ -156,11 +164,13 @@ impl Storage<'_> {
     /// The snapshot or backup of this name, to be restored.
     pub fn to_restore(&self, way: &Way, name: &str) -> Result<Restorable, OpenstackError> {
         let (server, one) = (self.server(), way.one);
-        let Some(saved) = self.saved(way, name)? else {
+        let mut all = self.all_saved(way, name)?;
+        if all.is_empty() {
             return Err(OpenstackError::Refused(format!(
                 "{server} has no {one} {name}: there is nothing to restore"
             )));
-        };
+        }
+        let saved = all.swap_remove(0);
         if let Some(size) = saved.size.filter(|size| *size > self.given.gib()) {
             return Err(OpenstackError::Refused(format!(
                 "{one} {name} of {server} is of {size} GiB: ask for that much"
@@ -182,7 +192,8 @@ impl Storage<'_> {
         let what = format!("delete {} {name}", way.one);
         self.service.delete(&what, &format!("/{}/{}", way.all, saved.id))?;
         let waiting = format!("{}'s deletion of {} {name}", self.server(), way.one);
-        match self.saved_settled(way, name, &waiting)? {
+        let all = self.all_settled(way, name, &waiting)?;
+        match all.into_iter().find(|one| one.id == saved.id) {
             None => Ok(()),
             // A snapshot that volumes still need is available again.
             Some(left) => Err(self.not_saved(&what, &left, &format!("it is {} and is deleted again", left.status))),
@@ -196,26 +207,28 @@ impl Storage<'_> {
         }
     }
 
-    fn saved_settled(&self, way: &Way, name: &str, what: &str) -> Result<Option<Saved>, OpenstackError> {
+    fn all_settled(&self, way: &Way, name: &str, what: &str) -> Result<Vec<Saved>, OpenstackError> {
         until(self.pace, what, || {
-            Ok(match self.saved(way, name)? {
-                Some(saved) if saved.is_passing() => LookResult::NotYet(saved.status),
-                found => LookResult::Ready(found),
+            let all = self.all_saved(way, name)?;
+            Ok(match all.iter().find(|saved| saved.is_passing()) {
+                Some(saved) => LookResult::NotYet(saved.status.clone()),
+                None => LookResult::Ready(all),
             })
         })
     }
 
-    /// That of this name: Mooring's, or else the only one.
-    fn saved(&self, way: &Way, name: &str) -> Result<Option<Saved>, OpenstackError> {
+    /// Those of this name: Mooring's, the oldest first, or else the only one. A run that was cut off while it asked for
+    /// one may leave a second.
+    fn all_saved(&self, way: &Way, name: &str) -> Result<Vec<Saved>, OpenstackError> {
         let what = format!("look for {} {name}", way.one);
         let path = format!("/{}/detail?name={}", way.all, encoded(name));
         let found = self.service.list(&what, &path, way.all)?;
         let read = found.into_iter().map(|one| self.service.read::<Saved>(&what, one));
         let mut all = read.collect::<Result<Vec<_>, _>>()?;
-        if let Some(at) = all.iter().position(Saved::is_own) {
-            return Ok(Some(all.swap_remove(at)));
-        }
-        if all.len() > 1 {
+        if all.iter().any(Saved::is_own) {
+            all.retain(Saved::is_own);
+            all.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        } else if all.len() > 1 {
             return Err(OpenstackError::Refused(format!(
                 "{} has {} {} {name}, none of them made by Mooring: rename all but the one that is meant",
                 self.server(),
@@ -223,6 +236,6 @@ impl Storage<'_> {
                 way.all
             )));
         }
-        Ok(all.pop())
+        Ok(all)
     }
 }
