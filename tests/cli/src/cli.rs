@@ -103,7 +103,7 @@ enum Command {
         #[arg(long, value_name = "FOLDER", default_value = openstack::FOLDER)]
         kustomization: std::path::PathBuf,
         /// Remove the services instead; their volumes, the Secret to use them with, cluster and Mooring stay.
-        #[arg(long, conflicts_with_all = ["test", "volumes", "upgrade"])]
+        #[arg(long, conflicts_with_all = ["test", "volumes", "faults", "upgrade"])]
         remove: bool,
         /// With --remove: remove the volumes and the Secret, too.
         #[arg(long, requires = "remove")]
@@ -111,6 +111,10 @@ enum Command {
         /// Then have Pods use volumes of Cinder and shares of Manila, and look that nothing of them is left.
         #[arg(long)]
         volumes: bool,
+        /// Then have each call that the image makes to Cinder and Manila go wrong in each way, and look that nothing is
+        /// left and nothing there twice: a quarter of an hour.
+        #[arg(long, conflicts_with_all = ["existing", "kustomization", "test", "upgrade"])]
+        faults: bool,
         /// Then use the services, kill each of their Pods and nodes, and change and break their settings: half an hour.
         #[arg(long, conflicts_with = "kustomization")]
         test: bool,
@@ -119,7 +123,7 @@ enum Command {
         #[arg(long, conflicts_with = "kustomization")]
         upgrade: bool,
         /// Run the services with a Ceph in another namespace instead, use them, and remove both.
-        #[arg(long, conflicts_with_all = ["kustomization", "remove", "test", "volumes", "upgrade"])]
+        #[arg(long, conflicts_with_all = ["kustomization", "remove", "test", "volumes", "faults", "upgrade"])]
         external_ceph: bool,
     },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on clusters that are removed afterwards.
@@ -193,6 +197,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             remove,
             data,
             volumes,
+            faults,
             test,
             upgrade,
             external_ceph,
@@ -206,6 +211,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
                     upgrade,
                     services: test,
                     volumes,
+                    faults,
                 };
                 openstack::run(&layout, &target, &kustomization, trials)?;
             }

@@ -1,6 +1,7 @@
 //! `cargo testbed openstack`: OpenStack's storage services on the cluster, with a line and a time for each step.
 
 mod external_ceph;
+mod faults;
 mod kustomization;
 mod logs;
 mod nodes;
@@ -54,6 +55,7 @@ const USE: &str = include_str!("openstack/use.py");
 
 /// What is done with the services.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags of a command line")]
 pub struct Trials {
     /// Begin with those of Debian's release before, and upgrade them.
     pub upgrade: bool,
@@ -61,6 +63,8 @@ pub struct Trials {
     pub services: bool,
     /// Have Pods use volumes of theirs.
     pub volumes: bool,
+    /// Have each call of the image's runs go wrong.
+    pub faults: bool,
 }
 
 /// Runs the services, waits until each is ready, and tries them out.
@@ -73,6 +77,7 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
         upgrade,
         services,
         volumes,
+        faults,
     } = trials;
     if upgrade {
         upgrade::run(&target, &images).inspect_err(|_| explain(&target))?;
@@ -88,6 +93,8 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
     let tried = Kustomization::new(&components);
     let kustomization = if services {
         tried.write()?
+    } else if faults {
+        faults::settings().write()?
     } else {
         kustomization.to_path_buf()
     };
@@ -107,10 +114,13 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
     if volumes {
         volumes::run(&target)?;
     }
+    if faults {
+        faults::run(&target)?;
+    }
     if services {
         trial::run(&target, &tried, &images).inspect_err(|_| explain(&target))?;
     }
-    if upgrade || services || volumes {
+    if upgrade || services || volumes || faults {
         say(format!(
             "\nOpenStack has passed: {} for everything.",
             spoken(started.elapsed())
