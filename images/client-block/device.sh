@@ -53,7 +53,8 @@ mount_device() {
     if [ "$fs_type" = raw ]; then
         service show-device ${read_only:+--read-only} "$MOORING_STATE/socket"
     else
-        loop=$(service loop ${shown_read_only:+--read-only} "$MOORING_STATE/disk")
+        # Another node may write to a raw block volume meanwhile.
+        loop=$(service loop ${shown_read_only:+--read-only} ${raw_block:+--direct} "$MOORING_STATE/disk")
         use_device "$loop"
     fi
 }

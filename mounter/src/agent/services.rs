@@ -46,6 +46,7 @@ use self::silence::WatchedServer;
 pub use self::volume::ServiceRun;
 use self::volume::{KeptService, Live, ServiceRecord, VolumeServices, end_apart};
 use super::store::{self, StoreError};
+use crate::sys::loop_device::LoopAccess;
 use crate::sys::{loop_device, thread};
 use crate::volume::mount_table::DeviceNumber;
 
@@ -196,7 +197,14 @@ impl Services {
                 self.start(volume, program, environment, Some((ready, left.min(SHOW_LIMIT))))
                     .await?;
             }
-            ServiceCall::Loop { file, read_only } => return self.attach(volume, file, read_only, left).await,
+            ServiceCall::Loop {
+                file,
+                read_only,
+                direct,
+            } => {
+                let access = LoopAccess { read_only, direct };
+                return self.attach(volume, file, access, left).await;
+            }
             ServiceCall::GiveDevice { device } => self.give(volume, device, environment, left.min(SHOW_LIMIT)).await?,
             ServiceCall::WatchServer { limit, file } => {
                 let record = ServiceRecord::Watch {
@@ -445,17 +453,17 @@ impl Services {
         &self,
         volume: &str,
         file: PathBuf,
-        read_only: bool,
+        access: LoopAccess,
         limit: Duration,
     ) -> Result<String, ServiceError> {
         let path = file.clone();
         let attached = thread::run(move || {
-            let opened = OpenOptions::new().read(true).write(!read_only).open(&file);
+            let opened = OpenOptions::new().read(true).write(!access.read_only).open(&file);
             let opened = opened.map_err(|source| ServiceError::Open {
                 path: file.clone(),
                 source,
             })?;
-            Ok::<_, ServiceError>(loop_device::attach(&opened, &file, read_only)?)
+            Ok::<_, ServiceError>(loop_device::attach(&opened, &file, access)?)
         });
         let device = match tokio::time::timeout(limit, attached).await {
             Ok(Ok(attached)) => attached?,

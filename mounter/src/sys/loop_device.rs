@@ -24,9 +24,17 @@ const TRIES: usize = 10;
 #[error("the node has no free loop device ({0}): the agent tries again when another has gone")]
 struct NoLoopDevice(#[source] std::io::Error);
 
+/// How a loop device uses its file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LoopAccess {
+    pub read_only: bool,
+    /// Past the cache that the node has of the file, if the file's file system can do that.
+    pub direct: bool,
+}
+
 /// Puts a file behind a free loop device, which goes with its last user. One over a file that was opened for reading
 /// can't be written.
-pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
+pub fn attach(file: &File, path: &Path, LoopAccess { read_only, direct }: LoopAccess) -> Result<LoopDevice> {
     let attempted = || format!("put {} behind a loop device", path.display());
     let control = open_control()?;
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -39,7 +47,12 @@ pub fn attach(file: &File, path: &Path, read_only: bool) -> Result<LoopDevice> {
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
         let handle = open_device(&path, FileType::BlockDevice, makedev(LOOP_MAJOR, number), access).map_err(failed)?;
-        match raw::configure_loop(handle.as_fd(), file.as_fd(), false, read_only) {
+        let configure = |direct| raw::configure_loop(handle.as_fd(), file.as_fd(), direct, read_only);
+        let configured = match configure(direct) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) if direct => configure(false),
+            other => other,
+        };
+        match configured {
             Ok(()) => {
                 let device = fstat(&handle).map_err(failed)?.st_rdev;
                 return Ok(LoopDevice {
@@ -101,7 +114,11 @@ mod tests {
         file.set_len(1 << 20).unwrap();
         let file = File::open(&path).unwrap();
         // Only root can, where there are such devices.
-        let Ok(device) = attach(&file, &path, true) else {
+        let access = LoopAccess {
+            read_only: true,
+            direct: true,
+        };
+        let Ok(device) = attach(&file, &path, access) else {
             return;
         };
         let behind = file_behind(&device.path).unwrap();

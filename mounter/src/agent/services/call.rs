@@ -33,6 +33,9 @@ pub enum ServiceCall {
         /// Attach it read-only.
         #[arg(long)]
         read_only: bool,
+        /// Read and write past the node's cache of the file: what another node writes is seen then.
+        #[arg(long)]
+        direct: bool,
     },
     /// Kill the volume's daemons when their server has been silent for too long, so that all that wait for it get an
     /// error.

@@ -351,10 +351,16 @@ async fn a_loop_device_is_held_until_the_mount_exists_and_is_detached_with_the_v
     let nothing = ServiceCall::Loop {
         file: "/nonexistent/file".into(),
         read_only: true,
+        direct: false,
     };
     assert!(matches!(agent.serve(nothing).await, Err(ServiceError::Open { .. })));
     // Only root can attach one, and some machines have no such devices.
-    let Ok(device) = agent.serve(ServiceCall::Loop { file, read_only: false }).await else {
+    let call = ServiceCall::Loop {
+        file,
+        read_only: false,
+        direct: true,
+    };
+    let Ok(device) = agent.serve(call).await else {
         return;
     };
     let device = PathBuf::from(device);
