@@ -267,17 +267,14 @@ impl Attachments {
         let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
         let mut connection = seen.connection;
         let own = connection.nodes.remove(&self.node);
-        let (said, secrets) = match own {
-            Some(own) => {
-                let secrets = own.secrets.into_iter();
-                let secrets = secrets.map(|(key, text)| (key, text.into_bytes())).collect();
-                (own.options, secrets)
-            }
-            None => {
-                let mut secrets = seen.values.unwrap_or_else(|| std::mem::take(&mut job.secrets.0));
-                secrets.remove(CONNECTION);
-                (connection.options, secrets)
-            }
+        let (said, secrets) = if let Some(own) = own {
+            let secrets = own.secrets.into_iter();
+            let secrets = secrets.map(|(key, text)| (key, text.into_bytes())).collect();
+            (own.options, secrets)
+        } else {
+            let mut secrets = seen.values.unwrap_or_else(|| std::mem::take(&mut job.secrets.0));
+            secrets.remove(CONNECTION);
+            (connection.options, secrets)
         };
         if !said.is_empty() {
             let mut options = job.volume.to_options();

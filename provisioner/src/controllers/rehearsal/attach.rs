@@ -81,8 +81,8 @@ impl Stage {
             "nodePublishSecretRef": {"namespace": "admin", "name": "attachment-pvc-u1"},
         });
         volume["status"] = json!({"phase": "Bound"});
-        let modes = if moves.shared { "ReadWriteMany" } else { "ReadWriteOnce" };
-        volume["spec"]["accessModes"] = json!([modes]);
+        let access = if moves.shared { "ReadWriteMany" } else { "ReadWriteOnce" };
+        volume["spec"]["accessModes"] = json!([access]);
         {
             let mut api = theatre.api.lock();
             api.put("volumes", volume);
@@ -338,7 +338,8 @@ impl Stage {
         let has_b = self.moves.moved_after.is_some() || self.moves.shared;
         let at: BTreeSet<_> = [("a", has_a), ("b", has_b)]
             .into_iter()
-            .filter_map(|(node, has)| has.then(|| node.to_owned()))
+            .filter(|(_, has)| *has)
+            .map(|(node, _)| node.to_owned())
             .collect();
         assert_eq!(self.allowed, at, "{what}");
         assert_eq!(self.mounted, at, "{what}");
