@@ -1,5 +1,5 @@
-//! Volumes that the storage lets only some nodes have: this node's connection to them, and the notes on its Node that say
-//! which of them it uses. The controller has them attached; see `docs/decisions/attach.md`.
+//! Volumes that the storage lets only some nodes have: this node's connection to them, and the notes on its Node that
+//! say which of them it uses. The controller has them attached; see `docs/decisions/attach.md`.
 //!
 //! The note is there before anything is mounted, and only after that it is read once more whether the node has the
 //! volume. The controller does it the other way round: first it says on the PV that the node is to lose the volume, and

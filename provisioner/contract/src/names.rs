@@ -176,7 +176,8 @@ pub mod annotations {
     pub const CONFIG: &str = "mooring.dev/config";
     /// On a PV: the nodes that the storage lets have the volume, JSON; see [`crate::attachment::AttachedNodes`].
     pub const ATTACHED_TO: &str = "mooring.dev/attached-to";
-    /// On a PV that several nodes can have: the attachments and detachments that wait while another is carried out, JSON.
+    /// On a PV that several nodes can have: the attachments and detachments that wait while another is carried out,
+    /// JSON.
     pub const DEFERRED: &str = "mooring.dev/deferred-attachments";
     /// On a Node, with a PV's name behind it: a volume that was attached is mounted there, or is about to be.
     pub const NODE_ATTACHED_PREFIX: &str = "attached.mooring.dev/";

@@ -2,9 +2,9 @@
 //! back when no Pod there uses it any more. One node has a volume at a time, or several if the volume is for that; see
 //! `docs/decisions/attach.md`.
 //!
-//! The PV carries both the record of what is going on and, when that is done, the nodes that have the volume. So whatever
-//! two controllers believe, only one of them can go on from there. There is one operation at a time; one that has to
-//! wait is deferred, so that other nodes don't wait with it.
+//! The PV carries both the record of what is going on and, when that is done, the nodes that have the volume. So
+//! whatever two controllers believe, only one of them can go on from there. There is one operation at a time; one that
+//! has to wait is deferred, so that other nodes don't wait with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -34,8 +34,8 @@ pub enum ClaimError {
     FlexVolume,
     /// Several nodes would have the volume at once.
     #[error(
-        "volumes of this class are attached to one node at a time, and the claim asks for {0}: ask for ReadWriteOnce, or \
-         have an administrator set multi-attach in the ConfigMap if its storage can do that"
+        "volumes of this class are attached to one node at a time, and the claim asks for {0}: ask for ReadWriteOnce, \
+         or have an administrator set multi-attach in the ConfigMap if its storage can do that"
     )]
     ManyNodes(String),
     /// The ConfigMap says that its image does not do this operation.

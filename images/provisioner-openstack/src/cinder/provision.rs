@@ -54,8 +54,8 @@ impl Cinder<'_> {
         let for_many = is_for_many(&request.access_modes);
         if for_many && request.volume_mode != "Block" {
             return Err(OpenstackError::Refused(
-                "no file system of a Cinder volume can be used on several nodes: ask for access mode ReadWriteOnce, for \
-                 volumeMode Block, or for a share of Manila"
+                "no file system of a Cinder volume can be used on several nodes: ask for access mode ReadWriteOnce, \
+                 for volumeMode Block, or for a share of Manila"
                     .to_owned(),
             ));
         }

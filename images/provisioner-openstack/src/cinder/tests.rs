@@ -223,7 +223,8 @@ fn a_second_snapshot_of_a_call_that_came_late_is_deleted_with_the_first_or_befor
     };
     let (first, second) = (one("s2", "2026-11-26T10:00:00"), one("s1", "2026-11-26T10:00:03"));
     let there = |all: &[&Value]| reply(200, &json!({"snapshots": all}).to_string());
-    let change = |operation: &str| json!({"operation": operation, "snapshot": {"name": "snapshot-1", "content-name": "c", "content-uid": "u"}});
+    let named = json!({"name": "snapshot-1", "content-name": "c", "content-uid": "u"});
+    let change = |operation: &str| json!({"operation": operation, "snapshot": named});
     let both = || there(&[&second, &first]);
     let replies = vec![both(), both(), done(), there(&[&first])];
     let run = ran(&change("snapshot"), &[], replies);

@@ -1,5 +1,5 @@
-//! Operations `attach` and `detach`: a share lets in the nodes that mount it, each by rules of its own, and for as long as
-//! it does.
+//! Operations `attach` and `detach`: a share lets in the nodes that mount it, each by rules of its own, and for as long
+//! as it does.
 
 use std::net::IpAddr;
 

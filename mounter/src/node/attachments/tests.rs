@@ -234,7 +234,10 @@ fn shared(record: &Value) -> (Value, Value) {
     }
     let mut volume = volume(&notes);
     volume["spec"]["accessModes"] = json!(["ReadWriteMany"]);
-    let own = |node: &str| json!({"options": {"source": format!("iscsi://h/t-{node}/1")}, "secrets": {"password": format!("p-{node}")}});
+    let own = |node: &str| {
+        let (source, password) = (format!("iscsi://h/t-{node}/1"), format!("p-{node}"));
+        json!({"options": {"source": source}, "secrets": {"password": password}})
+    };
     (volume, json!({"proof": "x", "nodes": {"a": own("a"), "b": own("b")}}))
 }
 

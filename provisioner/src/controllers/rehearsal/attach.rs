@@ -1,6 +1,6 @@
 //! A volume that nodes get by operation `attach`, rehearsed like the rest of a claim's life, with two nodes and their
-//! mounters: never does the storage let two nodes have it unless it is for several, never has a node it mounted that the
-//! storage does not let, and nothing is left in the end.
+//! mounters: never does the storage let two nodes have it unless it is for several, never has a node it mounted that
+//! the storage does not let, and nothing is left in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 

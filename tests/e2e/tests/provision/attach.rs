@@ -1,5 +1,5 @@
-//! Volumes that a server lets one node have at a time, or several: iSCSI targets of tgt, with a list of initiators and a
-//! password for each attachment. Alone: the controller is killed, and a node is called lost.
+//! Volumes that a server lets one node have at a time, or several: iSCSI targets of tgt, with a list of initiators and
+//! a password for each attachment. Alone: the controller is killed, and a node is called lost.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -256,7 +256,8 @@ fn device_on(node: &str, name: &str) -> Value {
 /// Writes a block of the device past all caches.
 fn write_block(scope: &Scope, pod: &str, word: &str) -> Result<()> {
     let write = format!(
-        "printf %-4096s {word} >/tmp/block; dd if=/tmp/block of=/dev/data bs=4096 count=1 oflag=direct conv=fsync,notrunc"
+        "printf %-4096s {word} >/tmp/block
+        dd if=/tmp/block of=/dev/data bs=4096 count=1 oflag=direct conv=fsync,notrunc"
     );
     scope.exec(pod, ["sh", "-euc", &write]).map(drop)
 }

@@ -112,8 +112,8 @@ impl Expected {
         self.with_saved(all, full)
     }
 
-    /// As Manila and Kubernetes list it, sorted. With `has_key`, a share has a Secret until it is deleted, even if it is
-    /// left for a snapshot.
+    /// As Manila and Kubernetes list it, sorted. With `has_key`, a share has a Secret until it is deleted, even if it
+    /// is left for a snapshot.
     pub(super) fn of_manila(&self, has_key: bool, full: impl Fn(&str) -> String) -> Vec<String> {
         let mut all = Vec::new();
         for (name, share) in &self.volumes {

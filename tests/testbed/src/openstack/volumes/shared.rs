@@ -1,5 +1,5 @@
-//! Volumes that two nodes have at once: a share of Manila, which lets in the nodes that mount it, and a raw block volume
-//! of Cinder.
+//! Volumes that two nodes have at once: a share of Manila, which lets in the nodes that mount it, and a raw block
+//! volume of Cinder.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};

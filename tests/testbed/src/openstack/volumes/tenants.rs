@@ -1,5 +1,5 @@
-//! Two projects on one cluster: each has its ConfigMaps and Secret, and what one claims is in its own project. The second
-//! one's volumes go by FlexVolume.
+//! Two projects on one cluster: each has its ConfigMaps and Secret, and what one claims is in its own project. The
+//! second one's volumes go by FlexVolume.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};

@@ -176,7 +176,8 @@ impl Versions<'_> {
         documents
     }
 
-    /// What an administrator makes of it who follows `docs/openstack-volumes.md`: older shares have their Secrets deleted.
+    /// What an administrator makes of it who follows `docs/openstack-volumes.md`: older shares have their Secrets
+    /// deleted.
     fn manila_now(&self) -> Result<Value> {
         let mut config = self.config_now(&CLAIMS[1])?;
         named(&mut config, &MANILA);
