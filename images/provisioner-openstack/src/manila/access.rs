@@ -146,7 +146,18 @@ impl Manila<'_> {
     pub(super) fn rule(&self, share: &Item, whom: &Whom) -> Result<Rule, OpenstackError> {
         let Whom { kind, name } = whom;
         let what = format!("let {name} mount share {}", share.id);
-        if self.rule_of(share, whom)?.is_none() {
+        // One that is being taken away does not come back.
+        let there = until(
+            self.storage.pace,
+            &format!("the end of Manila's rule for {name}"),
+            || {
+                Ok(match self.rule_of(share, whom)? {
+                    Some(rule) if rule.is_leaving() => LookResult::NotYet(rule.state),
+                    there => LookResult::Ready(there),
+                })
+            },
+        )?;
+        if there.is_none() {
             let only_read = self.storage.given.request.access_modes == ["ReadOnlyMany"];
             let level = if only_read { "ro" } else { "rw" };
             let mut about = json!({"access_type": kind, "access_to": name, "access_level": level});

@@ -491,6 +491,22 @@ fn a_node_that_mounts_a_share_is_let_in_by_its_address_and_shut_out_afterwards()
 }
 
 #[test]
+fn a_rule_that_is_being_taken_away_is_made_again_when_it_is_gone() {
+    let rule = |state: &str| rules(&json!([own_rule("ip", "10.0.0.7", state)]));
+    let replies = vec![
+        listed(&[share("available")]),
+        one(&share("available")),
+        rule("denying"),
+        rules(&json!([])),
+        done(),
+        rule("active"),
+    ];
+    let run = ran(&to_attach("attach", "nfs", "10.0.0.9:/share"), &[], replies);
+    run.result.unwrap();
+    assert!(run.calls[4].contains("allow_access"), "{:?}", run.calls);
+}
+
+#[test]
 fn each_node_has_a_client_of_ceph_of_its_own_for_a_share() {
     let key = mooring_seal::new_key().unwrap();
     let name = "pvc-u1-a_example";
