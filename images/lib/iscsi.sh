@@ -20,3 +20,19 @@ chap() {
     done
     return 1
 }
+
+# The portals that $server names, each with its port. Fails if one has no valid port.
+portals() {
+    for portal in $(echo "$server" | tr ',' ' '); do
+        port=${portal##*:}
+        case $portal in
+        *\]) port=3260 portal=$portal:3260 ;; # an address of IPv6
+        *:*) ;;
+        *) port=3260 portal=$portal:3260 ;;
+        esac
+        case $port in
+        '' | *[!0-9]*) fail "source=$source has a port that is not a number" ;;
+        esac
+        echo "$portal"
+    done
+}

@@ -192,7 +192,8 @@ impl Cinder<'_> {
             "host": request.node_name,
             "ip": addresses.and_then(<[String]>::first),
             "initiator": attachment.map(|attachment| &attachment.initiator),
-            "multipath": false,
+            // A back end with several portals lists all of them then.
+            "multipath": true,
             "platform": std::env::consts::ARCH,
             "os_type": "linux",
             "do_local_attach": false,

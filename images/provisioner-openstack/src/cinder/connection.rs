@@ -113,22 +113,58 @@ pub(super) fn ceph_image(info: &Value, ceph: &CephLogin) -> Result<CephImage, Op
 fn iscsi(info: &Value) -> Result<Connection, OpenstackError> {
     let lacks = |what: &str| OpenstackError::Refused(format!("Cinder says of the volume's connection no {what}"));
     let text = |key: &str| info[key].as_str().unwrap_or_default();
-    let (portal, target) = (text("target_portal"), text("target_iqn"));
-    if portal.is_empty() || target.is_empty() {
-        return Err(lacks("portal and target"));
+    let ways = ways(info);
+    let first = ways.first().ok_or_else(|| lacks("portal, target and LUN"))?;
+    // A client has one name for the device, and several portals.
+    let same = ways
+        .iter()
+        .filter(|way| (way.target, way.lun) == (first.target, first.lun));
+    let mut portals: Vec<_> = same.map(|way| way.portal).collect();
+    // The usual one is in the lists, too.
+    if let Some(again) = (1..portals.len()).find(|at| portals[*at] == portals[0]) {
+        portals.remove(again);
     }
-    let lun = info["target_lun"].as_u64().ok_or_else(|| lacks("LUN"))?;
     let chap = |key: &str| match text("auth_method") {
         "CHAP" => text(key).to_owned(),
         _ => String::new(),
     };
     Ok(Connection {
-        options: options([(keys::SOURCE, format!("iscsi://{portal}/{target}/{lun}"))]),
+        options: options([(
+            keys::SOURCE,
+            format!("iscsi://{}/{}/{}", portals.join(","), first.target, first.lun),
+        )]),
         secrets: options([
             ("chap-username", chap("auth_username")),
             ("chap-password", chap("auth_password")),
         ]),
     })
+}
+
+/// One of the ways to a device of iSCSI.
+struct Way<'a> {
+    portal: &'a str,
+    target: &'a str,
+    lun: u64,
+}
+
+/// All of them, the usual one first. With several, some back ends say only the lists.
+fn ways(info: &Value) -> Vec<Way<'_>> {
+    let list = |key: &str| info[key].as_array().map_or(&[][..], Vec::as_slice);
+    let others = list("target_portals")
+        .iter()
+        .zip(list("target_iqns"))
+        .zip(list("target_luns"))
+        .map(|((portal, target), lun)| (portal, target, lun));
+    std::iter::once((&info["target_portal"], &info["target_iqn"], &info["target_lun"]))
+        .chain(others)
+        .filter_map(|(portal, target, lun)| {
+            Some(Way {
+                portal: portal.as_str().filter(|portal| !portal.is_empty())?,
+                target: target.as_str().filter(|target| !target.is_empty())?,
+                lun: lun.as_u64()?,
+            })
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -181,6 +217,23 @@ mod tests {
         let mut open = info;
         open["auth_method"] = Value::Null;
         assert!(read(&open, "iscsi", &ceph()).unwrap().secrets.is_empty());
+    }
+
+    #[test]
+    fn a_device_is_reached_by_each_portal_that_has_it() {
+        let (a, b) = ("iqn.2010-10.org.openstack:a", "iqn.2010-10.org.openstack:b");
+        let mut info = json!({
+            "driver_volume_type": "iscsi", "target_portal": "10.0.0.2:3260", "target_lun": 1, "target_iqn": a,
+            "target_portals": ["10.0.0.2:3260", "10.0.1.2:3260", "10.0.2.2:3260", "10.0.3.2:3260"],
+            "target_iqns": [a, a, b, a], "target_luns": [1, 1, 1, 2],
+        });
+        let connection = read(&info, "block", &ceph()).unwrap();
+        let source = format!("iscsi://10.0.0.2:3260,10.0.1.2:3260/{a}/1");
+        assert_eq!(connection.options["source"], source);
+        for key in ["target_portal", "target_iqn", "target_lun"] {
+            info[key].take();
+        }
+        assert_eq!(read(&info, "block", &ceph()).unwrap(), connection);
     }
 
     #[test]

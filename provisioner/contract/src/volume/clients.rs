@@ -170,6 +170,13 @@ macro_rules! server {
     };
 }
 
+/// Portals of one iSCSI target.
+macro_rules! portals {
+    () => {
+        concat!(server!(), "(,", server!(), ")*")
+    };
+}
+
 macro_rules! monitors {
     () => {
         r"[A-Za-z0-9\[][A-Za-z0-9.,:_%\[\]-]*"
@@ -415,7 +422,7 @@ pub const RECORDS: &[ClientRecord] = &[
         source: Value {
             pattern: concat!(
                 r"^(iscsi://",
-                server!(),
+                portals!(),
                 r"/[^/,]+/[0-9]+|nbd://",
                 server!(),
                 r"/[^,]+)$"
@@ -436,7 +443,7 @@ pub const RECORDS: &[ClientRecord] = &[
     ClientRecord {
         names: &["iscsi"],
         source: Value {
-            pattern: concat!(r"^iscsi://", server!(), r"/[^/,]+/[0-9]+$"),
+            pattern: concat!(r"^iscsi://", portals!(), r"/[^/,]+/[0-9]+$"),
             wanted: ISCSI,
         },
         fs_types: FILE_SYSTEMS_OR_RAW,

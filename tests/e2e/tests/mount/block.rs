@@ -32,7 +32,7 @@ fn user_on(node: &str, name: &str) -> Value {
 fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_with_its_claim() {
     on_two_nodes("mount-block", async |scope, [one, two]| {
         scope.nodes_lack("iscsiadm qemu-storage-daemon")?;
-        let (_, provisioner) = scope.iscsi_example(&one).await?;
+        let (server, provisioner) = scope.iscsi_example(&one).await?;
         provisioner.apply().await?;
         let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
         scope.claim_bound("data").await?;
@@ -60,9 +60,23 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
         scope.pod_gone("first").await?;
         scope.pod_ready("second").await?;
         assert_eq!(scope.exec("second", ["sha256sum", "/data/file"])?, sum);
-
         scope.delete("pod/second")?;
         scope.pod_gone("second").await?;
+
+        // Nobody answers at the first portal.
+        let address = &server.address;
+        let source = format!("iscsi://{address}:1,{address}:3260/iqn.2025-01.dev.mooring:pvc-{uid}/1");
+        scope.mount_secret("chap", &json!({"chap-username": "mooring", "chap-password": PASSWORD}))?;
+        scope.volume(
+            "portals",
+            &json!({"client": "block", "source": source, "secret": "chap"}),
+        )?;
+        scope.pod("third", &one, "portals", Value::Null)?;
+        scope.pod_ready("third").await?;
+        assert_eq!(scope.exec("third", ["sha256sum", "/data/file"])?, sum);
+        scope.delete("pod/third")?;
+        scope.pod_gone("third").await?;
+
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
         let left = scope.exec("tgt", ["sh", "-c", "ls /srv/volumes /etc/tgt/conf.d; tgt-admin --show"])?;

@@ -197,10 +197,14 @@ async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     flex.options.unwrap_or_default().remove("source").context("no source")
 }
 
-/// The same target with CSI, as a raw block volume: two Pods have one device, which outlives the client container.
+/// The same target with CSI, as a raw block volume: two Pods have one device, which outlives the client container. Nobody
+/// answers at the first of its portals.
 async fn the_kernel_s_device_itself(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
     scope.mount_secret("right", secret)?;
-    let options = json!({"client": "iscsi", "source": source_of(scope, uid).await?, "secret": "right"});
+    let source = source_of(scope, uid).await?;
+    let (portal, _) = source.split_once(":3260").context("no portal")?;
+    let source = source.replace("iscsi://", &format!("{portal}:1,"));
+    let options = json!({"client": "iscsi", "source": source, "secret": "right"});
     scope.csi_volume("device", &options, &json!({"volumeMode": "Block"}))?;
     let users = ["one", "two"];
     let main = json!({
