@@ -1,4 +1,4 @@
-//! Shares of Manila, CephFS and NFS: what they have beyond [`crate::storage`].
+//! Shares of Manila, by CephFS, NFS and CIFS: what they have beyond [`crate::storage`].
 
 use mooring_contract::operation::Operation;
 use serde_json::json;

@@ -129,6 +129,10 @@ impl<'a> CloudService<'a> {
         self.call(what, &Method::POST, path, Some(body))
     }
 
+    pub fn put(&self, what: &str, path: &str, body: &Value) -> Result<Value, OpenstackError> {
+        self.call(what, &Method::PUT, path, Some(body))
+    }
+
     /// Deletes something. What is not there any more is deleted.
     pub fn delete(&self, what: &str, path: &str) -> Result<(), OpenstackError> {
         match self.call(what, &Method::DELETE, path, None) {

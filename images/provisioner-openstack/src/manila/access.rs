@@ -1,5 +1,5 @@
-//! Who may mount a share: each node that does, by `attach`; or, without that, all nodes from the start. Then a share of
-//! CephFS has a Ceph client of its own, whose key goes into a Secret of its own, and one of NFS has the addresses that
+//! Who may mount a share: each node that does, by `attach`; or, without that, all nodes from the start, except for CIFS.
+//! Then a share of CephFS has a Ceph client of its own, whose key goes into a Secret of its own, and one of NFS has the addresses that
 //! the ConfigMap names.
 
 use std::collections::BTreeMap;
@@ -20,6 +20,9 @@ const SECRET: &str = "share-";
 
 /// Metadata of a rule: the node that it was made for. Its addresses may be others when the rule is to go.
 const NODE: &str = "mooring-node";
+
+/// Begins the name of such metadata where one rule is for several nodes: that of each follows.
+const ONE_OF_NODES: &str = "mooring-node.";
 
 /// Key of the ConfigMap: the namespace of these Secrets.
 pub(super) const NAMESPACE: &str = "keys-namespace";
@@ -63,6 +66,17 @@ impl Rule {
         self.state == "active" && (self.access_type != "cephx" || has_key)
     }
 
+    fn is_for(&self, node: &str) -> bool {
+        self.metadata.get(NODE).and_then(Value::as_str) == Some(node)
+            || self.metadata.contains_key(&format!("{ONE_OF_NODES}{node}"))
+    }
+
+    /// Whether other nodes come by it, too.
+    fn is_for_others_than(&self, node: &str) -> bool {
+        let mut nodes = self.metadata.keys().filter_map(|key| key.strip_prefix(ONE_OF_NODES));
+        nodes.any(|one| one != node)
+    }
+
     /// Whether it is being taken away already.
     fn is_leaving(&self) -> bool {
         matches!(self.state.as_str(), "queued_to_deny" | "denying" | "deleted")
@@ -75,6 +89,18 @@ impl Whom {
             kind: "ip",
             name: address.to_owned(),
         }
+    }
+
+    /// A user of the server's, as whom all nodes come.
+    pub(super) fn user(name: &str) -> Self {
+        Self {
+            kind: "user",
+            name: name.to_owned(),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.kind == "user"
     }
 
     pub(super) fn ceph(user: &str) -> Self {
@@ -114,6 +140,11 @@ impl Manila<'_> {
                 }
                 Ok(Access::Addresses(addresses))
             }
+            Protocol::Cifs => Err(OpenstackError::Refused(
+                "a share of CIFS comes with a login, which only \"attach\" can hand to a node: list attach and detach \
+                 under \"operations\" of the ConfigMap, with multi-attach"
+                    .to_owned(),
+            )),
         }
     }
 
@@ -162,7 +193,7 @@ impl Manila<'_> {
             let level = if only_read { "ro" } else { "rw" };
             let mut about = json!({"access_type": kind, "access_to": name, "access_level": level});
             if self.storage.given.request.attachment.is_some() {
-                about["metadata"] = json!({NODE: self.storage.given.request.node_name});
+                about["metadata"] = self.mark(whom);
             }
             let made = self.storage.act(&what, &share.id, "allow_access", &about);
             if let Err(error) = made
@@ -171,6 +202,12 @@ impl Manila<'_> {
             {
                 return Err(error.of_the_request());
             }
+        }
+        if let Some(rule) = there.filter(|rule| whom.is_shared() && !rule.is_for(&self.storage.given.request.node_name))
+        {
+            let path = format!("/share-access-rules/{}/metadata", rule.id);
+            let about = json!({"metadata": self.mark(whom)});
+            self.storage.service.put(&what, &path, &about)?;
         }
         let found = until(self.storage.pace, &format!("Manila's rule for {name}"), || {
             Ok(match self.rule_of(share, whom)? {
@@ -187,15 +224,38 @@ impl Manila<'_> {
         })
     }
 
+    /// What a rule says of the node that this run is about.
+    fn mark(&self, whom: &Whom) -> Value {
+        let node = &self.storage.given.request.node_name;
+        if whom.is_shared() {
+            json!({format!("{ONE_OF_NODES}{node}"): "true"})
+        } else {
+            json!({NODE: node})
+        }
+    }
+
+    /// Whether other nodes come by the same rule as this one, so that it has to stay.
+    pub(super) fn shares_its_rule(&self, share: &Item, node: &str) -> Result<bool, OpenstackError> {
+        let rules = self.rules(share)?;
+        Ok(rules
+            .iter()
+            .any(|rule| rule.is_for(node) && rule.is_for_others_than(node)))
+    }
+
     /// Takes away the rules that were made for a node, and waits until they are gone.
     pub(super) fn shut_out(&self, share: &Item, node: &str) -> Result<(), OpenstackError> {
         let what = format!("keep node {node} from share {}", share.id);
         let of_node = || -> Result<Vec<Rule>, OpenstackError> {
             let mut rules = self.rules(share)?;
-            rules.retain(|rule| rule.metadata.get(NODE).and_then(Value::as_str) == Some(node));
+            rules.retain(|rule| rule.is_for(node));
             Ok(rules)
         };
         for rule in of_node()?.iter().filter(|rule| !rule.is_leaving()) {
+            if rule.is_for_others_than(node) {
+                let path = format!("/share-access-rules/{}/metadata/{ONE_OF_NODES}{node}", rule.id);
+                self.storage.service.delete(&what, &path)?;
+                continue;
+            }
             let denied = self.deny(&what, share, rule);
             // Another run for this share may have just done so.
             let stays = |there: &Rule| there.id == rule.id && !there.is_leaving();

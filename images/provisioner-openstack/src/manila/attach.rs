@@ -8,7 +8,7 @@ use mooring_contract::volume::keys;
 use super::Manila;
 use super::access::Whom;
 use super::protocol::Protocol;
-use crate::answer::options;
+use crate::answer::{VolumeOptions, options};
 use crate::error::OpenstackError;
 use crate::storage::Item;
 
@@ -19,6 +19,9 @@ impl Manila<'_> {
         let share = self.storage.standing(name, None)?;
         let share = self.at_rest(&share.ok_or_else(|| self.storage.gone(name))?)?;
         let mut secrets = options([]);
+        if self.is_of(Protocol::Cifs) {
+            secrets = self.login()?;
+        }
         for whom in self.whom()? {
             let rule = self.rule(&share, &whom)?;
             if let Some(key) = rule.access_key.filter(|_| whom.kind == "cephx") {
@@ -31,7 +34,8 @@ impl Manila<'_> {
         Ok(format!("share {name} of Manila lets node {node} in"))
     }
 
-    /// Manila ends what a node has open when it takes the rule away, so this keeps out a node that is gone, too.
+    /// Manila ends what a node has open when it takes the rule away, so this keeps out a node that is gone, too; unless
+    /// others come by the same rule.
     pub(super) fn detach(&self) -> Result<String, OpenstackError> {
         let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
@@ -39,6 +43,14 @@ impl Manila<'_> {
             return Ok(format!("Manila has no share {name}"));
         };
         let share = self.at_rest(&share)?;
+        let is_gone = request.attachment.as_ref().is_some_and(|attachment| attachment.gone);
+        let may_write = is_gone && !self.storage.given.list("fenced-nodes")?.contains(node);
+        if may_write && self.is_of(Protocol::Cifs) && self.shares_its_rule(&share, node)? {
+            return Err(OpenstackError::Refused(format!(
+                "node {node} is gone, and share {name} can't keep it out alone, since all nodes log in as one user: keep \
+                 it from the server yourself, then put {node} into \"fenced-nodes\" of the ConfigMap"
+            )));
+        }
         self.shut_out(&share, node)?;
         Ok(format!("share {name} of Manila lets node {node} in no more"))
     }
@@ -52,11 +64,27 @@ impl Manila<'_> {
         settled.ok_or_else(|| self.storage.gone(name))
     }
 
+    fn is_of(&self, protocol: Protocol) -> bool {
+        self.storage.given.option(keys::CLIENT) == protocol.client()
+    }
+
+    fn login(&self) -> Result<VolumeOptions, OpenstackError> {
+        let given = self.storage.given;
+        Ok(options([
+            ("username", given.needed(CIFS_USER, LOGIN)?),
+            ("password", given.needed(CIFS_PASSWORD, LOGIN)?),
+            ("domain", given.property(CIFS_DOMAIN)?.unwrap_or_default()),
+        ]))
+    }
+
     /// By what the share's back end knows this node.
     fn whom(&self) -> Result<Vec<Whom>, OpenstackError> {
         let request = &self.storage.given.request;
-        if self.storage.given.option(keys::CLIENT) == Protocol::CephFs.client() {
+        if self.is_of(Protocol::CephFs) {
             return Ok(vec![Whom::ceph(&user(&request.pv_name, &request.node_name))]);
+        }
+        if self.is_of(Protocol::Cifs) {
+            return Ok(vec![Whom::user(&self.storage.given.needed(CIFS_USER, LOGIN)?)]);
         }
         let server = self.storage.given.option(keys::SOURCE);
         let attachment = request.attachment.as_ref();
@@ -74,6 +102,13 @@ impl Manila<'_> {
         Ok(whom)
     }
 }
+
+/// Keys of the ConfigMap's Secret: as whom nodes log in at servers of CIFS. Manila knows users of such a server, and none
+/// of their passwords.
+pub(super) const CIFS_USER: &str = "cifs-username";
+const CIFS_PASSWORD: &str = "cifs-password";
+const CIFS_DOMAIN: &str = "cifs-domain";
+const LOGIN: &str = "a user of the CIFS server, in the ConfigMap's Secret,";
 
 /// The name of a node's Ceph client for a share. Manila takes no dots.
 fn user(pv_name: &str, node: &str) -> String {

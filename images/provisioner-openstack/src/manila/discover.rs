@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Manila;
+use super::attach::CIFS_USER;
 use super::protocol::Protocol;
 use crate::error::OpenstackError;
 
@@ -54,18 +55,21 @@ impl Manila<'_> {
         if usual.is_empty() {
             return Err(OpenstackError::NoProperty {
                 name: "protocols",
-                what: "CEPHFS or NFS, or both with a comma: what types serve that do not say it,",
+                what: "CEPHFS, NFS or CIFS, or several with commas: what types serve that do not say it,",
             });
         }
         let only = self.storage.given.list("share-types")?;
         let network = self.storage.given.property("share-network")?.is_some();
+        let has_login = self.storage.given.property(CIFS_USER)?.is_some();
         let mut classes = Vec::new();
         for one in types.iter().filter(|one| only.is_empty() || only.contains(&one.name)) {
             // A type with servers of its own needs a network for them.
             if one.is_true("driver_handles_share_servers") && !network {
                 continue;
             }
-            let protocols = one.protocols().unwrap_or_else(|| usual.clone());
+            let mut protocols = one.protocols().unwrap_or_else(|| usual.clone());
+            // Without a login, no node could mount such a share.
+            protocols.retain(|protocol| *protocol != Protocol::Cifs || has_login);
             for (at, protocol) in protocols.into_iter().enumerate() {
                 classes.push(class(one, protocol, at == 0));
             }

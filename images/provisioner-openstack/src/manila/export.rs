@@ -51,10 +51,14 @@ impl Manila<'_> {
                 .given
                 .property("fs-name")?
                 .or_else(|| fs_in(said.unwrap_or_default())),
-            Protocol::Nfs => None,
+            Protocol::Nfs | Protocol::Cifs => None,
         };
         Ok(Export {
-            source: best.path.clone(),
+            source: match protocol {
+                // Back ends write it as Windows does.
+                Protocol::Cifs => best.path.replace('\\', "/"),
+                Protocol::CephFs | Protocol::Nfs => best.path.clone(),
+            },
             fs_name: fs_name.unwrap_or_default(),
         })
     }

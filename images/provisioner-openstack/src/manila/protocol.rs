@@ -7,18 +7,20 @@ use crate::given::GivenRun;
 pub(super) enum Protocol {
     CephFs,
     Nfs,
+    Cifs,
 }
 
-const WANTED: &str = "CEPHFS or NFS";
+const WANTED: &str = "CEPHFS, NFS or CIFS";
 
 impl Protocol {
-    pub(super) const ALL: [Self; 2] = [Self::CephFs, Self::Nfs];
+    pub(super) const ALL: [Self; 3] = [Self::CephFs, Self::Nfs, Self::Cifs];
 
     /// As Manila calls it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::CephFs => "CEPHFS",
             Self::Nfs => "NFS",
+            Self::Cifs => "CIFS",
         }
     }
 
@@ -27,6 +29,7 @@ impl Protocol {
         match self {
             Self::CephFs => "cephfs",
             Self::Nfs => "nfs",
+            Self::Cifs => "smb",
         }
     }
 
@@ -64,10 +67,10 @@ mod tests {
     #[test]
     fn protocols_are_read_as_back_ends_write_them() {
         for (text, found) in [
-            ("NFS_CIFS", &[Protocol::Nfs][..]),
+            ("NFS_CIFS", &[Protocol::Nfs, Protocol::Cifs][..]),
             ("<in> nfs", &[Protocol::Nfs]),
             ("CEPHFS", &[Protocol::CephFs]),
-            ("cephfs NFS", &Protocol::ALL),
+            ("cephfs NFS", &[Protocol::CephFs, Protocol::Nfs]),
             ("GLUSTERFS", &[]),
         ] {
             assert_eq!(Protocol::among(text), found, "{text}");

@@ -59,11 +59,15 @@ impl Manila<'_> {
         }
         let secret = self.let_in(&share, &access)?;
         let export = self.export(&share, protocol)?;
+        let driver = match protocol {
+            Protocol::CephFs => given.property("driver")?,
+            Protocol::Nfs | Protocol::Cifs => None,
+        };
         let made = options([
             (keys::CLIENT, protocol.client().to_owned()),
             (keys::SOURCE, export.source),
             ("fs-name", export.fs_name),
-            ("driver", given.property("driver")?.unwrap_or_default()),
+            ("driver", driver.unwrap_or_default()),
         ]);
         self.storage.answer.volume(given, made, secret)?;
         Ok(format!(

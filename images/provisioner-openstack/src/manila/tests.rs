@@ -1,5 +1,7 @@
 //! What real services do only now and then, by a server that answers from a list.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::test_run::{self, Ran, done, gone};
@@ -142,7 +144,7 @@ fn what_is_not_said_is_asked_for_before_anything_is_made() {
         (&[("share-protocol", "CEPHFS")][..], "keys-namespace"),
         (&[("protocols", "CEPHFS")], "keys-namespace"),
         (&[("protocols", "CEPHFS, NFS")], "share-protocol"),
-        (&[("share-protocol", "SMB")][..], "CEPHFS or NFS"),
+        (&[("share-protocol", "SMB")][..], "CEPHFS, NFS or CIFS"),
         (&[][..], "share-protocol"),
     ] {
         let error = ran(&json!({}), properties, vec![]).result.unwrap_err();
@@ -408,6 +410,10 @@ fn each_type_and_protocol_is_a_class() {
             {"name": "both-nfs", "parameters": {"share-type": "both", "share-protocol": "NFS"}},
         ])
     );
+    let properties = [("protocols", "NFS"), ("share-types", "both"), LOGIN[0]];
+    let run = ran(&discover(), &properties, vec![reply(200, &types.to_string())]);
+    run.result.unwrap();
+    assert_eq!(run.message["classes"][1]["name"], "both-smb");
     let properties = [("protocols", "NFS"), ("share-network", "n"), ("share-types", "served")];
     let run = ran(&discover(), &properties, vec![reply(200, &types.to_string())]);
     run.result.unwrap();
@@ -544,4 +550,103 @@ fn a_share_that_nodes_get_by_attach_lets_nobody_in_before() {
     let run = ran(&json!({"attaches": true}), &NFS, replies);
     run.result.unwrap();
     assert_eq!(run.message, json!({"client": "nfs", "source": "10.0.0.9:/share"}));
+}
+
+const LOGIN: [(&str, &str); 2] = [("cifs-username", "mooring"), ("cifs-password", "p, q")];
+
+/// The one rule by which these nodes come.
+fn shared_rule(nodes: &[&str]) -> Reply {
+    let metadata: BTreeMap<_, _> = nodes
+        .iter()
+        .map(|node| (format!("mooring-node.{node}"), "true"))
+        .collect();
+    rules(
+        &json!([{"id": "r8", "access_type": "user", "access_to": "mooring", "state": "active", "metadata": metadata}]),
+    )
+}
+
+#[test]
+fn nodes_mount_a_share_of_cifs_as_one_user_who_is_let_in_until_the_last_of_them_goes() {
+    let replies = vec![
+        listed(&[share("available")]),
+        one(&share("available")),
+        reply(200, r#"{"export_locations": [{"path": "\\\\10.0.0.9\\share-1"}]}"#),
+    ];
+    let cifs = [("share-protocol", "CIFS"), ("driver", "kernel")];
+    let run = ran(&json!({"attaches": true}), &cifs, replies);
+    run.result.unwrap();
+    assert_eq!(run.message, json!({"client": "smb", "source": "//10.0.0.9/share-1"}));
+    // Nobody would be told the password.
+    let error = ran(&json!({}), &cifs, vec![]).result.unwrap_err();
+    assert!(error.to_string().contains("attach and detach"), "{error}");
+
+    let source = "//10.0.0.9/share-1";
+    let there = || vec![listed(&[share("available")]), one(&share("available"))];
+    let attach = |asked: Reply, before: Reply| {
+        let key = mooring_seal::new_key().unwrap();
+        let mut replies = there();
+        replies.extend([before, asked, shared_rule(&["a.example", "b"])]);
+        let properties = [LOGIN[0], LOGIN[1], ("answer-key", &key)];
+        let run = ran(&to_attach("attach", "smb", source), &properties, replies);
+        run.result.unwrap();
+        let purpose = mooring_seal::Purpose {
+            pv_name: "pvc-u1",
+            node: "a.example",
+        };
+        let secrets = mooring_seal::open(&key, purpose, run.message["sealed"].as_str().unwrap()).unwrap();
+        assert_eq!(json!(secrets), json!({"username": "mooring", "password": "p, q"}));
+        run.calls[3].clone()
+    };
+    let first = attach(done(), rules(&json!([])));
+    let asked: Value = serde_json::from_str(first.strip_prefix("POST /shares/s1/action ").unwrap()).unwrap();
+    assert_eq!(asked["allow_access"]["access_type"], "user");
+    assert_eq!(
+        asked["allow_access"]["metadata"],
+        json!({"mooring-node.a.example": "true"})
+    );
+    assert_eq!(
+        attach(done(), shared_rule(&["b"])),
+        r#"PUT /share-access-rules/r8/metadata {"metadata":{"mooring-node.a.example":"true"}}"#
+    );
+
+    let detach = to_attach("detach", "smb", source);
+    let mut replies = there();
+    replies.extend([shared_rule(&["a.example", "b"]), done(), shared_rule(&["b"])]);
+    let run = ran(&detach, &LOGIN, replies);
+    run.result.unwrap();
+    assert_eq!(
+        run.calls[3],
+        "DELETE /share-access-rules/r8/metadata/mooring-node.a.example"
+    );
+    let mut replies = there();
+    replies.extend([shared_rule(&["a.example"]), done(), rules(&json!([]))]);
+    let run = ran(&detach, &LOGIN, replies);
+    run.result.unwrap();
+    assert_eq!(
+        run.calls[3],
+        r#"POST /shares/s1/action {"deny_access":{"access_id":"r8"}}"#
+    );
+}
+
+#[test]
+fn a_node_that_is_gone_is_kept_from_a_share_of_cifs_by_an_administrator_while_others_have_it() {
+    let mut gone = to_attach("detach", "smb", "//10.0.0.9/share-1");
+    gone["attachment"] = json!({"addresses": [], "initiator": "iqn.x:a-1", "gone": true});
+    let there = || {
+        vec![
+            listed(&[share("available")]),
+            one(&share("available")),
+            shared_rule(&["a.example", "b"]),
+        ]
+    };
+    let error = ran(&gone, &LOGIN, there()).result.unwrap_err();
+    assert!(error.to_string().contains("fenced-nodes"), "{error}");
+    let mut replies = there();
+    replies.extend([done(), shared_rule(&["b"])]);
+    let fenced = [LOGIN[0], LOGIN[1], ("fenced-nodes", "a.example")];
+    ran(&gone, &fenced, replies).result.unwrap();
+    let mut replies = there();
+    replies[2] = shared_rule(&["a.example"]);
+    replies.extend([shared_rule(&["a.example"]), done(), rules(&json!([]))]);
+    ran(&gone, &LOGIN, replies).result.unwrap();
 }
