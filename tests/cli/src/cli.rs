@@ -103,7 +103,7 @@ enum Command {
         #[arg(long, value_name = "FOLDER", default_value = openstack::FOLDER)]
         kustomization: std::path::PathBuf,
         /// Remove the services instead; their volumes, the Secret to use them with, cluster and Mooring stay.
-        #[arg(long, conflicts_with_all = ["test", "volumes", "faults", "upgrade"])]
+        #[arg(long, conflicts_with_all = ["test", "volumes", "faults", "back_ends", "nova", "upgrade"])]
         remove: bool,
         /// With --remove: remove the volumes and the Secret, too.
         #[arg(long, requires = "remove")]
@@ -115,6 +115,16 @@ enum Command {
         /// left and nothing there twice: a quarter of an hour.
         #[arg(long, conflicts_with_all = ["existing", "kustomization", "test", "upgrade"])]
         faults: bool,
+        /// Give Cinder and Manila further back ends, and have Pods use volumes of those: by iSCSI, with the node's kernel
+        /// and without, by NFS and by CIFS.
+        #[arg(long, conflicts_with_all = ["existing", "kustomization", "test", "volumes", "faults", "upgrade"])]
+        back_ends: bool,
+        /// Add Nova, with its fake driver, and have it attach volumes of Cinder to a node that is a server of its own.
+        #[arg(
+            long,
+            conflicts_with_all = ["existing", "kustomization", "test", "volumes", "faults", "back_ends", "upgrade"]
+        )]
+        nova: bool,
         /// Then use the services, kill each of their Pods and nodes, and change and break their settings: half an hour.
         #[arg(long, conflicts_with = "kustomization")]
         test: bool,
@@ -123,7 +133,7 @@ enum Command {
         #[arg(long, conflicts_with = "kustomization")]
         upgrade: bool,
         /// Run the services with a Ceph in another namespace instead, use them, and remove both.
-        #[arg(long, conflicts_with_all = ["kustomization", "remove", "test", "volumes", "faults", "upgrade"])]
+        #[arg(long, conflicts_with_all = ["kustomization", "remove", "test", "volumes", "faults", "back_ends", "nova", "upgrade"])]
         external_ceph: bool,
     },
     /// Run all checks: format, lints, unit tests, then end-to-end tests on clusters that are removed afterwards.
@@ -198,6 +208,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             data,
             volumes,
             faults,
+            back_ends,
+            nova,
             test,
             upgrade,
             external_ceph,
@@ -212,6 +224,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
                     services: test,
                     volumes,
                     faults,
+                    back_ends,
+                    nova,
                 };
                 openstack::run(&layout, &target, &kustomization, trials)?;
             }

@@ -38,6 +38,8 @@ pub enum Selection {
     All,
     /// Those of OpenStack's services, and of Mooring what they need.
     OpenStack,
+    /// The same, and those with these names.
+    OpenStackWith(&'static [&'static str]),
     /// Those of OpenStack's services again, on the packages of Debian's release before: what an upgrade begins with.
     OpenStackBefore,
     /// Those whose names end with these parts, and the images that they start from.
@@ -95,18 +97,23 @@ const FOR_OPENSTACK: [&str; 7] = [
 /// What collects the services' logs, if it is asked for.
 const COLLECTOR: &str = "opentelemetry-collector-contrib";
 
+/// Those of some trials of OpenStack only.
+const OF_TRIALS: [&str; 3] = ["testbed-cinder-tgt", "testbed-manila-servers", "testbed-nova"];
+
 /// What the names of the services' own images begin with.
 const OPENSTACK: &str = "openstack-";
 
 fn is_of_openstack(name: &str) -> bool {
-    name.starts_with(OPENSTACK) || name == COLLECTOR
+    name.starts_with(OPENSTACK) || name == COLLECTOR || OF_TRIALS.contains(&name)
 }
 
 /// The selected ones among recipes, in order.
 fn selected(recipes: Vec<Recipe>, selection: Selection) -> Vec<Recipe> {
+    let is_usual = |name: &str| (is_of_openstack(name) || FOR_OPENSTACK.contains(&name)) && !OF_TRIALS.contains(&name);
     let by_itself = |name: &str| match selection {
         Selection::All => !is_of_openstack(name),
-        Selection::OpenStack => is_of_openstack(name) || FOR_OPENSTACK.contains(&name),
+        Selection::OpenStack => is_usual(name),
+        Selection::OpenStackWith(more) => is_usual(name) || more.contains(&name),
         Selection::OpenStackBefore => name.starts_with(OPENSTACK),
         Selection::Named(names) => names.contains(&name),
     };
@@ -200,7 +207,13 @@ mod tests {
         for name in ["openstack-base", "openstack-keystone", "provisioner-local"] {
             assert!(openstack.iter().any(|one| one == name), "{name}");
         }
-        assert!(!openstack.iter().any(|name| name == "client-sshfs"), "{openstack:?}");
+        for name in ["client-sshfs", super::OF_TRIALS[0]] {
+            assert!(!openstack.iter().any(|one| one == name), "{openstack:?}");
+        }
+        let openstack = names(Selection::OpenStackWith(&super::OF_TRIALS));
+        for name in super::OF_TRIALS {
+            assert!(openstack.iter().any(|one| one == name), "{name}");
+        }
         let all = recipes(repository(), "target/x/dist").unwrap().len();
         let both = usual.len() + openstack.iter().filter(|name| super::is_of_openstack(name)).count();
         assert_eq!(both, all);

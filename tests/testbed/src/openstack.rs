@@ -65,20 +65,32 @@ pub struct Trials {
     pub volumes: bool,
     /// Have each call of the image's runs go wrong.
     pub faults: bool,
+    /// Have Pods use volumes of back ends that come by iSCSI and NFS.
+    pub back_ends: bool,
+    /// Have a node that is a server of Nova's use volumes of Cinder.
+    pub nova: bool,
 }
 
 /// Runs the services, waits until each is ready, and tries them out.
 pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Trials) -> Result<()> {
     let started = Instant::now();
     let target = args.open(layout)?;
-    let images = target.load_images(Selection::OpenStack)?;
-    install(&target, &images)?;
     let Trials {
         upgrade,
         services,
         volumes,
         faults,
+        back_ends,
+        nova,
     } = trials;
+    let images = target.load_images(if back_ends {
+        Selection::OpenStackWith(&volumes::back_ends::IMAGES)
+    } else if nova {
+        Selection::OpenStackWith(&volumes::nova::IMAGES)
+    } else {
+        Selection::OpenStack
+    })?;
+    install(&target, &images)?;
     if upgrade {
         upgrade::run(&target, &images).inspect_err(|_| explain(&target))?;
     }
@@ -95,6 +107,10 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
         tried.write()?
     } else if faults {
         faults::settings().write()?
+    } else if back_ends {
+        volumes::back_ends::settings().write()?
+    } else if nova {
+        volumes::nova::settings().write()?
     } else {
         kustomization.to_path_buf()
     };
@@ -117,10 +133,16 @@ pub fn run(layout: &Layout, args: &TargetArgs, kustomization: &Path, trials: Tri
     if faults {
         faults::run(&target)?;
     }
+    if back_ends {
+        volumes::back_ends::run(&target)?;
+    }
+    if nova {
+        volumes::nova::run(&target)?;
+    }
     if services {
         trial::run(&target, &tried, &images).inspect_err(|_| explain(&target))?;
     }
-    if upgrade || services || volumes || faults {
+    if upgrade || services || volumes || faults || back_ends || nova {
         say(format!(
             "\nOpenStack has passed: {} for everything.",
             spoken(started.elapsed())

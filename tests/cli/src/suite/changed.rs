@@ -47,6 +47,10 @@ const REACH: &[(&str, &[&str])] = &[
     // Only `cargo testbed openstack` uses them.
     ("images/openstack-", &[]),
     ("images/provisioner-openstack", &[]),
+    ("tests/openstack/", &[]),
+    ("tests/images/cinder-tgt/", &[]),
+    ("tests/images/manila-servers/", &[]),
+    ("tests/images/nova/", &[]),
     ("images/", &["mount_", "provision_"]),
     (
         "configmaps/install/",

@@ -11,6 +11,7 @@ use crate::command::output;
 use crate::images::{HOST, TAG};
 use crate::layout::{make_folder, write_file};
 use crate::lock::Lock;
+use crate::node::guest::Monitor;
 use crate::node::{self, MACHINE, PAUSE_IMAGE};
 use crate::pki::Authority;
 use crate::progress::{note, spoken, step};
@@ -104,6 +105,11 @@ impl Cluster {
             let init = namespaces::find_init(&self.layout, &name)?;
             namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
         }
+    }
+
+    /// Where disks are plugged into the running machine.
+    pub fn machine_monitor(&self) -> Result<Monitor> {
+        Monitor::open(&self.layout)
     }
 
     /// The digests of these images on the other node, one per line.

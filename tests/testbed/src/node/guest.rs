@@ -6,7 +6,10 @@
 //! be entered.
 
 mod import;
+mod monitor;
 mod tree;
+
+pub use monitor::Monitor;
 
 use std::path::{Path, PathBuf};
 
@@ -197,6 +200,7 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
             folder.join(DISK).display()
         ),
         "-device virtio-blk-pci,drive=disk".to_owned(),
+        format!("-qmp unix:{},server=on,wait=off", monitor::path(layout).display()),
         format!(
             "-netdev tap,id=net,ifname={},script=no,downscript=no",
             layout.link(MACHINE)

@@ -18,7 +18,7 @@ pub(super) struct Kustomization(Value);
 
 impl Kustomization {
     pub(super) fn new(components: &[&str]) -> Self {
-        let up = "../".repeat(FOLDER_HERE.split('/').count() + 1);
+        let up = up();
         let component = |name: &&str| format!("{up}{FOLDER}/components/{name}");
         Self(json!({
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -27,6 +27,11 @@ impl Kustomization {
             "resources": [format!("{up}{FOLDER}")],
             "components": components.iter().map(component).collect::<Vec<_>>(),
         }))
+    }
+
+    /// The same with a component of the tests, a folder below the repository.
+    pub(super) fn with_component(&self, folder: &str) -> Self {
+        self.with("components", json!(format!("{}{folder}", up())))
     }
 
     /// The same with a file of a service's ConfigMap.
@@ -61,11 +66,16 @@ impl Kustomization {
     }
 }
 
+/// From a run's folder to the repository.
+fn up() -> String {
+    "../".repeat(FOLDER_HERE.split('/').count() + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{FOLDER, FOLDER_HERE, Kustomization};
     use crate::layout::repository;
-    use crate::openstack::{external_ceph, logs, nodes};
+    use crate::openstack::{external_ceph, logs, nodes, volumes};
 
     #[test]
     fn what_is_added_leaves_the_rest_and_the_original_as_they_are() {
@@ -86,6 +96,11 @@ mod tests {
     #[test]
     fn each_component_is_there() {
         let all = Kustomization::new(&[logs::COMPONENT, nodes::COMPONENT, external_ceph::COMPONENT]);
+        for trial in [volumes::back_ends::settings(), volumes::nova::settings()] {
+            let component = trial.0["components"][0].as_str().unwrap();
+            let below = component.trim_start_matches("../");
+            assert!(repository().join(below).join("kustomization.yaml").is_file(), "{below}");
+        }
         for component in all.0["components"].as_array().unwrap() {
             let below = component.as_str().unwrap().trim_start_matches("../");
             assert!(

@@ -10,13 +10,18 @@
     endpoint            where Cinder says that it is
     remove THINGS       all of them
     types NAMES         makes volume types, and removes them again when they have a "-" before them
-    multiattach NAME    lets several nodes have volumes of a type
-    share_type NAME     makes a share type whose shares can be restored from snapshots, and removes it again when it has
-                        a "-" before the name
+    specs NAME SPECS    gives a volume type these extra specs
+    share_type NAME [SPECS]
+                        makes a share type whose shares can be restored from snapshots, with further extra specs, and
+                        removes it again when it has a "-" before the name
     project NAME        makes a project with a user, and removes both again when there is a "-" before the name; what a
                         Secret for it has, as JSON
     volumes_of NAME     the ids of a project's volumes and shares, as JSON
     times ROUNDS        how long Cinder takes for a volume and for an attachment, in seconds, as JSON: two lists
+    server NAME         makes a server of Nova that starts from a volume, and removes both again when there is a "-" before
+                        the name; its id, as JSON
+    disks SERVER        the ids of the volumes that Nova has attached to a server, without that which it starts from
+    let_in              what each rule of each share lets in, and how, as JSON
     everything          the ids of all volumes, snapshots, backups, attachments, shares and rules, as JSON
 """
 
@@ -201,12 +206,12 @@ def types(names):
             volumes.create_type(name=name)
 
 
-def multiattach(name):
+def specs(name, wanted):
     (one,) = [one for one in volumes.types() if one.name == name]
-    volumes.update_type_extra_specs(one, multiattach="<is> True")
+    volumes.update_type_extra_specs(one, **wanted)
 
 
-def share_type(name):
+def share_type(name, more=None):
     there = {one["name"]: one["id"] for one in shares.get("/types").json()["share_types"]}
     if name.startswith("-"):
         if name[1:] in there:
@@ -215,8 +220,8 @@ def share_type(name):
     if name in there:
         return
     wanted = ("snapshot_support", "create_share_from_snapshot_support")
-    specs = {"driver_handles_share_servers": "false", **{spec: "true" for spec in wanted}}
-    about = {"name": name, "share_type_access:is_public": True, "extra_specs": specs}
+    own = {"driver_handles_share_servers": "false", **{spec: "true" for spec in wanted}, **(more or {})}
+    about = {"name": name, "share_type_access:is_public": True, "extra_specs": own}
     shares.post("/types", json={"share_type": about}).raise_for_status()
 
 
@@ -264,6 +269,52 @@ def times(rounds):
     return {"made": made, "attached": attached}
 
 
+def server(name):
+    compute = cloud.compute
+    if name.startswith("-"):
+        there = compute.find_server(name[1:])
+        if there is not None:
+            compute.delete_server(there)
+            compute.wait_for_delete(there, interval=1, wait=LIMIT)
+        for one in volumes.volumes(name=name[1:]):
+            wait(volumes, one)
+            volumes.delete_volume(one)
+            volumes.wait_for_delete(one, interval=1, wait=LIMIT)
+        for flavor in [one for one in compute.flavors() if one.name == name[1:]]:
+            compute.delete_flavor(flavor)
+        return None
+    flavor = compute.create_flavor(name=name, ram=64, vcpus=1, disk=0)
+    root = wait(volumes, volumes.create_volume(name=name, size=1))
+    bootable = {"os-set_bootable": {"bootable": True}}
+    volumes.post(f"/volumes/{root.id}/action", json=bootable).raise_for_status()
+    disk = {"boot_index": 0, "uuid": root.id, "source_type": "volume", "destination_type": "volume"}
+    # It may take some seconds until Nova knows of a place for it.
+    return patiently("a server", lambda: boot(name, flavor, disk))
+
+
+def boot(name, flavor, disk):
+    compute = cloud.compute
+    made = compute.create_server(name=name, flavor_id=flavor.id, networks="none", block_device_mapping=[disk])
+    try:
+        return compute.wait_for_server(made, interval=1, wait=LIMIT).id
+    except openstack.exceptions.SDKException:
+        compute.delete_server(made)
+        compute.wait_for_delete(made, interval=1, wait=LIMIT)
+        raise
+
+
+def disks(server):
+    compute = cloud.compute
+    root = compute.get_server(server).name
+    found = [one.volume_id for one in compute.volume_attachments(server)]
+    return [one for one in found if volumes.get_volume(one).name != root]
+
+
+def let_in():
+    rules = [rule for share in shares.shares() for rule in shares.access_rules(share)]
+    return sorted(f"{rule.access_to} {rule.access_level}" for rule in rules)
+
+
 def everything():
     found = [f"volume {one.id}" for one in volumes.volumes()]
     found += [f"volume snapshot {one.id}" for one in volumes.snapshots()]
@@ -278,7 +329,8 @@ def everything():
 
 ALL = (
     make, save, check, answer, request, forget, restore, endpoint, remove,
-    types, multiattach, share_type, project, volumes_of, times, everything,
+    types, specs, share_type, project, volumes_of, times, server, disks, let_in,
+    everything,
 )  # fmt: skip
 WHATS = {what.__name__: what for what in ALL}
 print(json.dumps(WHATS[sys.argv[1]](*map(json.loads, sys.argv[2:]))))

@@ -1,9 +1,11 @@
 //! `cargo testbed openstack --volumes`: Pods use volumes of Cinder and shares of Manila, as a user would. Afterwards
 //! nothing of them is left, neither in Kubernetes nor in OpenStack.
 
+pub(super) mod back_ends;
 mod fence;
 mod in_use;
 mod moments;
+pub(super) mod nova;
 mod shared;
 mod tenants;
 mod times;
@@ -181,7 +183,7 @@ impl Trial<'_> {
     /// Kills the Pods that make a volume, one after the other, and counts what there is more when it is made.
     fn survive(&self, claim: &Claim) -> Result<()> {
         let before = self.everything()?.len();
-        let name = format!("{}-killed", claim.config);
+        let name = format!("{}-killed", claim.class);
         self.put(&claim.named(&name, 1))?;
         let uid = self.field("persistentvolumeclaim", &name, "{.metadata.uid}")?;
         // The ConfigMap of Cinder has a worker, whose runs have no Pod of their own.
@@ -349,6 +351,10 @@ impl Trial<'_> {
         .map(drop)
     }
 
+    fn exec(&self, pod: &str, script: &str) -> Result<String> {
+        self.kubectl(&["-n", TRIAL, "exec", pod, "--", "sh", "-c", script])
+    }
+
     fn delete_pod(&self, pod: &str) -> Result<()> {
         self.kubectl(&["-n", TRIAL, "delete", "pod", pod, "--timeout=120s"])
             .map(drop)
@@ -369,12 +375,15 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// The volumes of these classes, as Kubernetes has them.
+    /// The volumes of OpenStack's classes, as Kubernetes has them. The services themselves have others.
     fn volumes(&self) -> Result<Vec<String>> {
-        let path = "jsonpath={range .items[*]}{.metadata.name} {.spec.storageClassName}{\"\\n\"}{end}";
+        let path = "jsonpath={range .items[*]}{.spec.storageClassName} {.metadata.name}{\"\\n\"}{end}";
         let all = self.kubectl(&["get", "persistentvolumes", "-o", path])?;
-        let classes = || CLAIMS.iter().map(|claim| claim.class).chain([shared::CLASS]);
-        let ours = |line: &&str| classes().any(|class| line.ends_with(class));
+        let ours = |line: &&str| {
+            ["cinder-", "manila-", "tenant-"]
+                .iter()
+                .any(|class| line.starts_with(class))
+        };
         Ok(all.lines().filter(ours).map(str::to_owned).collect())
     }
 

@@ -9,7 +9,7 @@ use crate::progress::step;
 
 /// A volume type that lets several nodes have a volume, and its class.
 const TYPE: &str = "trial-shared";
-pub(super) const CLASS: &str = "cinder-trial-shared";
+const CLASS: &str = "cinder-trial-shared";
 
 const NODES: [&str; 2] = ["node-1", "node-2"];
 
@@ -18,7 +18,8 @@ const DEVICE: &str = "/dev/data";
 
 pub(super) fn make_type(trial: &Trial<'_>) -> Result<()> {
     use_services(trial.target, "types", &[&json!([TYPE])])?;
-    use_services(trial.target, "multiattach", &[&json!(TYPE)]).map(drop)
+    let specs = json!({"multiattach": "<is> True"});
+    use_services(trial.target, "specs", &[&json!(TYPE), &specs]).map(drop)
 }
 
 pub(super) fn remove_type(trial: &Trial<'_>) -> Result<()> {
@@ -73,8 +74,7 @@ fn share(trial: &Trial<'_>) -> Result<()> {
         |_| {
             trial.delete_pod(&format!("{name}-node-1"))?;
             wait_for_count(trial, "rule ", before + 1)?;
-            exec(
-                trial,
+            trial.exec(
                 &format!("{name}-node-2"),
                 "echo more >>/data/letter && sync && grep more /data/letter",
             )?;
@@ -106,9 +106,9 @@ fn device(trial: &Trial<'_>) -> Result<()> {
                     "printf %-4096s {word} >/tmp/block && dd if=/tmp/block of={DEVICE} bs=4096 count=1 oflag=direct \
                  conv=notrunc,fsync"
                 );
-                exec(trial, &writer, &write)?;
+                trial.exec(&writer, &write)?;
                 let read = format!("dd if={DEVICE} bs=4096 count=1 iflag=direct 2>/dev/null");
-                let found = exec(trial, &reader, &read)?;
+                let found = trial.exec(&reader, &read)?;
                 ensure!(found.trim() == *word, "{reader} reads {:?}, not {word:?}", found.trim());
             }
             Ok(())
@@ -118,7 +118,7 @@ fn device(trial: &Trial<'_>) -> Result<()> {
         trial.delete_pod(&format!("{name}-node-1"))?;
         wait_for_count(trial, "attachment ", before + 1)?;
         let write = format!("dd if=/dev/zero of={DEVICE} bs=4096 count=1 oflag=direct conv=notrunc,fsync");
-        exec(trial, &format!("{name}-node-2"), &write)?;
+        trial.exec(&format!("{name}-node-2"), &write)?;
         trial.delete_pod(&format!("{name}-node-2"))?;
         wait_for_count(trial, "attachment ", before)
     })
@@ -156,10 +156,6 @@ fn refused(trial: &Trial<'_>) -> Result<()> {
             })
         },
     )
-}
-
-fn exec(trial: &Trial<'_>, pod: &str, script: &str) -> Result<String> {
-    trial.kubectl(&["-n", TRIAL, "exec", pod, "--", "sh", "-c", script])
 }
 
 fn to_block(name: &str, class: &'static str) -> Value {

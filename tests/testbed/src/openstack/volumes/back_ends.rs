@@ -1,0 +1,312 @@
+//! `cargo testbed openstack --back-ends`: volumes of Cinder that come by iSCSI, on nodes whose kernel has none and on one
+//! whose kernel has, and shares of Manila that come by NFS and by CIFS. Afterwards nothing of them is left.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Claim, LIMIT, MOORING, SECRET, Trial, login, pod, share_type, use_services, wait_until};
+use crate::openstack::kustomization::Kustomization;
+use crate::progress::step;
+use crate::target::Target;
+use crate::wait::{Look, wait_for};
+
+/// The back ends: a component for the services.
+const COMPONENT: &str = "tests/openstack/back-ends";
+
+/// The name of Cinder's other back end, and of the volume type for it.
+const ISCSI: &str = "iscsi";
+
+/// Whom Samba knows (`tests/openstack/back-ends`).
+const USER: &str = "mooring";
+const PASSWORD: &str = "not-to-be-seen, 12";
+
+/// What the trial needs besides the usual images.
+pub(in crate::openstack) const IMAGES: [&str; 3] = ["testbed-cinder-tgt", "testbed-manila-servers", KERNEL_CLIENT];
+
+/// The node in a virtual machine, whose kernel has iSCSI, NFS and SMB, and the image that it needs for the first.
+const MACHINE: &str = "machine-1";
+const KERNEL_CLIENT: &str = "client-iscsi";
+
+/// On any node.
+const BY_FUSE: Claim = Claim {
+    config: "cinder",
+    class: "cinder-iscsi",
+    mode: "ReadWriteOnce",
+};
+
+/// On a node whose kernel has iSCSI, by FlexVolume.
+const BY_KERNEL: Claim = Claim {
+    config: "cinder-kernel",
+    class: "cinder-kernel-iscsi",
+    mode: "ReadWriteOnce",
+};
+
+/// A share of another back end of Manila's.
+struct Share {
+    /// The share type for it.
+    kind: &'static str,
+    back_end: &'static str,
+    /// As Manila calls it, and as the kernel does.
+    protocol: &'static str,
+    file_system: &'static str,
+    claim: Claim,
+    /// Whom it lets in, if not the node by its address.
+    user: Option<&'static str>,
+}
+
+const SHARES: [Share; 2] = [
+    Share {
+        kind: "nfs",
+        back_end: "cephfsnfs",
+        protocol: "NFS",
+        file_system: "nfs4",
+        claim: Claim {
+            config: "manila",
+            class: "manila-nfs-nfs",
+            mode: "ReadWriteMany",
+        },
+        user: None,
+    },
+    Share {
+        kind: "cifs",
+        back_end: "samba",
+        protocol: "CIFS",
+        file_system: "cifs",
+        claim: Claim {
+            config: "manila",
+            class: "manila-cifs-smb",
+            mode: "ReadWriteMany",
+        },
+        user: Some(USER),
+    },
+];
+
+/// The services with the back ends.
+pub(in crate::openstack) fn settings() -> Kustomization {
+    Kustomization::new(&[]).with_component(COMPONENT)
+}
+
+pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
+    let machine = target
+        .own_cluster()
+        .context("the back ends are tried with a virtual machine, which only the testbed's own cluster has")?;
+    machine.start_machine(&[KERNEL_CLIENT])?;
+    let trial = Trial { target };
+    let before = trial.left()?;
+    make_types(&trial)?;
+    let ran = step("register Cinder by iSCSI and Manila by NFS and CIFS", |_| {
+        register(&trial)
+    })
+    .and_then(|()| trial.try_out(&BY_FUSE))
+    .and_then(|()| by_the_kernel(&trial))
+    .and_then(|()| SHARES.iter().try_for_each(|share| share.try_out(&trial)));
+    let ran = ran.inspect_err(|_| trial.explain());
+    step("remove claims, Pods and classes", |_| {
+        trial.remove()?;
+        let kernel = [
+            "-n",
+            MOORING,
+            "delete",
+            "configmap",
+            BY_KERNEL.config,
+            "--ignore-not-found",
+        ];
+        trial.kubectl(&kernel).map(drop)
+    })?;
+    remove_types(&trial)?;
+    machine.remove_machine()?;
+    ran?;
+    step("nothing is left on either side", |_| {
+        wait_for("what was made to be gone", LIMIT, &[], || match trial.left() {
+            Ok(left) if left == before => Look::Ready(()),
+            Ok(left) => Look::NotYet(format!("{:?}", left.symmetric_difference(&before).collect::<Vec<_>>())),
+            Err(error) => Look::NotYet(format!("{error:#}")),
+        })?;
+        Ok(())
+    })
+}
+
+fn make_types(trial: &Trial<'_>) -> Result<()> {
+    use_services(trial.target, "types", &[&json!([ISCSI])])?;
+    let specs = json!({"volume_backend_name": ISCSI});
+    use_services(trial.target, "specs", &[&json!(ISCSI), &specs])?;
+    for share in &SHARES {
+        let specs = json!({"share_backend_name": share.back_end, "storage_protocol": share.protocol});
+        use_services(trial.target, "share_type", &[&json!(share.kind), &specs])?;
+    }
+    Ok(())
+}
+
+fn remove_types(trial: &Trial<'_>) -> Result<()> {
+    use_services(trial.target, "types", &[&json!([format!("-{ISCSI}")])])?;
+    let remove = |share: &Share| share_type(trial.target, &format!("-{}", share.kind));
+    SHARES.iter().try_for_each(remove)
+}
+
+/// The usual ConfigMaps, each for the types of these back ends, and one more for the node whose kernel has iSCSI.
+fn register(trial: &Trial<'_>) -> Result<()> {
+    let mut login = login(trial.target)?;
+    // There is no Ceph that nodes would have to log in to.
+    login.as_object_mut().context("no login")?.remove("ceph-key");
+    login["cifs-username"] = USER.into();
+    login["cifs-password"] = PASSWORD.into();
+    let mut items = trial.documents()?;
+    for config in &mut items {
+        match config["metadata"]["name"].as_str() {
+            Some("cinder") => {
+                let image = config["data"]["image"].as_str().unwrap_or_default();
+                config["data"]["image"] = image.replace("-openstack-ceph", "-openstack").into();
+                config["data"]["client"] = "block".into();
+                config["data"]["volume-types"] = ISCSI.into();
+                config["data"]["file-system"] = "xfs".into();
+            }
+            Some("manila") => config["data"]["share-types"] = SHARES.map(|share| share.kind).join(", ").into(),
+            _ => {}
+        }
+    }
+    let cinder = items.iter().find(|one| one["metadata"]["name"] == "cinder");
+    let mut kernel = cinder.context("the kustomization has no ConfigMap for Cinder")?.clone();
+    kernel["metadata"]["name"] = BY_KERNEL.config.into();
+    kernel["metadata"]["labels"] = json!({"type": "provisioner-config", "storage-class": BY_KERNEL.config});
+    kernel["data"]["client"] = "iscsi".into();
+    kernel["data"]["volume-source"] = "flexVolume".into();
+    items.push(kernel);
+    items.push(json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": SECRET, "namespace": MOORING},
+        "stringData": login,
+    }));
+    trial.put(&json!({"apiVersion": "v1", "kind": "List", "items": items}))
+}
+
+/// A volume that goes from the kernel's client on one node to the client without the kernel on another, and back.
+fn by_the_kernel(trial: &Trial<'_>) -> Result<()> {
+    let name = "cinder-kernel";
+    step(
+        &format!("a Pod on {MACHINE} that writes to {name}, by FlexVolume and the kernel"),
+        |_| {
+            discovered(trial, BY_KERNEL.class)?;
+            trial.put(&BY_KERNEL.named(name, 1))?;
+            trial.put(&pod(name, MACHINE, "echo written >/data/letter; sync; sleep 100000"))?;
+            trial.ready(&format!("{name}-{MACHINE}"))?;
+            let mounts = trial.exec(&format!("{name}-{MACHINE}"), "grep ' /data ' /proc/mounts")?;
+            ensure!(
+                mounts.starts_with("/dev/sd"),
+                "it is not mounted by the kernel's iSCSI: {mounts}"
+            );
+            trial.delete_pod(&format!("{name}-{MACHINE}"))
+        },
+    )?;
+    step(&format!("{name} has another Pod after that one"), |_| {
+        trial.put(&pod(name, MACHINE, "grep written /data/letter && sleep 100000"))?;
+        trial.ready(&format!("{name}-{MACHINE}"))
+    })
+}
+
+impl Share {
+    fn try_out(&self, trial: &Trial<'_>) -> Result<()> {
+        let Self {
+            kind,
+            claim,
+            file_system,
+            ..
+        } = self;
+        let name = &format!("manila-{kind}");
+        let [first, second] = ["first", "second"].map(|which| format!("{name}-{which}"));
+        let path = "{.status.addresses[?(@.type==\"InternalIP\")].address}";
+        let whom = match self.user {
+            Some(user) => user.to_owned(),
+            None => trial.field("node", MACHINE, path)?,
+        };
+        let (writes, reads) = (format!("{whom} rw"), format!("{whom} ro"));
+        let what = format!("a share of {} lets {whom} in when a Pod mounts it", self.protocol);
+        step(&what, |_| {
+            discovered(trial, claim.class)?;
+            trial.put(&claim.named(name, 1))?;
+            bound(trial, name)?;
+            lets_in(trial, &[])?;
+            trial.put(&user(&first, name, "echo written >/data/letter; sync; sleep 100000"))?;
+            trial.ready(&first)?;
+            lets_in(trial, &[&writes])?;
+            let mounts = trial.exec(&first, "grep ' /data ' /proc/mounts")?;
+            ensure!(
+                mounts.contains(&format!(" {file_system} ")),
+                "it is mounted otherwise: {mounts}"
+            );
+            Ok(())
+        })?;
+        step(
+            "it grows to 2 GiB while it is used, and a second Pod reads from it",
+            |_| {
+                trial.put(&claim.named(name, 2))?;
+                wait_until("2Gi in the claim's status", || {
+                    let has = trial.field("persistentvolumeclaim", name, "{.status.capacity.storage}")?;
+                    ensure!(has == "2Gi", "the claim has {has}");
+                    Ok(())
+                })?;
+                trial.put(&user(&second, name, "grep written /data/letter && sleep 100000"))?;
+                trial.ready(&second)?;
+                let size = trial.exec(&second, "df -m /data | tail -n 1")?;
+                let mib = size.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+                ensure!(
+                    mib.is_some_and(|mib| mib > 1500),
+                    "it does not have 2 GiB there: {size}"
+                );
+                lets_in(trial, &[&writes])
+            },
+        )?;
+        step("a copy of it for reading alone lets nobody write", |_| {
+            let copy = format!("{name}-copy");
+            let mut asked = claim.named(&copy, 2);
+            asked["spec"]["accessModes"] = json!(["ReadOnlyMany"]);
+            asked["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": name});
+            trial.put(&asked)?;
+            trial.put(&user(&copy, &copy, "grep written /data/letter && sleep 100000"))?;
+            trial.ready(&copy)?;
+            lets_in(trial, &[&reads, &writes])?;
+            let wrote = trial.exec(&copy, "touch /data/other");
+            ensure!(wrote.is_err(), "the Pod could write to it");
+            trial.delete_pod(&copy)?;
+            lets_in(trial, &[&writes])
+        })?;
+        let what = "a claim whose first runs are killed has one share in the end";
+        step(what, |_| trial.survive(claim))?;
+        step("the share lets the node in until its last Pod is gone", |_| {
+            trial.delete_pod(&first)?;
+            trial.exec(&second, "echo more >>/data/letter && sync")?;
+            lets_in(trial, &[&writes])?;
+            trial.delete_pod(&second)?;
+            lets_in(trial, &[])
+        })
+    }
+}
+
+fn user(name: &str, claim: &str, command: &str) -> Value {
+    let mut user = pod(claim, MACHINE, command);
+    user["metadata"]["name"] = name.into();
+    user
+}
+
+fn discovered(trial: &Trial<'_>, class: &str) -> Result<()> {
+    wait_until(&format!("class {class}"), || {
+        trial.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
+    })
+}
+
+fn bound(trial: &Trial<'_>, claim: &str) -> Result<()> {
+    wait_until("the claim to be bound", || {
+        let phase = trial.field("persistentvolumeclaim", claim, "{.status.phase}")?;
+        ensure!(phase == "Bound", "the claim is {phase}");
+        Ok(())
+    })
+}
+
+/// Waits until Manila's rules are these.
+fn lets_in(trial: &Trial<'_>, wanted: &[&str]) -> Result<()> {
+    wait_until(&format!("rules for {wanted:?}"), || {
+        let there = use_services(trial.target, "let_in", &[])?;
+        ensure!(there == json!(wanted), "there are {there}");
+        Ok(())
+    })
+}
