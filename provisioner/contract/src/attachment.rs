@@ -43,6 +43,16 @@ pub struct AttachedTo {
     pub node: String,
     /// What the storage knows the node's clients by.
     pub initiator: String,
+    /// What the node's cloud called it then; empty where nobody said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub provider_id: String,
+}
+
+impl AttachedTo {
+    /// Whether both are about one node. What its cloud calls it may have become known since.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.node == other.node && self.initiator == other.initiator
+    }
 }
 
 /// The nodes that the storage lets have a volume, as the PV has them: an object for one, a list for several.
@@ -155,6 +165,7 @@ mod tests {
         let to = |node: &str| AttachedTo {
             node: node.into(),
             initiator: "i".into(),
+            provider_id: String::new(),
         };
         let one = AttachedNodes::default().with(&to("a"));
         assert_eq!(one.to_text().unwrap(), r#"{"node":"a","initiator":"i"}"#);
@@ -164,6 +175,13 @@ mod tests {
             assert_eq!(AttachedNodes::parse(&nodes.to_text().unwrap()).unwrap(), *nodes);
         }
         assert_eq!(one.without("a").to_text(), None);
+        let called = AttachedTo {
+            provider_id: "openstack:///1".into(),
+            ..to("a")
+        };
+        assert!(called.is_same(&to("a")) && !called.is_same(&to("b")));
+        let noted = AttachedNodes(vec![called]);
+        assert_eq!(AttachedNodes::parse(&noted.to_text().unwrap()).unwrap(), noted);
         assert!(AttachedNodes::parse("{}").is_err());
     }
 

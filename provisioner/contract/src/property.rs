@@ -63,6 +63,9 @@ pub mod keys {
     /// For `attach` and `detach`: the name by which the node's clients log in at a target (iSCSI). Not set for any
     /// other operation.
     pub const INITIATOR_NAME: &str = "initiator-name";
+    /// For `attach` and `detach`: what the node's cloud calls it (its Node's `providerID`). Not set where that says
+    /// nothing, nor for any other operation.
+    pub const NODE_PROVIDER_ID: &str = "node-provider-id";
     /// For `detach`: `true` if the node is gone for good, so that the storage has to keep it out before this ends.
     pub const NODE_GONE: &str = "node-gone";
     /// For `attach`: what `pv options --seal` encrypts with.
@@ -103,6 +106,7 @@ pub mod keys {
         SNAPSHOT_GROUP,
         NODE_ADDRESSES,
         INITIATOR_NAME,
+        NODE_PROVIDER_ID,
         NODE_GONE,
         ANSWER_KEY,
         ATTRIBUTES_CLASS,

@@ -78,6 +78,9 @@ pub struct Attachment {
     pub addresses: Vec<String>,
     /// The name by which the node's clients log in at a target.
     pub initiator: String,
+    /// What the node's cloud calls it, as its Node says it; empty where that says nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub provider_id: String,
     /// The node is gone for good: the storage has to keep it out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,

@@ -247,6 +247,11 @@ pub(crate) async fn node_now(
         let addresses = node.status.as_ref().and_then(|status| status.addresses.clone());
         NodeFacts {
             uid: node.uid().unwrap_or_default(),
+            provider_id: node
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.provider_id.clone())
+                .unwrap_or_default(),
             out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
             in_use: node.annotations().contains_key(&in_use),
             notes: node.annotations().contains_key(annotations::NODE_NOTES_ATTACHED),

@@ -157,7 +157,7 @@ impl Plan<'_> {
         if let Some(decision) = self.not_offered(Operation::Detach) {
             return Ok(decision);
         }
-        Ok(Decision::Record(Box::new(self.to_detach(node, &attached.initiator))))
+        Ok(Decision::Record(Box::new(self.to_detach(attached))))
     }
 
     /// A run is to let this node have it.
@@ -196,9 +196,7 @@ impl Plan<'_> {
         let look = self.look(&record.node)?;
         if !self.wants(&record.node) || look.is_gone() {
             // A run of before may have let it.
-            return Ok(Decision::Record(Box::new(
-                self.to_detach(&record.node, &record.initiator),
-            )));
+            return Ok(Decision::Record(Box::new(self.to_detach(&of_record(record)))));
         }
         if let Some(wait) = self
             .not_offered(Operation::Attach)
@@ -296,22 +294,27 @@ impl Plan<'_> {
                 say: Some(waiting(Operation::Attach, text)),
             });
         }
-        let record = self.to_attach(node, &initiator(node, &facts.uid));
+        let record = self.to_attach(&AttachedTo {
+            node: node.to_owned(),
+            initiator: initiator(node, &facts.uid),
+            provider_id: facts.provider_id.clone(),
+        });
         Ok(self.begin(Operation::Attach, &record, look))
     }
 
-    fn to_attach(&self, node: &str, initiator: &str) -> Record {
-        self.first(Operation::Attach, node, initiator)
+    fn to_attach(&self, to: &AttachedTo) -> Record {
+        self.first(Operation::Attach, to)
     }
 
-    fn to_detach(&self, node: &str, initiator: &str) -> Record {
-        self.first(Operation::Detach, node, initiator)
+    fn to_detach(&self, from: &AttachedTo) -> Record {
+        self.first(Operation::Detach, from)
     }
 
-    fn first(&self, operation: Operation, node: &str, initiator: &str) -> Record {
+    fn first(&self, operation: Operation, about: &AttachedTo) -> Record {
         Record {
-            node: node.to_owned(),
-            initiator: initiator.to_owned(),
+            node: about.node.clone(),
+            initiator: about.initiator.clone(),
+            provider_id: about.provider_id.clone(),
             ..Record::first(operation, self.place(operation), self.now, self.config)
         }
     }
@@ -330,6 +333,10 @@ impl Plan<'_> {
         record.config = self.config.reference.to_string();
         record.config_uid.clone_from(&self.config.uid);
         record.run = self.place(operation);
+        if record.provider_id.is_empty() {
+            // A controller of before did not ask for it, or nobody had said it.
+            look.provider_id().clone_into(&mut record.provider_id);
+        }
         let around = Surroundings {
             class: seen.class,
             config: self.config,
@@ -342,6 +349,7 @@ impl Plan<'_> {
             attachment: Some(Attachment {
                 addresses: look.addresses(),
                 initiator: record.initiator.clone(),
+                provider_id: record.provider_id.clone(),
                 gone: operation == Operation::Detach && look.is_gone(),
             }),
             ..request::remembered(operation, made_by, options, around)
@@ -372,8 +380,13 @@ impl Plan<'_> {
             }
         };
         let options = persistent_volume::options(self.seen.volume);
-        let said = |key: &str| options.get(key).map(String::as_str).unwrap_or_default();
-        if clients::has_initiator(said(keys::CLIENT), said(keys::FS_TYPE)) && said(INITIATOR_OPTION).is_empty() {
+        // The storage may have the node reach the volume by another client.
+        let said = |key: &str| {
+            let said = answered.options.get(key).or_else(|| options.get(key));
+            said.cloned().unwrap_or_default()
+        };
+        let (client, fs_type) = (said(keys::CLIENT), said(keys::FS_TYPE));
+        if clients::has_initiator(&client, &fs_type) && said(INITIATOR_OPTION).is_empty() {
             // What the storage was told.
             let named = answered.options.entry(INITIATOR_OPTION.to_owned());
             named.or_insert_with(|| record.initiator.clone());
@@ -381,10 +394,7 @@ impl Plan<'_> {
         let took = elapsed(record.since, self.now);
         let text = format!("node {} has the volume, after {} s", record.node, took.as_secs());
         Decision::Own(ForVolume::Attached(Box::new(Attached {
-            to: AttachedTo {
-                node: record.node.clone(),
-                initiator: record.initiator.clone(),
-            },
+            to: of_record(record),
             answered,
             runs: removable([self.seen.attach_run]),
             say: Note::normal(reasons::ATTACHED, action(Operation::Attach), text),
@@ -428,15 +438,16 @@ impl Plan<'_> {
     fn left_over(&self) -> Option<VolumeDecision> {
         let there = [self.seen.attach_run, self.seen.detach_run];
         let holders = &self.nodes.attached.0;
+        let holds = |late: &AttachedTo| holders.iter().any(|holder| holder.is_same(late));
         if let Some(late) = self.seen.attach_run.and_then(done_for)
-            && !holders.contains(&late)
+            && !holds(&late)
         {
-            return Some(Decision::Record(Box::new(self.to_detach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_detach(&late))));
         }
         if let Some(late) = self.seen.detach_run.and_then(done_for)
-            && holders.contains(&late)
+            && holds(&late)
         {
-            return Some(Decision::Record(Box::new(self.to_attach(&late.node, &late.initiator))));
+            return Some(Decision::Record(Box::new(self.to_attach(&late))));
         }
         let runs = removable(there);
         if !runs.is_empty() {
@@ -497,6 +508,15 @@ impl Plan<'_> {
     }
 }
 
+/// The node that a record is about.
+fn of_record(record: &Record) -> AttachedTo {
+    AttachedTo {
+        node: record.node.clone(),
+        initiator: record.initiator.clone(),
+        provider_id: record.provider_id.clone(),
+    }
+}
+
 /// The node for which a run did what it is for, or may have.
 fn done_for(run: &Run) -> Option<AttachedTo> {
     match run.state() {
@@ -505,9 +525,11 @@ fn done_for(run: &Run) -> Option<AttachedTo> {
         State::Finished(_) | State::Waiting { .. } | State::Leaving => return None,
     }
     let request = run.request().ok()?;
+    let attachment = request.attachment?;
     Some(AttachedTo {
         node: request.node_name,
-        initiator: request.attachment?.initiator,
+        initiator: attachment.initiator,
+        provider_id: attachment.provider_id,
     })
 }
 

@@ -67,6 +67,9 @@ pub struct Record {
     /// For an attachment, the name by which the node's clients log in at a target.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub initiator: String,
+    /// For an attachment, what the node's cloud calls it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub provider_id: String,
     /// For a modification, the name of the `VolumeAttributesClass` that the volume should get.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub attributes: String,
@@ -113,6 +116,7 @@ impl Record {
             uncertain: false,
             source: String::new(),
             initiator: String::new(),
+            provider_id: String::new(),
             attributes: String::new(),
         }
     }

@@ -174,6 +174,9 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
         own.push((keys::NODE_ADDRESSES, attachment.addresses.join(",")));
         own.push((keys::INITIATOR_NAME, attachment.initiator.clone()));
         own.push((keys::NODE_GONE, attachment.gone.to_string()));
+        if !attachment.provider_id.is_empty() {
+            own.push((keys::NODE_PROVIDER_ID, attachment.provider_id.clone()));
+        }
     }
     if let Some(attributes) = &request.attributes {
         own.push((keys::ATTRIBUTES_CLASS, attributes.class.clone()));

@@ -29,6 +29,7 @@ fn to<'m>(operation: Operation, made: &'m MadeVolume, node: (&str, &str), gone: 
             attachment: Attachment {
                 addresses: vec![address.to_owned()],
                 initiator: initiator(name, &made.claim.uid().unwrap_or_default()),
+                provider_id: String::new(),
                 gone,
             },
         }),

@@ -41,6 +41,8 @@ pub struct ObservedNode {
 pub struct NodeFacts {
     pub uid: String,
     pub addresses: Vec<String>,
+    /// What its cloud calls it; empty where its Node does not say.
+    pub provider_id: String,
     /// Its administrator says that it is gone for good.
     pub out_of_service: bool,
     /// Its mounter says that the volume is mounted there, or is about to be.
@@ -65,6 +67,11 @@ impl ObservedNode {
     pub fn uses_it(&self) -> bool {
         // Where nothing is said, nothing is known.
         !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use || !node.notes)
+    }
+
+    /// What its cloud calls it; empty if nobody says, or the Node does not exist.
+    pub fn provider_id(&self) -> &str {
+        self.there.as_ref().map_or("", |node| &node.provider_id)
     }
 
     /// Its addresses; none if the Node does not exist.

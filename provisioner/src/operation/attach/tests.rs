@@ -279,6 +279,52 @@ fn a_node_that_is_gone_is_fenced_before_another_gets_the_volume() {
 }
 
 #[test]
+fn what_a_node_s_cloud_calls_it_is_known_when_its_node_is_gone() {
+    let called = |name: &str| {
+        there(name).map(|node| NodeFacts {
+            provider_id: format!("openstack:///{name}"),
+            ..node
+        })
+    };
+    let mut world = World::new(&["a"]);
+    world.nodes = called;
+    let start = world.start();
+    assert_eq!(start.request.attachment.unwrap().provider_id, "openstack:///a");
+    world.record = Some(start.record);
+    world.attach_run = Some(run("attach", 1, 10, &ended(0, r#"{"source": "iscsi://h:3260/t/2"}"#)));
+    let Decision::Own(ForVolume::Attached(attached)) = world.plan() else {
+        panic!()
+    };
+    assert_eq!(attached.to.provider_id, "openstack:///a");
+
+    let mut world = World::held(&[]);
+    world.volume["metadata"]["annotations"]["mooring.dev/attached-to"] = json!(json!(attached.to).to_string());
+    world.record = Some(world.noted());
+    world.nodes = gone;
+    let attachment = world.start().request.attachment.unwrap();
+    assert_eq!(
+        (attachment.provider_id.as_str(), attachment.gone),
+        ("openstack:///a", true)
+    );
+    // A controller of before has not noted it.
+    let mut world = World::open("detach", &[]);
+    world.nodes = called;
+    let start = world.start();
+    assert_eq!(start.record.provider_id, "openstack:///a");
+}
+
+#[test]
+fn a_connection_by_another_client_has_no_initiator_unless_that_one_logs_in() {
+    let mut world = World::open("attach", &["a"]);
+    let message = r#"{"client": "node-disk", "source": "serial://1"}"#;
+    world.attach_run = Some(run("attach", 1, 10, &ended(0, message)));
+    let Decision::Own(ForVolume::Attached(attached)) = world.plan() else {
+        panic!()
+    };
+    assert!(!attached.answered.options.contains_key("initiator"));
+}
+
+#[test]
 fn that_a_node_is_gone_ends_the_waiting_of_a_detachment() {
     let mut world = World::open("detach", &["b"]);
     world.detach_run = Some(run("detach", 1, 10, &ended(78, "node a does not answer")));
@@ -428,6 +474,7 @@ fn late(operation: &str, node: &str) -> Run {
     request.attachment = Some(Attachment {
         addresses: Vec::new(),
         initiator: format!("iqn.2025-01.dev.mooring:{node}-uid{node}"),
+        provider_id: String::new(),
         gone: false,
     });
     run_with(operation, 1, 10, &ended(0, ""), &json!(request))
