@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mooring_contract::attachment::CONNECTION;
-use mooring_contract::volume::clients::gives_devices;
+use mooring_contract::volume::clients::{NODE_DISK, gives_devices};
 use mooring_contract::volume::{Speaker, Volume};
 use mooring_program::error::chain;
 use tracing::{Span, info, warn};
@@ -214,25 +214,26 @@ impl Core {
         if let Some(cure) = self.obstacle() {
             return Err(MountError::Node(cure.into()));
         }
+        let mut is_attached = false;
         if let Some(attachments) = &self.attachments {
-            attachments.connect(&mut job).await?;
+            is_attached = attachments.connect(&mut job).await?;
         } else if job.secrets.0.contains_key(CONNECTION) {
             let cure =
                 "the volume has to be attached, and the mounter has no access to the Kubernetes API: see its log";
             return Err(MountError::Node(cure.to_owned().into()));
         }
         let target = job.target.clone();
-        let result = self.mount_connected(job, &span).await;
+        let result = self.mount_connected(job, is_attached, &span).await;
         if let (Err(_), Some(attachments)) = (&result, &self.attachments) {
             attachments.leave(&target).await;
         }
         result
     }
 
-    /// Mounts a volume that this node can reach.
-    async fn mount_connected(&self, mut job: MountJob, span: &Span) -> Result<(), MountError> {
+    /// Mounts a volume that this node can reach. One that `is_attached` has its source of the storage's own answer.
+    async fn mount_connected(&self, mut job: MountJob, is_attached: bool, span: &Span) -> Result<(), MountError> {
         let server = job.server();
-        self.check(&job).await?;
+        self.check(&job, is_attached).await?;
         if job.access == Access::Device && !gives_devices(job.volume.client.as_str(), &job.volume.fs_type) {
             return Err(MountError::NoDevice {
                 client: job.volume.client.to_string(),
@@ -266,12 +267,14 @@ impl Core {
     }
 
     /// The last check of a volume's options, whatever has checked them before. Only an administrator may give out what
-    /// belongs to the node itself, and the API has to show that one did.
-    async fn check(&self, job: &MountJob) -> Result<(), MountError> {
+    /// belongs to the node itself, and the API has to show that one did; or the storage had the volume attached as a
+    /// disk of the node's.
+    async fn check(&self, job: &MountJob, is_attached: bool) -> Result<(), MountError> {
         mount_options::check(&job.volume.mount_options).map_err(MountError::bad_options)?;
         let checked = job.volume.check(Speaker::Administrator, &[]);
         checked.map_err(MountError::bad_options)?;
-        if !job.volume.is_of_the_node() {
+        let is_given = is_attached && job.volume.client.as_str() == NODE_DISK;
+        if is_given || !job.volume.is_of_the_node() {
             return Ok(());
         }
         let proven = origin::prove(self.volumes.as_deref(), job).await;

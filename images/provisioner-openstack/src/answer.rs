@@ -34,7 +34,8 @@ impl AnswerWriter<'_> {
         options: VolumeOptions,
         secret: Option<SecretName>,
     ) -> Result<(), OpenstackError> {
-        check(&options, &given.request.mount_options)?;
+        let volume = Volume::from_options(&options).map_err(pv::error::Error::Options)?;
+        check(&volume, Speaker::Image, &given.request.mount_options)?;
         self.write(&termination_message(options, secret)?)
     }
 
@@ -45,9 +46,9 @@ impl AnswerWriter<'_> {
         mut options: VolumeOptions,
         secrets: &VolumeOptions,
     ) -> Result<(), OpenstackError> {
-        let mut whole = given.request.volume.clone();
-        whole.extend(options.clone());
-        check(&whole, &given.request.mount_options)?;
+        let volume = Volume::from_options(&given.request.volume).map_err(pv::error::Error::Options)?;
+        let connected = volume.connected(options.clone()).map_err(pv::error::Error::Options)?;
+        check(&connected, Speaker::Attach, &given.request.mount_options)?;
         if !secrets.is_empty() {
             let purpose = Purpose {
                 pv_name: &given.request.pv_name,
@@ -84,9 +85,8 @@ impl AnswerWriter<'_> {
 }
 
 /// Mooring would refuse it too, and the volume would be there for nothing.
-fn check(options: &VolumeOptions, granted: &[String]) -> Result<(), OpenstackError> {
-    let volume = Volume::from_options(options).map_err(pv::error::Error::Options)?;
-    let checked = volume.check(Speaker::Image, granted);
+fn check(volume: &Volume, speaker: Speaker, granted: &[String]) -> Result<(), OpenstackError> {
+    let checked = volume.check(speaker, granted);
     checked.map_err(|error| OpenstackError::Refused(format!("the volume can't be mounted: {error}")))
 }
 

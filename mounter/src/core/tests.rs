@@ -182,6 +182,17 @@ async fn nothing_of_the_node_itself_is_mounted_unless_an_administrator_gave_it()
 }
 
 #[tokio::test]
+async fn a_disk_of_the_node_is_mounted_where_it_was_attached_or_an_administrator_gave_it() {
+    let core = core(&Arc::new(Container::default()));
+    let disk = job("client=node-disk,source=serial://1", "v");
+    assert!(core.check(&disk, true).await.is_ok());
+    let error = core.check(&disk, false).await.unwrap_err();
+    assert_eq!(error.category(), "forbidden", "{error}");
+    let other = job("client=acme,source=/dev/vda", "v");
+    assert!(core.check(&other, true).await.is_err());
+}
+
+#[tokio::test]
 async fn a_volume_that_is_not_what_its_client_s_record_says_is_refused_before_anybody_is_asked() {
     let container = Arc::new(Container::default());
     let core = core(&container);

@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, is_for_many, secret_name};
 use mooring_contract::names::annotations;
-use mooring_contract::volume::{Speaker, Volume, VolumeError};
+use mooring_contract::volume::clients::NODE_DISK;
+use mooring_contract::volume::{Speaker, VolumeError, keys};
 use serde::Deserialize;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
@@ -69,6 +70,11 @@ enum ConnectError {
     Unreadable(#[from] serde_json::Error),
     #[error("the options in the volume's connection are not valid: {0}")]
     Options(#[from] VolumeError),
+    #[error(
+        "the volume is a disk of this node, and the mounter can't read in Secret {namespace}/{name} whether it was \
+         attached as that: bind ClusterRole mooring-mounter-connections to the mounters in namespace {namespace}"
+    )]
+    Unproven { namespace: String, name: String },
 }
 
 pub struct Attachments {
@@ -125,10 +131,10 @@ impl Attachments {
     }
 
     /// Waits until this node has the volume, notes that it is used, and puts what the storage said into the job. Does
-    /// nothing about a volume that needs no attachment.
-    pub async fn connect(&self, job: &mut MountJob) -> Result<(), MountError> {
+    /// nothing about a volume that needs no attachment. Returns whether the storage said what the volume's source is.
+    pub async fn connect(&self, job: &mut MountJob) -> Result<bool, MountError> {
         let Some(handed) = job.secrets.0.get(CONNECTION) else {
-            return Ok(());
+            return Ok(false);
         };
         let handed = parse(handed)?;
         let name = job.target.name().to_owned();
@@ -263,9 +269,11 @@ impl Attachments {
     }
 
     /// Puts what the storage said of the connection into the job, as far as an image may say it.
-    fn merge(&self, job: &mut MountJob, seen: Seen) -> Result<(), MountError> {
+    fn merge(&self, job: &mut MountJob, seen: Seen) -> Result<bool, MountError> {
         let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
         let mut connection = seen.connection;
+        // What the kubelet hands over could be a Secret of the Pod's author.
+        let is_proven = seen.values.is_some();
         let own = connection.nodes.remove(&self.node);
         let (said, secrets) = if let Some(own) = own {
             let secrets = own.secrets.into_iter();
@@ -276,15 +284,20 @@ impl Attachments {
             secrets.remove(CONNECTION);
             (connection.options, secrets)
         };
+        let says_source = said.contains_key(keys::SOURCE);
         if !said.is_empty() {
-            let mut options = job.volume.to_options();
-            options.extend(said);
-            let volume = Volume::from_options(&options).map_err(bad)?;
-            volume.check(Speaker::Image, &[]).map_err(MountError::bad_options)?;
+            let volume = job.volume.connected(said).map_err(bad)?;
+            if volume.client.as_str() == NODE_DISK && !is_proven {
+                return Err(MountError::Forbidden(Cause::of(ConnectError::Unproven {
+                    namespace: seen.namespace,
+                    name: secret_name(job.target.name()),
+                })));
+            }
+            volume.check(Speaker::Attach, &[]).map_err(MountError::bad_options)?;
             job.volume = volume;
         }
         job.secrets = Secrets(secrets);
-        Ok(())
+        Ok(says_source && is_proven)
     }
 }
 

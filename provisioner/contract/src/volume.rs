@@ -153,6 +153,22 @@ impl Volume {
         options
     }
 
+    /// The volume as a node has it that it is attached to: with what the storage said of the connection. If that names
+    /// another client, the volume's own image and options are not for it.
+    pub fn connected(&self, said: BTreeMap<String, String>) -> Result<Self, VolumeError> {
+        let mut volume = self.clone();
+        if said
+            .get(keys::CLIENT)
+            .is_some_and(|client| client != self.client.as_str())
+        {
+            volume.client_image = None;
+            volume.rest.clear();
+        }
+        let mut options = volume.to_options();
+        options.extend(said);
+        Self::from_options(&options)
+    }
+
     /// Reads the one-line form of `backend-volume`: `client=nfs,source=10.10.2.4:/exports`.
     ///
     /// A piece without `=` after `mount-options=` goes on with that list (`mount-options=ro,noatime`).
@@ -212,6 +228,23 @@ mod tests {
         assert_eq!(volume.mount_options, ["ro", "vers=4.1"]);
         assert_eq!(volume.fs_type, "nfs4");
         assert_eq!(Volume::from_options(&volume.to_options()).unwrap(), volume);
+    }
+
+    #[test]
+    fn a_connection_by_another_client_leaves_the_volume_s_own_options_out() {
+        let line = "client=rbd,source=rbd://later/p/i,driver=kernel,client-image=a/b:1,fs-type=xfs,mount-options=ro";
+        let volume = Volume::from_line(line).unwrap();
+        let said = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            volume
+                .connected(pairs.map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+                .unwrap()
+        };
+        let disk = said(&[("client", "node-disk"), ("source", "serial://1")]);
+        let line = "client=node-disk,source=serial://1,fs-type=xfs,mount-options=ro";
+        assert_eq!(disk, Volume::from_line(line).unwrap());
+        let same = said(&[("client", "rbd"), ("source", "rbd://h/p/i")]);
+        assert_eq!((same.rest.len(), same.client_image.is_some()), (1, true));
     }
 
     #[test]

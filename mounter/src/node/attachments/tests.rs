@@ -218,6 +218,25 @@ async fn a_connection_says_no_more_than_an_image_may() {
 }
 
 #[tokio::test]
+async fn a_disk_of_the_node_is_believed_of_the_secret_itself_alone() {
+    let mut disk = connection("a");
+    disk["options"] = json!({"client": "node-disk", "source": "serial://1"});
+    let (fake, attachments) = world(attached("a"), disk.clone());
+    let mut by_nova = job(&disk);
+    by_nova.volume = Volume::from_line("client=iscsi,source=iscsi://later/t/1,initiator=iqn.x:a").unwrap();
+    assert!(attachments.connect(&mut by_nova).await.unwrap());
+    let wanted = Volume::from_line("client=node-disk,source=serial://1").unwrap();
+    assert_eq!(by_nova.volume, wanted);
+
+    // What the kubelet hands over, its author may have written.
+    fake.0.lock().unwrap().may_read = false;
+    let error = attachments.connect(&mut job(&disk)).await.unwrap_err();
+    assert!(matches!(error, MountError::Forbidden(_)), "{error}");
+    assert!(error.to_string().contains("mooring-mounter-connections"), "{error}");
+    assert!(!attachments.connect(&mut job(&connection("a"))).await.unwrap());
+}
+
+#[tokio::test]
 async fn notes_of_an_earlier_mounter_go_with_its_mounts() {
     let (fake, attachments) = world(attached("a"), connection("a"));
     fake.0.lock().unwrap().noted.insert("pvc-u1".into());

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::clients::{
-    ClientRecord, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, alternatives, record,
+    ClientRecord, NODE_DISK, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, alternatives, record,
 };
 use super::{NodeAccess, Volume, check_kind, check_options, keys};
 
@@ -68,7 +68,9 @@ impl Volume {
         }
         if speaker < Speaker::Administrator {
             check_options(&self.mount_options, granted)?;
-            self.check_elsewhere()?;
+            if !(speaker == Speaker::Attach && self.client.as_str() == NODE_DISK) {
+                self.check_elsewhere()?;
+            }
         }
         if speaker == Speaker::Tenant {
             self.check_tenant(record)?;

@@ -18,6 +18,8 @@ pub enum Speaker {
     Tenant,
     /// A provisioning image, or the ConfigMap that names it.
     Image,
+    /// A provisioning image, of the node that it has just had a volume attached to. Nobody else hears of it.
+    Attach,
     /// The author of a `PersistentVolume` or a `StorageClass`.
     Administrator,
 }
@@ -214,6 +216,12 @@ const CEPH_USER: OptionRule = option(
 /// Nobody writes it any more.
 const FROZEN: OptionRule = option("frozen", Speaker::Tenant, r"^(true|false)$", "true or false");
 const DRIVER: OptionRule = option("driver", Speaker::Tenant, r"^(kernel|fuse)$", "kernel or fuse");
+
+/// The client of disks that a node has already, such as those that its cloud attaches to it.
+pub const NODE_DISK: &str = "node-disk";
+
+/// Begins the source of such a disk. What follows is the disk's serial.
+pub const SERIAL: &str = "serial://";
 
 const NO_SERVER: &str = "names no server: write source=server:/path, or source=[address]:/path";
 const ISCSI: &str = "names no device: write source=iscsi://server/target/lun";
@@ -458,6 +466,32 @@ pub const RECORDS: &[ClientRecord] = &[
         one_device: false,
     },
     ClientRecord {
+        names: &[NODE_DISK],
+        source: Value {
+            pattern: r"^serial://[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+            wanted: "names no disk by its serial: write source=serial://serial",
+        },
+        fs_types: FILE_SYSTEMS,
+        tenant_fs_types: &[],
+        kernel_types: &[],
+        options: &[],
+        image_needs: &[&[
+            Need::FileSystem {
+                name: "ext4",
+                module: "ext4",
+            },
+            Need::FileSystem {
+                name: "xfs",
+                module: "xfs",
+            },
+        ]],
+        kernel_needs: &[],
+        services: &[Service::GiveDevice],
+        grows: Growth::AtNode,
+        gives_devices: true,
+        one_device: false,
+    },
+    ClientRecord {
         names: &["s3"],
         source: Value {
             pattern: concat!(r"^https?://", server!(), r"/[A-Za-z0-9._-]+(/[^,]*)?$"),
@@ -520,7 +554,10 @@ pub fn has_one_device(client: &str, fs_type: &str, gives: impl FnOnce() -> bool)
 
 /// The clients that give devices, as words of a sentence.
 pub fn device_clients() -> String {
-    let records = RECORDS.iter().filter(|record| record.gives_devices);
+    // A cloud's disks nobody chooses.
+    let records = RECORDS
+        .iter()
+        .filter(|record| record.gives_devices && record.names[0] != NODE_DISK);
     alternatives(&records.map(|record| record.names[0]).collect::<Vec<_>>())
 }
 

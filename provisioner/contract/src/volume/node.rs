@@ -3,7 +3,7 @@
 //! `PersistentVolumes` written by hand are an administrator's, who has `hostPath` as well. What an image, a ConfigMap
 //! or a Pod says of a volume must not reach as far: see [`Volume::check`].
 
-use super::clients::record;
+use super::clients::{SERIAL, record};
 use super::{Volume, keys};
 
 /// Why a volume would give out the node itself; the message says what to do.
@@ -114,13 +114,17 @@ pub fn check_options(options: &[String], granted: &[String]) -> Result<(), NodeA
 }
 
 impl Volume {
-    /// Whether `source` names a path or a device of the node. Two slashes are a server's name to SMB alone.
+    /// Whether `source` names a path, a device or a disk of the node. Two slashes are a server's name to SMB alone.
     pub fn is_of_the_node(&self) -> bool {
         let source = &self.source;
         let smb = record("smb", "");
         let is_server = source.starts_with("//") && record(self.client.as_str(), &self.fs_type) == smb;
         let tag = source.split_once('=').map_or("", |(tag, _)| tag);
-        source.starts_with(['/', '.']) && !is_server || TAGS.iter().any(|known| known.eq_ignore_ascii_case(tag))
+        source.starts_with(['/', '.']) && !is_server
+            || source
+                .get(..SERIAL.len())
+                .is_some_and(|kind| kind.eq_ignore_ascii_case(SERIAL))
+            || TAGS.iter().any(|known| known.eq_ignore_ascii_case(tag))
     }
 
     /// Checks that the source is elsewhere.

@@ -1,5 +1,5 @@
 use super::CheckError;
-use crate::volume::clients::Speaker::{Administrator, Image, Tenant};
+use crate::volume::clients::Speaker::{Administrator, Attach, Image, Tenant};
 use crate::volume::{NodeAccess, Speaker, Volume};
 
 fn check(speaker: Speaker, line: &str) -> Result<(), CheckError> {
@@ -197,6 +197,37 @@ fn an_administrator_may_name_the_node_with_a_client_that_is_not_known_and_that_i
             "{line}"
         );
     }
+}
+
+#[test]
+fn a_disk_of_the_node_is_an_administrator_s_to_give_or_is_what_was_attached() {
+    let disk = "client=node-disk;fs-type=xfs;source=serial://0b1c2d3e-0000-4a5b-8";
+    for speaker in [Administrator, Attach] {
+        assert_eq!(check(speaker, disk), Ok(()), "{speaker:?}");
+    }
+    for line in [
+        disk,
+        "client=node-disk;source=SERIAL://1",
+        "client=acme;source=serial://1",
+    ] {
+        for speaker in [Tenant, Image] {
+            let refused = check(speaker, line);
+            let by_source = matches!(refused, Err(CheckError::Node(NodeAccess::Source(_))));
+            assert!(by_source, "{speaker:?} {line}");
+        }
+        assert!(Volume::from_options(&options(line)).unwrap().is_of_the_node());
+    }
+    for line in [
+        "client=node-disk;source=/dev/vda",
+        "client=node-disk;source=serial://../x",
+        "client=node-disk;source=serial://",
+        "client=node-disk;source=serial://1;fs-type=raw",
+        "client=acme;source=serial://1",
+        "client=acme;source=/dev/vda",
+    ] {
+        assert!(check(Attach, line).is_err(), "{line}");
+    }
+    assert_eq!(check(Attach, "client=nfs;source=10.0.0.1:/x"), Ok(()));
 }
 
 #[test]
