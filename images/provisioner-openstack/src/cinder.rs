@@ -17,6 +17,7 @@ mod connection;
 mod discover;
 mod fence;
 mod modify;
+mod nova;
 mod place;
 mod provision;
 
@@ -61,6 +62,7 @@ const KNOWN: &str = "provision, delete, expand, modify, clone, snapshot, delete-
 #[derive(Debug)]
 pub struct Cinder<'a> {
     storage: Storage<'a>,
+    session: &'a Session,
 }
 
 impl<'a> Cinder<'a> {
@@ -71,6 +73,7 @@ impl<'a> Cinder<'a> {
         pace: Pace,
     ) -> Result<Self, OpenstackError> {
         Ok(Self {
+            session,
             storage: Storage::open(session, &WORDS, given, answer, pace)?,
         })
     }

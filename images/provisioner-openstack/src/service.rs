@@ -45,6 +45,14 @@ pub struct Kind {
     pub oldest: Microversion,
 }
 
+impl Kind {
+    /// Whether a version is one of this API: 2.60 is one of `v2.1`.
+    fn speaks(&self, version: Microversion) -> bool {
+        let api = self.api.trim_start_matches('v');
+        api.split('.').next() == Some(version.0.to_string().as_str())
+    }
+}
+
 /// A service of one cloud.
 #[derive(Debug)]
 pub struct CloudService<'a> {
@@ -69,10 +77,12 @@ impl<'a> CloudService<'a> {
         };
         let answer = service.send(&what, &Method::GET, &root, None, None)?;
         let read = service.json(&what, &root, &answer)?;
-        let versions = read["versions"].as_array().into_iter().flatten();
-        let version = versions.map(|one| &one["version"]).find_map(|text| {
+        // Nova tells of the API at this address alone.
+        let several = read["versions"].as_array().into_iter().flatten();
+        let versions = several.chain([&read["version"]]).map(|one| &one["version"]);
+        let version = versions.into_iter().find_map(|text| {
             let version: Microversion = text.as_str()?.parse().ok()?;
-            kind.api.ends_with(&version.0.to_string()).then_some(version)
+            kind.speaks(version).then_some(version)
         });
         let has = version.ok_or_else(|| OpenstackError::Answer {
             what,

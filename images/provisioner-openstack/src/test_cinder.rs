@@ -1,4 +1,4 @@
-//! A Cinder for tests that remembers what it was told, with a Keystone beside it. It can cut off a call, before it has
+//! A Cinder for tests that remembers what it was told, with a Keystone and a Nova beside it. It can cut off a call, before it has
 //! done what is asked or after that: to the service that is a run that was killed.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,11 +17,20 @@ pub(crate) struct Cut {
     pub(crate) done: bool,
 }
 
+/// How often a volume is looked at until Nova is done with it.
+const LOOKS: u64 = 3;
+
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) volumes: Vec<Value>,
     pub(crate) snapshots: Vec<Value>,
     pub(crate) attachments: Vec<Value>,
+    /// Nova's, with `id` and `status`.
+    pub(crate) servers: Vec<Value>,
+    /// The volumes of Nova's servers: `server` and `volume`.
+    pub(crate) disks: Vec<Value>,
+    /// What the next work of Nova's ends with, instead of success.
+    pub(crate) gives_up: bool,
     /// Calls since the last one that was cut off, or was to be.
     calls: usize,
     cut: Option<Cut>,
@@ -29,6 +38,14 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// With one server of Nova, which runs.
+    pub(crate) fn with_server(id: &str) -> Self {
+        Self {
+            servers: vec![json!({"id": id, "status": "ACTIVE"})],
+            ..Self::default()
+        }
+    }
+
     /// Cuts off a call to come.
     pub(crate) fn cut(&mut self, cut: Option<Cut>) {
         self.calls = 0;
@@ -61,7 +78,12 @@ impl State {
                 (200, json!({"attachments": of}))
             }
             ("GET", ["volumes", id]) => match at(&self.volumes, id) {
-                Some(at) => (200, json!({"volume": self.shown(at)})),
+                Some(at) => {
+                    let shown = self.shown(at);
+                    // As it is seen, it was before Nova went on.
+                    self.go_on(id);
+                    (200, json!({"volume": shown}))
+                }
                 None => gone,
             },
             ("GET", ["attachments", id]) => match at(&self.attachments, id) {
@@ -124,6 +146,10 @@ impl State {
                 None => gone,
             },
             ("DELETE", ["snapshots", id]) => removed(&mut self.snapshots, id).unwrap_or(gone),
+            ("DELETE", ["attachments", id]) if self.is_nova_s(id) => {
+                let message = "Cannot detach it as you: it is in use by server";
+                (409, json!({"conflictingRequest": {"message": message}}))
+            }
             ("DELETE", ["attachments", id]) => removed(&mut self.attachments, id).unwrap_or(gone),
             _ => (
                 500,
@@ -132,15 +158,109 @@ impl State {
         }
     }
 
+    /// Answers a call to Nova.
+    fn nova(&mut self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let gone = (404, json!({"itemNotFound": {"message": "not found"}}));
+        let bad = |why: &str| (400, json!({"badRequest": {"message": why}}));
+        let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
+        let (server, volume) = match *parts.as_slice() {
+            ["servers", server] => {
+                let server = at(&self.servers, server);
+                return server.map_or(gone, |at| (200, json!({"server": self.servers[at]})));
+            }
+            ["servers", server, "os-volume_attachments"] => (
+                server,
+                body["volumeAttachment"]["volumeId"].as_str().unwrap_or_default(),
+            ),
+            ["servers", server, "os-volume_attachments", volume] => (server, volume),
+            _ => {
+                return (
+                    500,
+                    json!({"computeFault": {"message": format!("{path} is not known here")}}),
+                );
+            }
+        };
+        if at(&self.servers, server).is_none() {
+            return gone;
+        }
+        let disk = json!({"server": server, "volume": volume});
+        let listed = self.disks.contains(&disk);
+        let state = self.state_of(volume);
+        match method {
+            "GET" if listed => (200, json!({"volumeAttachment": disk})),
+            "POST" if listed || !state.is_empty() => bad("Invalid volume: its status must be available"),
+            "POST" => {
+                let attachment = json!({"id": self.new_id(), "volume_id": volume, "instance": server,
+                                        "status": "reserved", "device": "/dev/vdb", "looks": LOOKS});
+                self.attachments.push(attachment);
+                self.disks.push(disk);
+                (
+                    200,
+                    json!({"volumeAttachment": {"volumeId": volume, "serverId": server}}),
+                )
+            }
+            "DELETE" if listed && state != "attached" => bad("Invalid volume: its status must be in-use"),
+            "DELETE" if listed => {
+                let of = self.attachments.iter_mut().filter(|one| one["volume_id"] == volume);
+                of.for_each(|one| {
+                    one["status"] = json!("detaching");
+                    one["looks"] = json!(LOOKS);
+                });
+                (202, Value::Null)
+            }
+            _ => gone,
+        }
+    }
+
+    /// What Nova does in the background, while others look at the volume.
+    fn go_on(&mut self, volume: &str) {
+        let gives_up = self.gives_up;
+        let Some(attachment) = self.attachments.iter_mut().find(|one| one["volume_id"] == volume) else {
+            return;
+        };
+        let left = attachment["looks"].as_u64().unwrap_or_default();
+        if left > 1 {
+            attachment["looks"] = json!(left - 1);
+            return;
+        }
+        match attachment["status"].as_str() {
+            Some("reserved") if !gives_up => attachment["status"] = json!("attached"),
+            Some("detaching") if gives_up => attachment["status"] = json!("attached"),
+            Some("reserved" | "detaching") => {
+                let server = attachment["instance"].clone();
+                self.attachments.retain(|one| one["volume_id"] != volume);
+                self.disks
+                    .retain(|disk| disk["volume"] != volume || disk["server"] != server);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_nova_s(&self, attachment: &str) -> bool {
+        at(&self.attachments, attachment).is_some_and(|at| self.attachments[at]["instance"].is_string())
+    }
+
+    /// The state of a volume's attachment, if it has one.
+    fn state_of(&self, volume: &str) -> &str {
+        let attachment = self.attachments.iter().find(|one| one["volume_id"] == volume);
+        attachment.map_or("", |one| one["status"].as_str().unwrap_or_default())
+    }
+
     /// A volume with its attachments that are complete.
     fn shown(&self, at: usize) -> Value {
         let mut volume = self.volumes[at].clone();
         let of = with(&self.attachments, "volume_id", volume["id"].as_str());
-        let complete = of.iter().filter(|one| one["status"] == "attached");
+        let complete = of
+            .iter()
+            .filter(|one| one["status"] == "attached" || one["status"] == "detaching");
         let complete: Vec<_> = complete
-            .map(|one| json!({"attachment_id": one["id"], "device": one["device"]}))
+            .map(|one| json!({"attachment_id": one["id"], "device": one["device"], "server_id": one["instance"]}))
             .collect();
-        volume["status"] = json!(if of.is_empty() { "available" } else { "in-use" });
+        volume["status"] = match of.first().and_then(|one| one["status"].as_str()) {
+            None => json!("available"),
+            Some(status @ ("reserved" | "detaching")) => json!(status),
+            Some(_) => json!("in-use"),
+        };
         volume["attachments"] = json!(complete);
         volume
     }
@@ -193,8 +313,11 @@ pub(crate) fn serve(state: &Arc<Mutex<State>>) -> String {
             if cut.is_some_and(|cut| !cut.done) {
                 continue;
             }
+            let nova = path.strip_prefix("/v2.1/p");
             let (status, answer) = match path.strip_prefix("/v3/p") {
                 Some(path) => state.answer(method, path, &body),
+                None if nova.is_some() => state.nova(method, nova.unwrap_or_default(), &body),
+                None if path == "/v2.1/" => (200, json!({"version": {"id": "v2.1", "version": "2.96"}})),
                 None if path == "/v3/" => (200, json!({"versions": [{"version": "3.71"}]})),
                 None => (201, login(&address)),
             };
@@ -218,6 +341,7 @@ pub(crate) fn serve(state: &Arc<Mutex<State>>) -> String {
 }
 
 fn login(address: &str) -> Value {
-    let endpoint = json!({"interface": "public", "url": format!("{address}/v3/p")});
-    json!({"token": {"project": {"id": "p"}, "catalog": [{"type": "block-storage", "endpoints": [endpoint]}]}})
+    let service = |kind: &str, path: &str| json!({"type": kind, "endpoints": [{"interface": "public", "url": format!("{address}{path}")}]});
+    let catalog = [service("block-storage", "/v3/p"), service("compute", "/v2.1")];
+    json!({"token": {"project": {"id": "p"}, "catalog": catalog}})
 }

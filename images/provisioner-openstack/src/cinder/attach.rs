@@ -1,4 +1,4 @@
-//! Operations `attach` and `detach`, by Cinder's attachments. Nova has no part in it.
+//! Operations `attach` and `detach`, by Cinder's attachments. Nodes that are Nova's servers have it from Nova: `nova`.
 
 use std::path::Path;
 
@@ -16,10 +16,11 @@ use crate::storage::Item;
 const MARK: &str = "mooring:";
 
 #[derive(Debug, Deserialize)]
-struct Attachment {
-    id: String,
+pub(super) struct Attachment {
+    pub(super) id: String,
+    /// Nova's server that it is for.
     #[serde(default)]
-    instance: Option<String>,
+    pub(super) instance: Option<String>,
     #[serde(default)]
     connection_info: Value,
 }
@@ -29,6 +30,13 @@ impl Cinder<'_> {
         let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
         let volume = self.this_volume()?;
+        // A node keeps what it has, by whichever way.
+        if let Some(server) = self.server()
+            && !self.is_marked(&volume)
+            && (volume.is_on_server(&server) || self.uses_nova()?)
+        {
+            return self.attach_to_server(server, &volume);
+        }
         let info = match self.attached_here(&volume)? {
             Some(info) => info,
             None => self.attach_anew(&volume)?,
@@ -59,6 +67,9 @@ impl Cinder<'_> {
         let Some(volume) = self.storage.standing(name, self.id())? else {
             return Ok(format!("Cinder has no volume {name}"));
         };
+        if let Some(server) = self.server() {
+            self.detach_from_server(server, &volume)?;
+        }
         if gone && !self.storage.given.list("fenced-nodes")?.contains(node) {
             self.fence(&volume)?;
         }
@@ -111,6 +122,12 @@ impl Cinder<'_> {
         })
     }
 
+    /// Whether this node has it without Nova.
+    fn is_marked(&self, volume: &Item) -> bool {
+        let mark = Some(self.mark());
+        volume.attachments.iter().any(|held| held.device == mark)
+    }
+
     /// The connection that this node has already: it keeps what it has open.
     fn attached_here(&self, volume: &Item) -> Result<Option<Value>, OpenstackError> {
         let mark = Some(self.mark());
@@ -128,15 +145,7 @@ impl Cinder<'_> {
     fn attach_anew(&self, volume: &Item) -> Result<Value, OpenstackError> {
         let (id, name) = (&volume.id, &self.storage.given.request.pv_name);
         let what = format!("attach volume {name}");
-        // Of a run that was cut off.
-        if let Some(other) = self.end_own(id)?
-            && !volume.multiattach
-        {
-            return Err(OpenstackError::NotNow(format!(
-                "volume {name} of Cinder is attached elsewhere ({other}): it is attached here when that has ended"
-            )));
-        }
-        self.storage.settled(id, &format!("Cinder's work on volume {name}"))?;
+        self.make_free(volume)?;
         let mut about = json!({"volume_uuid": id, "connector": self.connector()});
         if self.storage.service.has(Microversion(3, 54)) {
             about["mode"] = json!("rw");
@@ -151,19 +160,35 @@ impl Cinder<'_> {
         Ok(attachment.connection_info)
     }
 
+    /// Ends what a run that was cut off has left, and waits for what Cinder is at. Fails if somebody else has the volume.
+    pub(super) fn make_free(&self, volume: &Item) -> Result<(), OpenstackError> {
+        let name = &self.storage.given.request.pv_name;
+        if let Some(other) = self.end_own(&volume.id)?
+            && !volume.multiattach
+        {
+            return Err(OpenstackError::NotNow(format!(
+                "volume {name} of Cinder is attached elsewhere ({other}): it is attached here when that has ended"
+            )));
+        }
+        let what = format!("Cinder's work on volume {name}");
+        self.storage.settled(&volume.id, &what).map(drop)
+    }
+
+    /// All attachments of a volume, also those that are not complete.
+    pub(super) fn attachments(&self, id: &str) -> Result<Vec<Attachment>, OpenstackError> {
+        let what = format!("look for attachments of volume {id}");
+        let service = &self.storage.service;
+        let found = service.list(&what, &format!("/attachments?volume_id={id}"), "attachments")?;
+        found.into_iter().map(|one| service.read(&what, one)).collect()
+    }
+
     /// Ends this node's attachment of a volume and those that were never complete. Returns whose another one is.
     fn end_own(&self, id: &str) -> Result<Option<String>, OpenstackError> {
         let Some(volume) = self.storage.item(id)? else {
             return Ok(None);
         };
-        let what = format!("look for attachments of volume {id}");
-        let found = self
-            .storage
-            .service
-            .list(&what, &format!("/attachments?volume_id={id}"), "attachments")?;
         let mut other = None;
-        for one in found {
-            let attachment: Attachment = self.storage.service.read(&what, one)?;
+        for attachment in self.attachments(id)? {
             let held = volume
                 .attachments
                 .iter()

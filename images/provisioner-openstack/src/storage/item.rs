@@ -37,6 +37,15 @@ pub struct ItemAttachment {
     pub attachment_id: String,
     #[serde(default)]
     pub device: Option<String>,
+    /// Nova's server that it is for.
+    #[serde(default)]
+    pub server_id: Option<String>,
+}
+
+impl ItemAttachment {
+    pub fn is_of_server(&self, id: &str) -> bool {
+        self.server_id.as_deref() == Some(id)
+    }
 }
 
 impl Item {
@@ -53,6 +62,11 @@ impl Item {
 
     pub fn is_failed(&self) -> bool {
         self.status.contains("error")
+    }
+
+    /// Whether a server of Nova has it.
+    pub fn is_on_server(&self, id: &str) -> bool {
+        self.attachments.iter().any(|held| held.is_of_server(id))
     }
 
     /// A text of its metadata.
