@@ -46,9 +46,7 @@ impl AnswerWriter<'_> {
         mut options: VolumeOptions,
         secrets: &VolumeOptions,
     ) -> Result<(), OpenstackError> {
-        let volume = Volume::from_options(&given.request.volume).map_err(pv::error::Error::Options)?;
-        let connected = volume.connected(options.clone()).map_err(pv::error::Error::Options)?;
-        check(&connected, Speaker::Attach, &given.request.mount_options)?;
+        check_connection(given, &options)?;
         if !secrets.is_empty() {
             let purpose = Purpose {
                 pv_name: &given.request.pv_name,
@@ -82,6 +80,13 @@ impl AnswerWriter<'_> {
             source,
         })?)
     }
+}
+
+/// Whether a node can mount the volume so.
+pub fn check_connection(given: &GivenRun, options: &VolumeOptions) -> Result<(), OpenstackError> {
+    let volume = Volume::from_options(&given.request.volume).map_err(pv::error::Error::Options)?;
+    let connected = volume.connected(options.clone()).map_err(pv::error::Error::Options)?;
+    check(&connected, Speaker::Attach, &given.request.mount_options)
 }
 
 /// Mooring would refuse it too, and the volume would be there for nothing.

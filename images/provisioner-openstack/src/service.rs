@@ -321,6 +321,38 @@ mod tests {
     }
 
     #[test]
+    fn an_api_that_tells_of_itself_alone_is_known_by_its_first_number() {
+        static NOVA: Kind = Kind {
+            name: "Nova",
+            types: &["volumev3"],
+            api: "v2.1",
+            header: ("openstack-api-version", "compute "),
+            newest: Microversion(2, 60),
+            oldest: Microversion(2, 60),
+        };
+        for (has, is_enough) in [("2.96", true), ("2.60", true), ("2.53", false)] {
+            let text = format!(r#"{{"version": {{"id": "v2.1", "version": "{has}"}}}}"#);
+            let mut replies = vec![login("t", "URL/v2.1"), reply(200, &text)];
+            if is_enough {
+                replies.push(reply(200, "{}"));
+            }
+            let (url, seen) = serve(replies);
+            let session = session(&url);
+            let service = CloudService::open(&session, &NOVA);
+            assert_eq!(service.is_ok(), is_enough, "{has}");
+            if let Ok(service) = service {
+                service.get("look", "/servers").unwrap();
+            }
+            let seen = seen.join().unwrap();
+            assert!(seen[1].starts_with("GET /v2.1/ "), "{}", seen[1]);
+            if is_enough {
+                assert!(seen[2].starts_with("GET /v2.1/p/servers "), "{}", seen[2]);
+                assert!(seen[2].contains("openstack-api-version: compute 2.60\n"), "{}", seen[2]);
+            }
+        }
+    }
+
+    #[test]
     fn a_service_that_is_too_old_is_refused() {
         let (url, seen) = serve(vec![login("t", "URL/v3/p"), versions("3.15")]);
         let session = session(&url);

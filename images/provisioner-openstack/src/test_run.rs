@@ -37,7 +37,8 @@ pub(crate) fn ran(service: &str, changes: &Value, properties: &[(&str, &str)], r
         let path = first
             .trim_end_matches(" HTTP/1.1")
             .replace("/v3/p", "")
-            .replace("/v2/p", "");
+            .replace("/v2/p", "")
+            .replace("/v2.1/p", "");
         let body = call.split_once("\n\n").map_or("", |(_, body)| body);
         format!("{path} {body}").trim().to_owned()
     };

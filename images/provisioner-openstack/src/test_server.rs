@@ -50,6 +50,7 @@ pub(crate) fn login(token: &str, address: &str) -> Reply {
         "catalog": [
             {"type": "identity", "endpoints": []},
             {"type": "volumev3", "endpoints": [endpoint("internal", "http://other"), endpoint("public", address)]},
+            {"type": "compute", "endpoints": [endpoint("public", &address.replace("/v3", "/v2.1"))]},
             {"type": "shared-file-system", "endpoints": [endpoint("public", &address.replace("/v3", "/v2"))]},
         ],
     }});

@@ -9,7 +9,7 @@ use mooring_contract::volume::keys;
 use serde_json::{Value, json};
 
 use super::Cinder;
-use crate::answer::options;
+use crate::answer::{VolumeOptions, check_connection, options};
 use crate::error::OpenstackError;
 use crate::service::{CloudService, Kind, Microversion};
 use crate::storage::Item;
@@ -87,18 +87,20 @@ impl Cinder<'_> {
     pub(super) fn attach_to_server(&self, id: String, volume: &Item) -> Result<String, OpenstackError> {
         let request = &self.storage.given.request;
         let (name, node) = (&request.pv_name, &request.node_name);
+        let options = options([
+            (keys::CLIENT, NODE_DISK.to_owned()),
+            (keys::SOURCE, format!("{SERIAL}{}", volume.id)),
+        ]);
+        // Before it is attached for nothing.
+        check_connection(self.storage.given, &options)?;
         let server = self.nova(id)?;
         if !server.lists(&volume.id)? {
             self.ask_for(&server, volume)?;
         }
         self.await_attached(&server, &volume.id)?;
-        let options = options([
-            (keys::CLIENT, NODE_DISK.to_owned()),
-            (keys::SOURCE, format!("{SERIAL}{}", volume.id)),
-        ]);
         self.storage
             .answer
-            .connection(self.storage.given, options, &Default::default())?;
+            .connection(self.storage.given, options, &VolumeOptions::default())?;
         Ok(format!(
             "volume {name} of Cinder is attached to node {node}, server {} of Nova",
             server.id

@@ -9,7 +9,8 @@ use crate::error::OpenstackError;
 use crate::given::tests::given;
 use crate::run::run;
 use crate::test_cinder::{State, serve};
-use crate::test_server::PACE;
+use crate::test_run::{gone, ran};
+use crate::test_server::{PACE, login, reply};
 
 const SERVER: &str = "0b1c2d3e-0000-4a5b-8c7d-0123456789ab";
 const OTHER: &str = "1b1c2d3e-0000-4a5b-8c7d-0123456789ab";
@@ -20,6 +21,7 @@ struct World {
     clouds: String,
     provider: String,
     gone: bool,
+    fs_type: &'static str,
     properties: Vec<(&'static str, &'static str)>,
 }
 
@@ -38,6 +40,7 @@ impl World {
             ),
             provider: format!("openstack:///{SERVER}"),
             gone: false,
+            fs_type: "ext4",
             properties: vec![("service", "cinder"), ("client", "rbd"), ("ceph-key", "K==")],
         }
     }
@@ -63,7 +66,7 @@ impl World {
 
     /// Runs it; the answer to Mooring, or why there is none.
     fn ran(&self, operation: &str) -> Result<Value, OpenstackError> {
-        let options = json!({"client": "rbd", "source": "rbd://by-attach/cinder/volume-v1", "fs-type": "ext4",
+        let options = json!({"client": "rbd", "source": "rbd://by-attach/cinder/volume-v1", "fs-type": self.fs_type,
                              "driver": "kernel"});
         let changes = json!({
             "operation": operation, "node-name": "a", "volume": options,
@@ -194,32 +197,81 @@ fn what_nova_gives_up_is_told_at_once() {
 }
 
 #[test]
+fn a_volume_that_a_node_could_not_mount_is_not_attached() {
+    let mut world = World::new();
+    world.fs_type = "raw";
+    let error = world.ran("attach").unwrap_err();
+    assert_eq!(error.exit_code(), 78);
+    assert!(error.to_string().contains("fs-type"), "{error}");
+    assert_eq!(world.has(), [0, 0]);
+}
+
+#[test]
+fn what_nova_refuses_is_told_in_its_words_and_tried_again() {
+    let volume = json!({"volume": {"id": "v1", "name": "pvc-u1", "status": "available", "size": 1,
+                                   "metadata": {"mooring-pv-name": "pvc-u1"}}});
+    let changes = json!({
+        "operation": "attach", "node-name": "a",
+        "volume": {"client": "block", "source": "iscsi://by-attach/volume-v1/0"},
+        "attachment": {"addresses": [], "initiator": "i", "provider-id": format!("openstack:///{SERVER}")},
+    });
+    for (status, words) in [
+        (409, "Instance is locked"),
+        (403, "The maximum allowed number of disk devices (26) has been exceeded"),
+        (400, "Invalid volume: it is busy"),
+        (500, "Unexpected API Error"),
+    ] {
+        let fault = json!({"fault": {"message": words, "code": status}}).to_string();
+        let replies = vec![
+            reply(200, &volume.to_string()),
+            reply(200, r#"{"version": {"id": "v2.1", "version": "2.96"}}"#),
+            gone(),
+            reply(200, &json!({"server": {"id": SERVER, "status": "ACTIVE"}}).to_string()),
+            reply(200, &volume.to_string()),
+            reply(200, r#"{"attachments": []}"#),
+            reply(200, &volume.to_string()),
+            reply(429, "{}").with("retry-after", "0"),
+            reply(401, "{}"),
+            login("t2", "URL/v3/p"),
+            reply(status, &fault),
+        ];
+        let run = ran("cinder", &changes, &[], replies);
+        let error = run.result.unwrap_err();
+        assert_eq!(error.exit_code(), 75, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        let asked =
+            format!("POST /servers/{SERVER}/os-volume_attachments {{\"volumeAttachment\":{{\"volumeId\":\"v1\"}}}}");
+        assert_eq!([7, 8, 10].map(|at| run.calls[at].as_str()), [asked.as_str(); 3]);
+    }
+}
+
+#[test]
 fn a_node_that_is_gone_has_its_server_stopped_or_deleted_first() {
-    let gone = || {
+    let world_without = || {
         let mut world = World::new();
         world.give(SERVER);
         world.gone = true;
         world
     };
     for (status, task) in [("ACTIVE", None), ("ERROR", None), ("SHUTOFF", Some("powering-on"))] {
-        let world = gone();
+        let world = world_without();
         world.state().servers = vec![json!({"id": SERVER, "status": status, "OS-EXT-STS:task_state": task})];
         let says = world.refused("detach");
         assert!(says.contains(status) && says.contains("server stop"), "{says}");
         assert_eq!(world.has(), [1, 1]);
     }
-    let world = gone();
+    let world = world_without();
     world.state().servers = vec![json!({"id": SERVER, "status": "SHUTOFF", "OS-EXT-STS:task_state": null})];
     world.ran("detach").unwrap();
     assert_eq!(world.has(), [0, 0]);
 
-    let mut world = gone();
+    let mut world = world_without();
     world.properties.push(("fenced-nodes", "b, a"));
     world.ran("detach").unwrap();
     assert_eq!(world.has(), [0, 0]);
 
     // With a server that is deleted, its attachments go.
-    let world = gone();
+    let world = world_without();
     world.state().servers.clear();
     world.state().disks.clear();
     world.state().attachments[0]["status"] = json!("detaching");
