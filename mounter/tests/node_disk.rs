@@ -1,4 +1,5 @@
 //! The program of client `node-disk` in its image, with a `/sys` of the test's own and without a device.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -115,6 +115,7 @@ pub const FILES: &[File] = &[
     file("smoke", "builds", Needs::Cluster, 5),
     file("vm", "ceph", Needs::Machine, 500),
     file("vm", "daemons", Needs::Machine, 275),
+    file("vm", "disk", Needs::Machine, 180),
     file("vm", "nfs", Needs::Machine, 80),
     file("vm", "node", Needs::Machine, 110),
     file("vm", "silent", Needs::Machine, 235),

@@ -16,7 +16,11 @@ const REACH: &[(&str, &[&str])] = &[
     ("images/client-glusterfs/", &["mount_glusterfs"]),
     ("images/client-s3/", &["mount_s3"]),
     ("images/client-cephfs/", &["mount_ceph", "vm_ceph"]),
-    ("images/client-block/", &["mount_block", "mount_ceph", "vm_ceph"]),
+    ("images/client-block/node-disk", &["vm_disk"]),
+    (
+        "images/client-block/",
+        &["mount_block", "mount_ceph", "vm_ceph", "vm_disk"],
+    ),
     ("images/client-iscsi/", &["vm_daemons"]),
     ("images/nfs-locks/", &["vm_daemons"]),
     (
@@ -24,7 +28,8 @@ const REACH: &[(&str, &[&str])] = &[
         &["provision_local", "provision_smb", "provision_attach", "mount_"],
     ),
     ("images/lib/ssh.sh", &["mount_", "provision_attach"]),
-    ("images/lib/", &["mount_", "vm_ceph", "vm_daemons"]),
+    ("images/lib/serial.sh", &["vm_disk"]),
+    ("images/lib/", &["mount_", "vm_ceph", "vm_daemons", "vm_disk"]),
     ("images/provisioner-smb/", &["provision_smb"]),
     ("images/provisioner-ceph/", &["mount_ceph"]),
     ("images/provisioner-tgt/", &["mount_block", "provision_attach"]),
@@ -152,7 +157,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("tests/testbed/", &["smoke_", "mount_local", "provision_local"]),
     (
         "tests/harness/src/guest_node.rs",
-        &["vm_node", "vm_daemons", "vm_silent", "vm_ceph"],
+        &["vm_node", "vm_daemons", "vm_disk", "vm_silent", "vm_ceph"],
     ),
     ("tests/harness/src/bare_machine", &["vm_nfs", "vm_smb"]),
     (

@@ -2,6 +2,7 @@
 
 mod ceph;
 mod daemons;
+mod disk;
 mod nfs;
 mod node;
 mod silent;

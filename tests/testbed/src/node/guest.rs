@@ -40,6 +40,9 @@ const PROCESSORS: &str = "2";
 /// The size of the disk. Only written parts take space.
 const DISK_SIZE: &str = "16G";
 
+/// The serial of that disk.
+pub const ROOT_SERIAL: &str = "mooring-root";
+
 /// The file with the disk, and the one that records what it was made from.
 const DISK: &str = "disk";
 const RECIPE: &str = "recipe";
@@ -199,7 +202,7 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
             "-drive file={},format=raw,if=none,id=disk,cache=unsafe,snapshot=on",
             folder.join(DISK).display()
         ),
-        "-device virtio-blk-pci,drive=disk".to_owned(),
+        format!("-device virtio-blk-pci,drive=disk,serial={ROOT_SERIAL}"),
         format!("-qmp unix:{},server=on,wait=off", monitor::path(layout).display()),
         format!(
             "-netdev tap,id=net,ifname={},script=no,downscript=no",

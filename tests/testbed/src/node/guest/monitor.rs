@@ -44,9 +44,14 @@ impl Monitor {
 
     /// Plugs a file in as a disk. `name` is its serial, as far as such a disk shows it.
     pub fn plug(&mut self, name: &str, file: &Path) -> Result<()> {
+        self.plug_with(name, name, file)
+    }
+
+    /// [`Self::plug`] with another serial than the name by which it is known here.
+    pub fn plug_with(&mut self, name: &str, serial: &str, file: &Path) -> Result<()> {
         let drive = json!({"driver": "raw", "node-name": node(name), "file": {"driver": "file", "filename": file}});
         self.ask("blockdev-add", &drive)?;
-        let serial: String = name.chars().take(SERIAL_LENGTH).collect();
+        let serial: String = serial.chars().take(SERIAL_LENGTH).collect();
         let device = json!({"driver": "virtio-blk-pci", "drive": node(name), "id": device(name), "serial": serial});
         self.ask("device_add", &device)
     }

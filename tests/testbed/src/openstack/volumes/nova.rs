@@ -109,7 +109,7 @@ impl<'a> Nova<'a> {
                 trial.ready(&here)?;
                 let mounts = trial.exec(&here, "grep ' /data ' /proc/mounts")?;
                 ensure!(
-                    mounts.starts_with("/dev/vd"),
+                    mounts.starts_with("/run/mooring-devices/vd"),
                     "it is not the disk that was plugged in: {mounts}"
                 );
                 Ok(volume)
