@@ -65,6 +65,8 @@ const SOURCES: &[&str] = &[
     "iscsi://10.0.0.4:3261/iqn.2026-01.com.example:disk/3",
     "iscsi://[fe80::1]:3260/iqn.x/0",
     "iscsi://h,x/iqn.x/0",
+    "serial://0b1c2d3e-0000-4a5b-8",
+    "Serial://x",
     "nbd://10.0.0.4/disk",
     "https://s3.example:9000/bucket/prefix",
     "http://s3.example/bucket",
