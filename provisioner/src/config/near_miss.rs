@@ -82,6 +82,7 @@ mod tests {
             "age",
             "volume",
             "backend",
+            "nova",
         ] {
             assert_eq!(near_miss(key), None, "{key}");
         }
