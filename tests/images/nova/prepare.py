@@ -39,7 +39,7 @@ def database(name):
 
 NOVA = f"""[DEFAULT]
 transport_url = rabbit://openstack:{os.environ["RABBITMQ_PASSWORD"]}@rabbitmq:5672/
-compute_driver = fake.FakeDriver
+compute_driver = fake.PredictableNodeUUIDDriver
 host = fake
 my_ip = 127.0.0.1
 state_path = /var/lib/nova
@@ -51,12 +51,20 @@ connection = {database("nova")}
 {TOKEN}
 [placement]
 {AUTH}
+[neutron]
+{AUTH}
+# It is not asked for anything, and has to have an address.
+[glance]
+api_servers = http://glance.invalid
 [cinder]
 {AUTH}catalog_info = volumev3:cinderv3:publicURL
 [service_user]
 send_service_user_token = true
 {AUTH}
+[conductor]
+workers = 1
 [scheduler]
+workers = 1
 discover_hosts_in_cells_interval = 5
 [oslo_concurrency]
 lock_path = /tmp
@@ -101,6 +109,7 @@ def main():
     identity.wait()
     identity.service_user("nova", ADMIN)
     identity.endpoint("nova", "compute", f"http://nova.{namespace}.svc:8774/v2.1")
+    identity.endpoint("neutron", "network", f"http://nova.{namespace}.svc:9696")
     identity.endpoint("placement", "placement", f"http://nova.{namespace}.svc:8778")
 
 

@@ -170,6 +170,18 @@ pub fn serve(target: &Target) -> Result<()> {
     put_and_wait(target, Path::new(FOLDER), &images).inspect_err(|_| explain(target))
 }
 
+/// The same with the back ends of the tests.
+pub fn serve_with_back_ends(target: &Target) -> Result<()> {
+    let images = target.load_images(Selection::OpenStackWith(&volumes::back_ends::IMAGES))?;
+    let folder = volumes::back_ends::settings().write()?;
+    put_and_wait(target, &folder, &images).inspect_err(|_| explain(target))
+}
+
+/// Makes a share type for the back end that serves NFS.
+pub fn nfs_type(target: &Target, name: &str) -> Result<()> {
+    volumes::back_ends::SHARES[0].make_type(target, name)
+}
+
 /// What the Secret of a ConfigMap for Cinder or Manila has, as the administrator of these services logs in.
 pub fn login(target: &Target) -> Result<Value> {
     let read = |name: &str, key: &str| {

@@ -31,6 +31,7 @@ Examples:
   cargo testbed conform kubernetes --class rbd                 on a Ceph that it starts in the cluster
   cargo testbed conform kubernetes --class nfs                 on a node in a virtual machine, which is slow
   cargo testbed conform kubernetes --class manila              on OpenStack's services, which it starts
+  cargo testbed conform kubernetes --class manila-nfs          the same, by NFS, in a virtual machine
   cargo testbed conform kubernetes --focus 'subPath.*existing'
   cargo testbed conform kubernetes --slow                      with those that take a minute and more each";
 

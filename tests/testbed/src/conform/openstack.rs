@@ -11,16 +11,22 @@ use crate::target::Target;
 /// The Secret that such classes name. It is made here.
 const SECRET: &str = "conform-openstack";
 
-/// The share type of class `manila`.
+/// The share types of the classes `manila` and `manila-nfs`. The latter needs a further back end.
 const SHARE_TYPE: &str = "conform";
+const NFS_TYPE: &str = "conform-nfs";
 
 /// Starts the services if a class has their Secret; whether it has.
 pub(super) fn start(target: &Target, class: &str) -> Result<bool> {
     if !class.contains(SECRET) {
         return Ok(false);
     }
-    openstack::serve(target)?;
-    openstack::share_type(target, SHARE_TYPE)?;
+    if class.contains(NFS_TYPE) {
+        openstack::serve_with_back_ends(target)?;
+        openstack::nfs_type(target, NFS_TYPE)?;
+    } else {
+        openstack::serve(target)?;
+        openstack::share_type(target, SHARE_TYPE)?;
+    }
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",

@@ -300,6 +300,9 @@ def boot(name, flavor, disk):
     except openstack.exceptions.SDKException:
         compute.delete_server(made)
         compute.wait_for_delete(made, interval=1, wait=LIMIT)
+        # A server that found no place leaves its volume reserved.
+        for one in [one for one in volumes.attachments() if one.volume_id == disk["uuid"]]:
+            volumes.delete_attachment(one)
         raise
 
 

@@ -27,6 +27,10 @@ pub(in crate::openstack) const IMAGES: [&str; 3] = ["testbed-cinder-tgt", "testb
 const MACHINE: &str = "machine-1";
 const KERNEL_CLIENT: &str = "client-iscsi";
 
+/// The label by which nodes are in a zone, and the zone that Cinder and Manila have if nobody says another.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+const ZONE: &str = "nova";
+
 /// On any node.
 const BY_FUSE: Claim = Claim {
     config: "cinder",
@@ -37,12 +41,12 @@ const BY_FUSE: Claim = Claim {
 /// On a node whose kernel has iSCSI, by FlexVolume.
 const BY_KERNEL: Claim = Claim {
     config: "cinder-kernel",
-    class: "cinder-kernel-iscsi",
+    class: "cinder-kernel-iscsi.nova",
     mode: "ReadWriteOnce",
 };
 
 /// A share of another back end of Manila's.
-struct Share {
+pub(in crate::openstack) struct Share {
     /// The share type for it.
     kind: &'static str,
     back_end: &'static str,
@@ -54,7 +58,7 @@ struct Share {
     user: Option<&'static str>,
 }
 
-const SHARES: [Share; 2] = [
+pub(in crate::openstack) const SHARES: [Share; 2] = [
     Share {
         kind: "nfs",
         back_end: "cephfsnfs",
@@ -62,7 +66,7 @@ const SHARES: [Share; 2] = [
         file_system: "nfs4",
         claim: Claim {
             config: "manila",
-            class: "manila-nfs-nfs",
+            class: "manila-nfs-nfs.nova",
             mode: "ReadWriteMany",
         },
         user: None,
@@ -74,7 +78,7 @@ const SHARES: [Share; 2] = [
         file_system: "cifs",
         claim: Claim {
             config: "manila",
-            class: "manila-cifs-smb",
+            class: "manila-cifs-smb.nova",
             mode: "ReadWriteMany",
         },
         user: Some(USER),
@@ -92,6 +96,7 @@ pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
         .context("the back ends are tried with a virtual machine, which only the testbed's own cluster has")?;
     machine.start_machine(&[KERNEL_CLIENT])?;
     let trial = Trial { target };
+    trial.kubectl(&["label", "node", MACHINE, &format!("{ZONE_LABEL}={ZONE}")])?;
     let before = trial.left()?;
     make_types(&trial)?;
     let ran = step("register Cinder by iSCSI and Manila by NFS and CIFS", |_| {
@@ -130,11 +135,8 @@ fn make_types(trial: &Trial<'_>) -> Result<()> {
     use_services(trial.target, "types", &[&json!([ISCSI])])?;
     let specs = json!({"volume_backend_name": ISCSI});
     use_services(trial.target, "specs", &[&json!(ISCSI), &specs])?;
-    for share in &SHARES {
-        let specs = json!({"share_backend_name": share.back_end, "storage_protocol": share.protocol});
-        use_services(trial.target, "share_type", &[&json!(share.kind), &specs])?;
-    }
-    Ok(())
+    let make = |share: &Share| share.make_type(trial.target, share.kind);
+    SHARES.iter().try_for_each(make)
 }
 
 fn remove_types(trial: &Trial<'_>) -> Result<()> {
@@ -160,7 +162,10 @@ fn register(trial: &Trial<'_>) -> Result<()> {
                 config["data"]["volume-types"] = ISCSI.into();
                 config["data"]["file-system"] = "xfs".into();
             }
-            Some("manila") => config["data"]["share-types"] = SHARES.map(|share| share.kind).join(", ").into(),
+            Some("manila") => {
+                config["data"]["share-types"] = SHARES.map(|share| share.kind).join(", ").into();
+                config["data"]["zone-label"] = ZONE_LABEL.into();
+            }
             _ => {}
         }
     }
@@ -170,6 +175,7 @@ fn register(trial: &Trial<'_>) -> Result<()> {
     kernel["metadata"]["labels"] = json!({"type": "provisioner-config", "storage-class": BY_KERNEL.config});
     kernel["data"]["client"] = "iscsi".into();
     kernel["data"]["volume-source"] = "flexVolume".into();
+    kernel["data"]["zone-label"] = ZONE_LABEL.into();
     items.push(kernel);
     items.push(json!({
         "apiVersion": "v1",
@@ -205,6 +211,12 @@ fn by_the_kernel(trial: &Trial<'_>) -> Result<()> {
 }
 
 impl Share {
+    /// Makes a share type for its back end.
+    pub(in crate::openstack) fn make_type(&self, target: &Target, name: &str) -> Result<()> {
+        let specs = json!({"share_backend_name": self.back_end, "storage_protocol": self.protocol});
+        use_services(target, "share_type", &[&json!(name), &specs]).map(drop)
+    }
+
     fn try_out(&self, trial: &Trial<'_>) -> Result<()> {
         let Self {
             kind,
