@@ -28,7 +28,7 @@ const MACHINE: &str = "machine-1";
 const KERNEL_CLIENT: &str = "client-iscsi";
 
 /// The label by which nodes are in a zone, and the zone that Cinder and Manila have if nobody says another.
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+const ZONE_LABEL: &str = "openstack.mooring.dev/zone";
 const ZONE: &str = "nova";
 
 /// On any node.
