@@ -76,7 +76,9 @@ impl Fence<'_> {
         );
         let locks = locks.map_err(|trouble| trouble.of(image))?;
         let mut clients = clients(&status, &locks).map_err(|source| unclear(image, &source))?;
-        if let Some(at) = at {
+        if let Some(at) = at
+            && !clients.is_empty()
+        {
             clients.retain(|client| at.contains(&host_of(client)));
             if clients.is_empty() {
                 return Ok(Fenced::Unable);
@@ -277,6 +279,8 @@ mod tests {
             let asked = fs::read_to_string(folder.path().join("asked")).unwrap();
             assert_eq!(asked.matches("blocklist add").count(), listed, "{asked}");
         }
+        let nobody = with_programs("case $1 in status) echo '{}' ;; *) echo '[]' ;; esac", "");
+        assert_eq!(close_to(nobody.path(), Some(&["10.0.0.8"])).unwrap(), Fenced::Done);
     }
 
     #[test]
