@@ -133,7 +133,7 @@ async fn grows(scope: &Scope, disks: &Disks<'_>) -> Result<()> {
     scope.kubectl(["patch", "pvc", "data", "-p", &larger])?;
     disks.cluster.machine_monitor()?.resize(VOLUME, LARGER)?;
     wait_until("the file system to grow", START_LIMIT, async || {
-        let blocks = scope.exec("user", ["sh", "-c", "df -k /data | tail -n 1 | awk '{ print $2 }'"])?;
+        let blocks = scope.exec("user", ["sh", "-c", "df -Pk /data | tail -n 1 | awk '{ print $2 }'"])?;
         Ok((blocks.trim().parse::<u64>()? > SIZE / 1024).then_some(()))
     })
     .await
