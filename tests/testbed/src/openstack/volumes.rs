@@ -91,14 +91,7 @@ pub(super) fn run(target: &Target) -> Result<()> {
     trial.types(&format!("-{TYPE}"))?;
     shared::remove_type(&trial)?;
     ran?;
-    step("nothing is left on either side", |_| {
-        wait_for("what was made to be gone", LIMIT, &[], || match trial.left() {
-            Ok(left) if left == before => Look::Ready(()),
-            Ok(left) => Look::NotYet(format!("{:?}", left.symmetric_difference(&before).collect::<Vec<_>>())),
-            Err(error) => Look::NotYet(format!("{error:#}")),
-        })?;
-        Ok(())
-    })
+    trial.nothing_is_left(&before)
 }
 
 struct Trial<'a> {
@@ -117,11 +110,7 @@ impl Trial<'_> {
 
     fn try_out(&self, claim: &Claim) -> Result<()> {
         let Claim { config, class, .. } = *claim;
-        step(&format!("class {class} is discovered"), |_| {
-            wait_until(&format!("class {class}"), || {
-                self.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
-            })
-        })?;
+        step(&format!("class {class} is discovered"), |_| self.discovered(class))?;
         step(
             &format!("a claim of it, and a Pod on node-1 that writes to {config}"),
             |_| {
@@ -385,6 +374,24 @@ impl Trial<'_> {
                 .any(|class| line.starts_with(class))
         };
         Ok(all.lines().filter(ours).map(str::to_owned).collect())
+    }
+
+    /// Waits until there is as much as before.
+    fn nothing_is_left(&self, before: &BTreeSet<String>) -> Result<()> {
+        step("nothing is left on either side", |_| {
+            wait_for("what was made to be gone", LIMIT, &[], || match self.left() {
+                Ok(left) if left == *before => Look::Ready(()),
+                Ok(left) => Look::NotYet(format!("{:?}", left.symmetric_difference(before).collect::<Vec<_>>())),
+                Err(error) => Look::NotYet(format!("{error:#}")),
+            })?;
+            Ok(())
+        })
+    }
+
+    fn discovered(&self, class: &str) -> Result<()> {
+        wait_until(&format!("class {class}"), || {
+            self.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
+        })
     }
 
     /// Everything that could be left over: in OpenStack, and of Mooring.

@@ -4,11 +4,10 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Claim, LIMIT, MOORING, SECRET, Trial, login, pod, share_type, use_services, wait_until};
+use super::{Claim, MOORING, SECRET, Trial, login, pod, share_type, use_services, wait_until};
 use crate::openstack::kustomization::Kustomization;
 use crate::progress::step;
 use crate::target::Target;
-use crate::wait::{Look, wait_for};
 
 /// The back ends: a component for the services.
 const COMPONENT: &str = "tests/openstack/back-ends";
@@ -121,14 +120,7 @@ pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
     remove_types(&trial)?;
     machine.remove_machine()?;
     ran?;
-    step("nothing is left on either side", |_| {
-        wait_for("what was made to be gone", LIMIT, &[], || match trial.left() {
-            Ok(left) if left == before => Look::Ready(()),
-            Ok(left) => Look::NotYet(format!("{:?}", left.symmetric_difference(&before).collect::<Vec<_>>())),
-            Err(error) => Look::NotYet(format!("{error:#}")),
-        })?;
-        Ok(())
-    })
+    trial.nothing_is_left(&before)
 }
 
 fn make_types(trial: &Trial<'_>) -> Result<()> {
@@ -186,13 +178,13 @@ fn register(trial: &Trial<'_>) -> Result<()> {
     trial.put(&json!({"apiVersion": "v1", "kind": "List", "items": items}))
 }
 
-/// A volume that goes from the kernel's client on one node to the client without the kernel on another, and back.
+/// A volume that the kernel of one node mounts, for one Pod and then for another.
 fn by_the_kernel(trial: &Trial<'_>) -> Result<()> {
     let name = "cinder-kernel";
     step(
         &format!("a Pod on {MACHINE} that writes to {name}, by FlexVolume and the kernel"),
         |_| {
-            discovered(trial, BY_KERNEL.class)?;
+            trial.discovered(BY_KERNEL.class)?;
             trial.put(&BY_KERNEL.named(name, 1))?;
             trial.put(&pod(name, MACHINE, "echo written >/data/letter; sync; sleep 100000"))?;
             trial.ready(&format!("{name}-{MACHINE}"))?;
@@ -234,7 +226,7 @@ impl Share {
         let (writes, reads) = (format!("{whom} rw"), format!("{whom} ro"));
         let what = format!("a share of {} lets {whom} in when a Pod mounts it", self.protocol);
         step(&what, |_| {
-            discovered(trial, claim.class)?;
+            trial.discovered(claim.class)?;
             trial.put(&claim.named(name, 1))?;
             bound(trial, name)?;
             lets_in(trial, &[])?;
@@ -298,12 +290,6 @@ fn user(name: &str, claim: &str, command: &str) -> Value {
     let mut user = pod(claim, MACHINE, command);
     user["metadata"]["name"] = name.into();
     user
-}
-
-fn discovered(trial: &Trial<'_>, class: &str) -> Result<()> {
-    wait_until(&format!("class {class}"), || {
-        trial.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
-    })
 }
 
 fn bound(trial: &Trial<'_>, claim: &str) -> Result<()> {

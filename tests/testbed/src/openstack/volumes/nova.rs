@@ -9,13 +9,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{CLAIMS, Claim, LIMIT, MOORING, SECRET, TRIAL, TYPE, Trial, login, pod, use_services, wait_until};
+use super::{CLAIMS, Claim, MOORING, SECRET, TRIAL, TYPE, Trial, login, pod, use_services, wait_until};
 use crate::cluster::Cluster;
 use crate::layout::make_folder;
 use crate::openstack::kustomization::Kustomization;
 use crate::progress::step;
 use crate::target::Target;
-use crate::wait::{Look, wait_for};
 
 /// Nova: a component for the services.
 const COMPONENT: &str = "tests/openstack/nova";
@@ -55,14 +54,7 @@ pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
     trial.types(&format!("-{TYPE}"))?;
     cluster.remove_machine()?;
     ran?;
-    step("nothing is left on either side", |_| {
-        wait_for("what was made to be gone", LIMIT, &[], || match trial.left() {
-            Ok(left) if left == before => Look::Ready(()),
-            Ok(left) => Look::NotYet(format!("{:?}", left.symmetric_difference(&before).collect::<Vec<_>>())),
-            Err(error) => Look::NotYet(format!("{error:#}")),
-        })?;
-        Ok(())
-    })
+    trial.nothing_is_left(&before)
 }
 
 struct Nova<'a> {
@@ -93,9 +85,7 @@ impl<'a> Nova<'a> {
         let Claim { config, class, .. } = CLAIMS[0];
         step("register Cinder", |_| {
             self.register()?;
-            wait_until(&format!("class {class}"), || {
-                trial.kubectl(&["get", "storageclass", class, "-o", "name"]).map(drop)
-            })
+            trial.discovered(class)
         })?;
         let here = format!("{config}-{MACHINE}");
         let there = format!("{config}-{OTHER}");
