@@ -141,10 +141,27 @@ impl<'a> Storage<'a> {
         until(self.pace, what, || {
             Ok(match self.item(id)? {
                 None => LookResult::Ready(None),
-                Some(item) if self.words.passing.contains(&item.status.as_str()) => LookResult::NotYet(item.status),
+                Some(item) if self.is_passing(&item) => LookResult::NotYet(item.status),
                 Some(item) => LookResult::Ready(Some(item)),
             })
         })
+    }
+
+    /// Those that were made for a PersistentVolume of this name, when the state of none of them changes by itself any
+    /// more; the oldest first.
+    fn all_settled(&self, pv_name: &str, what: &str) -> Result<Vec<Item>, OpenstackError> {
+        until(self.pace, what, || {
+            let all = self.items_of(pv_name)?;
+            Ok(match all.iter().find(|item| self.is_passing(item)) {
+                Some(item) => LookResult::NotYet(item.status.clone()),
+                None => LookResult::Ready(all),
+            })
+        })
+    }
+
+    /// Whether its state changes by itself.
+    fn is_passing(&self, item: &Item) -> bool {
+        self.words.passing.contains(&item.status.as_str())
     }
 
     /// Asks for something to be done with one.

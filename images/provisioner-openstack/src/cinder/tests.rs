@@ -46,8 +46,7 @@ fn a_volume_is_asked_for_once_and_waited_for() {
         listed(&[]),
         reply(202, "{}"),
         listed(&[volume("creating")]),
-        one(&volume("creating")),
-        one(&volume("available")),
+        listed(&[volume("available")]),
     ];
     let run = ran(&json!({}), &properties, replies);
     run.result.unwrap();
@@ -73,18 +72,36 @@ fn what_a_run_that_was_cut_off_has_asked_for_is_found_and_a_second_one_deleted()
         json!("2026-01-02"),
     );
     let foreign = with(with(volume("available"), "id", json!("v0")), "metadata", json!({}));
-    let replies = vec![
-        listed(&[second.clone(), foreign, volume("available")]),
-        snapshots(0),
-        one(&second),
-        done(),
-        gone(),
-        one(&volume("available")),
-    ];
+    let there = || listed(&[second.clone(), foreign.clone(), volume("available")]);
+    let replies = vec![there(), there(), snapshots(0), one(&second), done(), gone()];
     let run = ran(&json!({}), &[CLIENT], replies);
     run.result.unwrap();
-    assert_eq!(run.calls[3], "DELETE /volumes/v2");
+    assert_eq!(run.calls[4], "DELETE /volumes/v2");
     assert!(run.message["source"].as_str().unwrap().ends_with("volume-v1"));
+}
+
+#[test]
+fn two_runs_that_ask_within_one_second_keep_the_same_volume() {
+    let (first, second) = ("v1", "v2");
+    let made = |id: &str, status: &str| with(volume(status), "id", json!(id));
+    for (own, other) in [(first, second), (second, first)] {
+        let replies = vec![
+            listed(&[]),
+            reply(202, "{}"),
+            listed(&[made(own, "creating")]),
+            // It would be chosen if the other one were not looked for again.
+            listed(&[made(own, "available"), made(other, "creating")]),
+            listed(&[made(own, "available"), made(other, "available")]),
+            snapshots(0),
+            one(&made(second, "available")),
+            done(),
+            gone(),
+        ];
+        let run = ran(&json!({}), &[CLIENT], replies);
+        run.result.unwrap();
+        assert_eq!(run.calls[7], "DELETE /volumes/v2", "{own}");
+        assert!(run.message["source"].as_str().unwrap().ends_with("volume-v1"), "{own}");
+    }
 }
 
 #[test]
@@ -92,7 +109,7 @@ fn a_volume_in_error_is_deleted_and_cinder_s_words_are_passed_on() {
     let words = r#"{"messages": [{"user_message": "schedule allocate volume: no backend has room."}]}"#;
     let replies = vec![
         listed(&[volume("error")]),
-        one(&volume("error")),
+        listed(&[volume("error")]),
         reply(200, words),
         snapshots(0),
         one(&volume("error")),
@@ -142,12 +159,12 @@ fn a_file_system_for_several_nodes_and_an_unknown_attribute_are_refused() {
 fn a_device_for_several_nodes_needs_a_type_that_lets_them() {
     let asked = json!({"access-modes": ["ReadWriteMany"], "volume-mode": "Block"});
     let shared = with(volume("available"), "multiattach", json!(true));
-    let there = vec![listed(std::slice::from_ref(&shared)), one(&shared)];
+    let there = vec![listed(std::slice::from_ref(&shared)); 2];
     ran(&asked, &[CLIENT], there).result.unwrap();
     let alone = volume("available");
     let replies = vec![
         listed(std::slice::from_ref(&alone)),
-        one(&alone),
+        listed(std::slice::from_ref(&alone)),
         snapshots(0),
         one(&alone),
         done(),
@@ -453,7 +470,6 @@ fn a_volume_is_copied_when_cinder_has_ended_its_work_on_it() {
         one(&source("in-use")),
         reply(202, "{}"),
         listed(&[volume("available")]),
-        one(&volume("available")),
     ];
     let run = ran(&changes, &[CLIENT], replies);
     run.result.unwrap();
@@ -483,7 +499,8 @@ fn a_volume_gets_another_type_or_says_why_not() {
 #[test]
 fn a_volume_of_a_backup_is_told_by_its_name_and_gets_its_own_metadata() {
     let restored = with(volume("available"), "metadata", json!({"mooring-pv-name": "pvc-u9"}));
-    let replies = vec![listed(std::slice::from_ref(&restored)), one(&restored), done()];
+    let there = || listed(std::slice::from_ref(&restored));
+    let replies = vec![there(), there(), done()];
     let run = ran(&json!({}), &[CLIENT], replies);
     run.result.unwrap();
     assert_eq!(

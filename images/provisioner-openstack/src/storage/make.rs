@@ -10,24 +10,21 @@ impl Storage<'_> {
     pub fn ready(&self, about: impl FnOnce(&mut Value) -> Result<(), OpenstackError>) -> Result<Item, OpenstackError> {
         let name = &self.given.request.pv_name;
         let (server, one) = (self.server(), self.words.one);
-        let mut there = self.items_of(name)?;
-        if there.is_empty() {
+        if self.items_of(name)?.is_empty() {
             self.ask(about)?;
-            there = self.items_of(name)?;
         }
-        let Some(first) = there.first() else {
+        // Another run may ask at the same time. Which one stays is decided when none is in the making, so that each run
+        // sees them all.
+        let mut there = self.all_settled(name, &format!("the making of {one} {name}"))?;
+        if there.is_empty() {
             return Err(OpenstackError::NotNow(format!(
-                "{server} does not list {one} {name} yet: it is looked for again"
+                "{server} does not list {one} {name}: it is looked for again"
             )));
-        };
-        for second in &there[1..] {
+        }
+        let item = there.remove(0);
+        for second in &there {
             self.remove(second)?;
         }
-        let Some(item) = self.settled(&first.id, &format!("the making of {one} {name}"))? else {
-            return Err(OpenstackError::NotNow(format!(
-                "somebody deleted {one} {name} of {server}: it is made again"
-            )));
-        };
         if item.is_failed() {
             let failed = self.failed(&format!("make {one} {name}"), &item.id, "it is made again");
             self.remove(&item)?;

@@ -110,7 +110,7 @@ impl Storage<'_> {
                 _ => error.of_the_request(),
             })?;
         }
-        let all = self.all_settled(way, name, &format!("the making of {one} {name}"))?;
+        let all = self.all_saved_settled(way, name, &format!("the making of {one} {name}"))?;
         let Some((saved, others)) = all.split_first() else {
             return Err(OpenstackError::NotNow(format!(
                 "{server} does not list {one} {name} yet: it is looked for again"
@@ -132,7 +132,7 @@ impl Storage<'_> {
     pub fn delete_saved(&self, way: &Way) -> Result<String, OpenstackError> {
         let name = self.given.snapshot_name()?;
         let (server, one) = (self.server(), way.one);
-        let all = self.all_settled(way, name, &format!("{server}'s work on {one} {name}"))?;
+        let all = self.all_saved_settled(way, name, &format!("{server}'s work on {one} {name}"))?;
         for saved in &all {
             self.remove_saved(way, name, saved)?;
         }
@@ -149,7 +149,7 @@ impl Storage<'_> {
     /// Deletes a snapshot that was taken for a copy, and what it was of if that was left for it.
     pub fn delete_copied(&self, name: &str) -> Result<(), OpenstackError> {
         let waiting = format!("{}'s work on snapshot {name}", self.server());
-        let mut all = self.all_settled(&SNAPSHOT, name, &waiting)?;
+        let mut all = self.all_saved_settled(&SNAPSHOT, name, &waiting)?;
         all.retain(Saved::is_own);
         for saved in &all {
             self.remove_saved(&SNAPSHOT, name, saved)?;
@@ -192,7 +192,7 @@ impl Storage<'_> {
         let what = format!("delete {} {name}", way.one);
         self.service.delete(&what, &format!("/{}/{}", way.all, saved.id))?;
         let waiting = format!("{}'s deletion of {} {name}", self.server(), way.one);
-        let all = self.all_settled(way, name, &waiting)?;
+        let all = self.all_saved_settled(way, name, &waiting)?;
         match all.into_iter().find(|one| one.id == saved.id) {
             None => Ok(()),
             // A snapshot that volumes still need is available again.
@@ -207,7 +207,7 @@ impl Storage<'_> {
         }
     }
 
-    fn all_settled(&self, way: &Way, name: &str, what: &str) -> Result<Vec<Saved>, OpenstackError> {
+    fn all_saved_settled(&self, way: &Way, name: &str, what: &str) -> Result<Vec<Saved>, OpenstackError> {
         until(self.pace, what, || {
             let all = self.all_saved(way, name)?;
             Ok(match all.iter().find(|saved| saved.is_passing()) {
