@@ -86,7 +86,7 @@ impl<'a> Cinder<'a> {
             Operation::Clone => self.clone_volume(),
             Operation::Restore => self.restore(),
             Operation::Delete => storage.delete(self.id()),
-            Operation::Expand => storage.expand(&self.this_volume()?.id),
+            Operation::Expand => self.expand(),
             Operation::Modify => self.modify(),
             Operation::Snapshot => self.save(&SNAPSHOT),
             Operation::DeleteSnapshot => storage.delete_saved(&SNAPSHOT),
@@ -99,6 +99,24 @@ impl<'a> Cinder<'a> {
                 Err(OpenstackError::Operation(other.to_string(), KNOWN))
             }
         }
+    }
+
+    /// Has the volume enlarged, also while a node uses it, unless that would leave it in error.
+    fn expand(&self) -> Result<String, OpenstackError> {
+        let given = self.storage.given;
+        let volume = self.this_volume()?;
+        if volume.size < given.gib()
+            && let Some(held) = volume.attachments.first()
+            && self
+                .connection_of(held)?
+                .is_some_and(|info| info["driver_volume_type"] == "nfs")
+        {
+            return Err(OpenstackError::NotNow(format!(
+                "Cinder can't enlarge a file of an NFS export while a node has it: volume {} grows when no Pod uses it",
+                given.request.pv_name
+            )));
+        }
+        self.storage.expand(&volume.id)
     }
 
     /// Saves the volume, also while a node uses it.

@@ -98,7 +98,7 @@ const FOR_OPENSTACK: [&str; 7] = [
 const COLLECTOR: &str = "opentelemetry-collector-contrib";
 
 /// Those of some trials of OpenStack only.
-const OF_TRIALS: [&str; 3] = ["testbed-cinder-tgt", "testbed-manila-servers", "testbed-nova"];
+const OF_TRIALS: [&str; 3] = ["testbed-cinder-servers", "testbed-manila-servers", "testbed-nova"];
 
 /// What the names of the services' own images begin with.
 const OPENSTACK: &str = "openstack-";

@@ -10,7 +10,7 @@ use super::fence::{Fence, Fenced};
 use super::{Cinder, place};
 use crate::error::OpenstackError;
 use crate::service::Microversion;
-use crate::storage::Item;
+use crate::storage::{Item, ItemAttachment};
 
 /// Begins what an attachment has for its device: which node it is for. Only this of a connector can be read again.
 const MARK: &str = "mooring:";
@@ -131,14 +131,17 @@ impl Cinder<'_> {
     /// The connection that this node has already: it keeps what it has open.
     fn attached_here(&self, volume: &Item) -> Result<Option<Value>, OpenstackError> {
         let mark = Some(self.mark());
-        let Some(held) = volume.attachments.iter().find(|held| held.device == mark) else {
-            return Ok(None);
-        };
-        let what = format!("look at attachment {}", held.attachment_id);
+        let held = volume.attachments.iter().find(|held| held.device == mark);
+        held.map_or(Ok(None), |held| self.connection_of(held))
+    }
+
+    /// How the node of an attachment reaches the volume; none if the attachment has ended.
+    pub(super) fn connection_of(&self, held: &ItemAttachment) -> Result<Option<Value>, OpenstackError> {
+        let id = &held.attachment_id;
         let found = self
             .storage
             .service
-            .find(&what, &format!("/attachments/{}", held.attachment_id))?;
+            .find(&format!("look at attachment {id}"), &format!("/attachments/{id}"))?;
         Ok(found.map(|mut found| found["attachment"]["connection_info"].take()))
     }
 

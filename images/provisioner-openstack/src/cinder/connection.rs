@@ -34,17 +34,15 @@ pub(super) fn read(info: &Value, client: &str, ceph: &CephLogin) -> Result<Conne
     match (kind, client) {
         ("rbd", "rbd") => rbd(info, ceph),
         ("iscsi", "iscsi" | "block") => iscsi(info),
-        ("rbd" | "iscsi", _) => Err(OpenstackError::Refused(format!(
-            "Cinder serves the volume by {kind}, and client {client} can't mount that: write client: {kind} into the \
-             ConfigMap, or \"volume-types\" with those that {client} can mount"
+        ("nfs", "block") => nfs(info),
+        ("rbd" | "iscsi" | "nfs", _) => Err(OpenstackError::Refused(format!(
+            "Cinder serves the volume by {kind}, and client {client} can't mount that: write client: {} into the \
+             ConfigMap, or \"volume-types\" with those that {client} can mount",
+            if kind == "nfs" { "block" } else { kind }
         ))),
-        ("nfs", _) => Err(OpenstackError::Refused(
-            "Cinder serves the volume by nfs, as one file of an export that has other volumes too: a node would see \
-             all of them, so it is not attached; use a volume type of RBD or iSCSI, or a share of Manila"
-                .to_owned(),
-        )),
         (kind, _) => Err(OpenstackError::Refused(format!(
-            "Cinder serves the volume by {kind:?}, for which there is no client here: use a volume type of RBD or iSCSI"
+            "Cinder serves the volume by {kind:?}, for which there is no client here: use a volume type of RBD, iSCSI \
+             or NFS"
         ))),
     }
 }
@@ -84,14 +82,11 @@ pub(super) fn ceph_image(info: &Value, ceph: &CephLogin) -> Result<CephImage, Op
         return Err(lacks("monitors"));
     }
     let monitor = |(at, host): (usize, &String)| {
-        let host = if host.contains(':') && !host.starts_with('[') {
-            format!("[{host}]")
-        } else {
-            host.clone()
-        };
-        ports
-            .get(at)
-            .map_or_else(|| host.clone(), |port| format!("{host}:{port}"))
+        let host = bracketed(host);
+        match ports.get(at) {
+            Some(port) => format!("{host}:{port}"),
+            None => host,
+        }
     };
     let monitors: Vec<_> = hosts.iter().enumerate().map(monitor).collect();
     let user = ceph
@@ -138,6 +133,43 @@ fn iscsi(info: &Value) -> Result<Connection, OpenstackError> {
             ("chap-password", chap("auth_password")),
         ]),
     })
+}
+
+/// A file of an export. The client reads and writes it without mounting the export, which has other volumes too.
+fn nfs(info: &Value) -> Result<Connection, OpenstackError> {
+    let text = |key: &str| info[key].as_str().unwrap_or_default();
+    let format = text("format");
+    if !["", "raw"].contains(&format) {
+        return Err(OpenstackError::Refused(format!(
+            "Cinder has the volume as a file of format {format}, as it does where the volume has snapshots, and client \
+             block reads raw files: delete the volume's snapshots, or have Cinder make raw files \
+             (nfs_qcow2_volumes = false)"
+        )));
+    }
+    let lacks = || OpenstackError::Refused("Cinder says of the volume's connection no export and file".to_owned());
+    let (host, folder) = text("export").split_once(":/").ok_or_else(lacks)?;
+    let (folder, name) = (folder.trim_matches('/'), text("name"));
+    if host.is_empty() || name.is_empty() {
+        return Err(lacks());
+    }
+    let path = if folder.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{folder}/{name}")
+    };
+    Ok(Connection {
+        options: options([(keys::SOURCE, format!("nfs://{}/{path}", bracketed(host)))]),
+        secrets: VolumeOptions::new(),
+    })
+}
+
+/// A host as it stands in a source, where a colon comes before a port.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
 }
 
 /// One of the ways to a device of iSCSI.
@@ -237,12 +269,32 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_an_export_is_reached_without_the_export() {
+        let file = |export: &str, format: &str| {
+            json!({"driver_volume_type": "nfs", "export": export, "name": "volume-1", "format": format,
+                   "options": null, "encrypted": false})
+        };
+        for (export, source) in [
+            ("10.0.0.4:/srv/volumes/", "nfs://10.0.0.4/srv/volumes/volume-1"),
+            ("fd00::1:/srv", "nfs://[fd00::1]/srv/volume-1"),
+            ("nas.example:/", "nfs://nas.example/volume-1"),
+        ] {
+            let connection = read(&file(export, "raw"), "block", &ceph()).unwrap();
+            assert_eq!(connection.options["source"], source);
+            assert!(connection.secrets.is_empty());
+        }
+        let with_snapshots = read(&file("h:/srv", "qcow2"), "block", &ceph()).unwrap_err();
+        assert!(with_snapshots.to_string().contains("format qcow2"), "{with_snapshots}");
+    }
+
+    #[test]
     fn what_no_client_can_mount_is_refused_by_name() {
         let of = |kind: &str| json!({"driver_volume_type": kind, "target_lun": 0});
         let mut encrypted = rbd();
         encrypted["encrypted"] = json!(true);
         for (info, client, says) in [
-            (of("nfs"), "rbd", "by nfs, as one file of an export"),
+            (of("nfs"), "rbd", "write client: block"),
+            (of("nfs"), "block", "no export and file"),
             (of("fibre_channel"), "rbd", "\"fibre_channel\""),
             (rbd(), "iscsi", "client: rbd"),
             (encrypted, "rbd", "encryption"),

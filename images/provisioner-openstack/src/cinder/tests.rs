@@ -256,6 +256,29 @@ fn a_second_snapshot_of_a_call_that_came_late_is_deleted_with_the_first_or_befor
 }
 
 #[test]
+fn a_file_of_an_export_grows_when_no_node_has_it() {
+    let changes = json!({"operation": "expand", "size": 3_u64 << 30});
+    let held = with(volume("in-use"), "attachments", json!([{"attachment_id": "a1"}]));
+    let by = |kind: &str| {
+        let attachment = json!({"id": "a1", "connection_info": {"driver_volume_type": kind}});
+        reply(200, &json!({"attachment": attachment}).to_string())
+    };
+    let error = ran(&changes, &[], vec![listed(std::slice::from_ref(&held)), by("nfs")]).result;
+    let error = error.unwrap_err();
+    assert_eq!(error.exit_code(), 75);
+    assert!(error.to_string().contains("grows when no Pod uses it"), "{error}");
+    let grown = with(held.clone(), "size", json!(3));
+    let replies = vec![
+        listed(std::slice::from_ref(&held)),
+        by("rbd"),
+        one(&held),
+        done(),
+        one(&grown),
+    ];
+    ran(&changes, &[], replies).result.unwrap();
+}
+
+#[test]
 fn a_volume_grows_and_never_shrinks() {
     let changes = |gib: u64| json!({"operation": "expand", "size": gib << 30});
     let big = with(volume("in-use"), "size", json!(3));

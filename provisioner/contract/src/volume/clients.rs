@@ -433,9 +433,12 @@ pub const RECORDS: &[ClientRecord] = &[
                 portals!(),
                 r"/[^/,]+/[0-9]+|nbd://",
                 server!(),
+                r"/[^,]+|nfs://",
+                host!(),
                 r"/[^,]+)$"
             ),
-            wanted: "names no device: write source=iscsi://server/target/lun or source=nbd://server/export",
+            wanted: "names no device: write source=iscsi://server/target/lun, source=nbd://server/export or \
+                     source=nfs://server/directory/file",
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,

@@ -53,7 +53,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("images/openstack-", &[]),
     ("images/provisioner-openstack", &[]),
     ("tests/openstack/", &[]),
-    ("tests/images/cinder-tgt/", &[]),
+    ("tests/images/cinder-servers/", &[]),
     ("tests/images/manila-servers/", &[]),
     ("tests/images/nova/", &[]),
     ("images/", &["mount_", "provision_"]),

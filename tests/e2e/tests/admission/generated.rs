@@ -68,6 +68,8 @@ const SOURCES: &[&str] = &[
     "serial://0b1c2d3e-0000-4a5b-8",
     "Serial://x",
     "nbd://10.0.0.4/disk",
+    "nfs://10.0.0.4/exports/disk",
+    "nfs://10.0.0.4:2049/disk",
     "https://s3.example:9000/bucket/prefix",
     "http://s3.example/bucket",
     "https://tom@s3.example/bucket",

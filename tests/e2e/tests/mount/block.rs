@@ -1,5 +1,5 @@
-//! Block devices of a server, on nodes without program or kernel module for them: client `block` with iSCSI and NBD,
-//! and the image `tgt`, which creates iSCSI targets on a server.
+//! Block devices of a server, on nodes without program or kernel module for them: client `block` with iSCSI, NBD and
+//! files of NFS, and the image `tgt`, which creates iSCSI targets on a server.
 
 mod device;
 
@@ -221,6 +221,48 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
             .event("shown", "mount option discard is for a file system")
             .await?;
         for pod in ["second", "nowhere", "shown"] {
+            scope.delete(&format!("pod/{pod}"))?;
+            scope.pod_gone(pod).await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_file_of_an_nfs_server_is_a_device_on_nodes_without_nfs() {
+    on_two_nodes("mount-file", async |scope, [one, two]| {
+        let server = scope.storage_server("nfs", &one, &Value::Null).await?;
+        scope.exec("nfs", ["truncate", "-s", "48M", "/srv/open/disk"])?;
+        let source = |path: &str| format!("nfs://{}{path}", server.address);
+        scope.volume("file", &json!({"client": "block", "source": source("/srv/open/disk")}))?;
+        scope.pod("first", &two, "file", Value::Null)?;
+        scope.pod_ready("first").await?;
+        scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file && sync"])?;
+        let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
+
+        // A server that is silent for a while is waited for.
+        let pid = "$(cat /run/ganesha/pid)";
+        let pause = format!("kill -STOP {pid}; (sleep 10; kill -CONT {pid}) >/dev/null 2>&1 &");
+        scope.exec("nfs", ["sh", "-c", &pause])?;
+        let paused = Instant::now();
+        scope.exec(
+            "first",
+            ["dd", "if=/dev/zero", "of=/data/more", "bs=1M", "count=1", "conv=fsync"],
+        )?;
+        assert!(paused.elapsed() > Duration::from_secs(5), "the server was not asked");
+        scope.delete("pod/first")?;
+        scope.pod_gone("first").await?;
+        scope.pod("second", &one, "file", Value::Null)?;
+        scope.pod_ready("second").await?;
+        assert_eq!(scope.exec("second", ["sha256sum", "/data/file"])?, sum);
+
+        scope.volume(
+            "closed",
+            &json!({"client": "block", "source": source("/srv/closed/disk")}),
+        )?;
+        scope.pod("refused", &two, "closed", Value::Null)?;
+        scope.event("refused", "whether the server accepts this node").await?;
+        for pod in ["second", "refused"] {
             scope.delete(&format!("pod/{pod}"))?;
             scope.pod_gone(pod).await?;
         }

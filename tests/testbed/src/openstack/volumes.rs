@@ -1,6 +1,7 @@
 //! `cargo testbed openstack --volumes`: Pods use volumes of Cinder and shares of Manila, as a user would. Afterwards
 //! nothing of them is left, neither in Kubernetes nor in OpenStack.
 
+mod authority;
 pub(super) mod back_ends;
 mod fence;
 mod in_use;
@@ -121,12 +122,7 @@ impl Trial<'_> {
         )?;
         step(&format!("{config} grows to 2 GiB while it is used"), |_| {
             self.put(&claim.to_claim(2))?;
-            let volume = self.field("persistentvolumeclaim", config, "{.spec.volumeName}")?;
-            wait_until("2Gi of storage", || {
-                let has = self.field("persistentvolume", &volume, "{.spec.capacity.storage}")?;
-                ensure!(has == "2Gi", "the volume has {has}");
-                Ok(())
-            })
+            self.volume_has_2_gib(config)
         })?;
         if claim.mode == "ReadWriteOnce" {
             self.delete_pod(&format!("{config}-node-1"))?;
@@ -134,26 +130,8 @@ impl Trial<'_> {
         step(&format!("a Pod on node-2 reads from {config}"), |_| {
             self.put(&pod(config, "node-2", "grep written /data/letter && sleep 100000"))?;
             self.ready(&format!("{config}-node-2"))?;
-            let size = self.kubectl(&[
-                "-n",
-                TRIAL,
-                "exec",
-                &format!("{config}-node-2"),
-                "--",
-                "df",
-                "-m",
-                "/data",
-            ])?;
-            let mib = size.split_whitespace().find_map(|word| word.parse::<u64>().ok());
-            ensure!(
-                mib.is_some_and(|mib| mib > 1500),
-                "it does not have 2 GiB there: {size}"
-            );
-            wait_until("2Gi in the claim's status", || {
-                let has = self.field("persistentvolumeclaim", config, "{.status.capacity.storage}")?;
-                ensure!(has == "2Gi", "the claim has {has}");
-                Ok(())
-            })
+            self.finds_2_gib(&format!("{config}-node-2"))?;
+            self.claim_has_2_gib(config)
         })?;
         step(
             &format!("a claim whose first runs are killed has one {config} in the end"),
@@ -166,6 +144,46 @@ impl Trial<'_> {
             self.put(&claim.to_copy(&name))?;
             self.put(&pod(&name, "node-1", "grep written /data/letter && sleep 100000"))?;
             self.ready(&format!("{name}-node-1"))
+        })
+    }
+
+    /// Waits until the volume of a claim is said to have 2 GiB.
+    fn volume_has_2_gib(&self, claim: &str) -> Result<()> {
+        let volume = self.field("persistentvolumeclaim", claim, "{.spec.volumeName}")?;
+        wait_until("2Gi of storage", || {
+            let has = self.field("persistentvolume", &volume, "{.spec.capacity.storage}")?;
+            ensure!(has == "2Gi", "the volume has {has}");
+            Ok(())
+        })
+    }
+
+    /// Waits until the claim says that its Pods have 2 GiB.
+    fn claim_has_2_gib(&self, claim: &str) -> Result<()> {
+        wait_until("2Gi in the claim's status", || {
+            let has = self.field("persistentvolumeclaim", claim, "{.status.capacity.storage}")?;
+            ensure!(has == "2Gi", "the claim has {has}");
+            Ok(())
+        })
+    }
+
+    fn finds_2_gib(&self, pod: &str) -> Result<()> {
+        let size = self.exec(pod, "df -P -m /data | tail -n 1")?;
+        let mib = size.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+        ensure!(
+            mib.is_some_and(|mib| mib > 1500),
+            "it does not have 2 GiB there: {size}"
+        );
+        Ok(())
+    }
+
+    /// Waits for an Event of a claim with these words.
+    fn is_told(&self, claim: &str, words: &str) -> Result<()> {
+        wait_until(&format!("an Event of {claim}: {words}"), || {
+            let of = format!("involvedObject.kind=PersistentVolumeClaim,involvedObject.name={claim}");
+            let path = "jsonpath={.items[*].message}";
+            let told = self.kubectl(&["-n", TRIAL, "get", "events", "--field-selector", &of, "-o", path])?;
+            ensure!(told.contains(words), "it was told: {told}");
+            Ok(())
         })
     }
 
@@ -477,7 +495,10 @@ fn pod(claim: &str, node: &str, command: &str) -> Value {
                 "name": "user",
                 "image": "busybox:1",
                 "command": ["sh", "-c", command],
-                "readinessProbe": {"exec": {"command": ["test", "-s", "/data/letter"]}, "periodSeconds": 1},
+                // No readiness probe: it would start a program every second, which is slow in a virtual machine.
+                "startupProbe": {
+                    "exec": {"command": ["test", "-s", "/data/letter"]}, "periodSeconds": 1, "failureThreshold": 600,
+                },
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}],
             }],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],

@@ -1,5 +1,5 @@
 //! `cargo testbed openstack --back-ends`: volumes of Cinder that come by iSCSI, on nodes whose kernel has none and on one
-//! whose kernel has, and shares of Manila that come by NFS and by CIFS. Afterwards nothing of them is left.
+//! whose kernel has, and by NFS, and shares of Manila that come by NFS and by CIFS. Afterwards nothing of them is left.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -12,15 +12,15 @@ use crate::target::Target;
 /// The back ends: a component for the services.
 const COMPONENT: &str = "tests/openstack/back-ends";
 
-/// The name of Cinder's other back end, and of the volume type for it.
-const ISCSI: &str = "iscsi";
+/// The names of Cinder's other back ends, and of the volume types for them.
+const TYPES: [&str; 2] = ["iscsi", "nfs"];
 
 /// Whom Samba knows (`tests/openstack/back-ends`).
 const USER: &str = "mooring";
 const PASSWORD: &str = "not-to-be-seen, 12";
 
 /// What the trial needs besides the usual images.
-pub(in crate::openstack) const IMAGES: [&str; 3] = ["testbed-cinder-tgt", "testbed-manila-servers", KERNEL_CLIENT];
+pub(in crate::openstack) const IMAGES: [&str; 3] = ["testbed-cinder-servers", "testbed-manila-servers", KERNEL_CLIENT];
 
 /// The node in a virtual machine, whose kernel has iSCSI, NFS and SMB, and the image that it needs for the first.
 const MACHINE: &str = "machine-1";
@@ -41,6 +41,13 @@ const BY_FUSE: Claim = Claim {
 const BY_KERNEL: Claim = Claim {
     config: "cinder-kernel",
     class: "cinder-kernel-iscsi.nova",
+    mode: "ReadWriteOnce",
+};
+
+/// On any node, as a file of an export, which Cinder neither enlarges nor copies while a node has it.
+const BY_FILE: Claim = Claim {
+    config: "cinder",
+    class: "cinder-nfs",
     mode: "ReadWriteOnce",
 };
 
@@ -98,10 +105,11 @@ pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
     trial.kubectl(&["label", "node", MACHINE, &format!("{ZONE_LABEL}={ZONE}")])?;
     let before = trial.left()?;
     make_types(&trial)?;
-    let ran = step("register Cinder by iSCSI and Manila by NFS and CIFS", |_| {
+    let ran = step("register Cinder by iSCSI and NFS, and Manila by NFS and CIFS", |_| {
         register(&trial)
     })
     .and_then(|()| trial.try_out(&BY_FUSE))
+    .and_then(|()| by_file(&trial))
     .and_then(|()| by_the_kernel(&trial))
     .and_then(|()| SHARES.iter().try_for_each(|share| share.try_out(&trial)));
     let ran = ran.inspect_err(|_| trial.explain());
@@ -124,15 +132,17 @@ pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
 }
 
 fn make_types(trial: &Trial<'_>) -> Result<()> {
-    use_services(trial.target, "types", &[&json!([ISCSI])])?;
-    let specs = json!({"volume_backend_name": ISCSI});
-    use_services(trial.target, "specs", &[&json!(ISCSI), &specs])?;
+    use_services(trial.target, "types", &[&json!(TYPES)])?;
+    for name in TYPES {
+        let specs = json!({"volume_backend_name": name});
+        use_services(trial.target, "specs", &[&json!(name), &specs])?;
+    }
     let make = |share: &Share| share.make_type(trial.target, share.kind);
     SHARES.iter().try_for_each(make)
 }
 
 fn remove_types(trial: &Trial<'_>) -> Result<()> {
-    use_services(trial.target, "types", &[&json!([format!("-{ISCSI}")])])?;
+    use_services(trial.target, "types", &[&json!(TYPES.map(|name| format!("-{name}")))])?;
     let remove = |share: &Share| share_type(trial.target, &format!("-{}", share.kind));
     SHARES.iter().try_for_each(remove)
 }
@@ -151,7 +161,7 @@ fn register(trial: &Trial<'_>) -> Result<()> {
                 let image = config["data"]["image"].as_str().unwrap_or_default();
                 config["data"]["image"] = image.replace("-openstack-ceph", "-openstack").into();
                 config["data"]["client"] = "block".into();
-                config["data"]["volume-types"] = ISCSI.into();
+                config["data"]["volume-types"] = TYPES.join(", ").into();
                 config["data"]["file-system"] = "xfs".into();
             }
             Some("manila") => {
@@ -176,6 +186,49 @@ fn register(trial: &Trial<'_>) -> Result<()> {
         "stringData": login,
     }));
     trial.put(&json!({"apiVersion": "v1", "kind": "List", "items": items}))
+}
+
+/// A volume that is a file of an export: for a Pod on one node, enlarged, for one on another node, and copied.
+fn by_file(trial: &Trial<'_>) -> Result<()> {
+    let (name, copy) = ("cinder-file", "cinder-file-copy");
+    let [writes, reads] = ["node-1", "node-2"].map(|node| format!("{name}-{node}"));
+    let reader = |claim: &str, node| pod(claim, node, "grep written /data/letter && sleep 100000");
+    step(
+        &format!("a Pod on node-1 that writes to {name}, a file of an export"),
+        |_| {
+            trial.discovered(BY_FILE.class)?;
+            trial.put(&BY_FILE.named(name, 1))?;
+            trial.put(&pod(name, "node-1", "echo written >/data/letter; sync; sleep 100000"))?;
+            trial.ready(&writes)
+        },
+    )?;
+    step(
+        "it grows to 2 GiB when no node has it, and a Pod on node-2 finds it so",
+        |_| {
+            trial.put(&BY_FILE.named(name, 2))?;
+            trial.is_told(name, "grows when no Pod uses it")?;
+            trial.delete_pod(&writes)?;
+            trial.volume_has_2_gib(name)?;
+            trial.put(&reader(name, "node-2"))?;
+            trial.ready(&reads)?;
+            trial.finds_2_gib(&reads)?;
+            trial.claim_has_2_gib(name)
+        },
+    )?;
+    step(
+        "a Pod on node-1 reads from a copy of it, which is made when no node has it",
+        |_| {
+            trial.delete_pod(&reads)?;
+            let mut asked = BY_FILE.named(copy, 2);
+            asked["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": name});
+            trial.put(&asked)?;
+            trial.put(&reader(copy, "node-1"))?;
+            trial.ready(&format!("{copy}-node-1"))
+        },
+    )?;
+    step("a claim whose first runs are killed has one volume in the end", |_| {
+        trial.survive(&BY_FILE)
+    })
 }
 
 /// A volume that the kernel of one node mounts, for one Pod and then for another.
@@ -244,19 +297,10 @@ impl Share {
             "it grows to 2 GiB while it is used, and a second Pod reads from it",
             |_| {
                 trial.put(&claim.named(name, 2))?;
-                wait_until("2Gi in the claim's status", || {
-                    let has = trial.field("persistentvolumeclaim", name, "{.status.capacity.storage}")?;
-                    ensure!(has == "2Gi", "the claim has {has}");
-                    Ok(())
-                })?;
+                trial.claim_has_2_gib(name)?;
                 trial.put(&user(&second, name, "grep written /data/letter && sleep 100000"))?;
                 trial.ready(&second)?;
-                let size = trial.exec(&second, "df -m /data | tail -n 1")?;
-                let mib = size.split_whitespace().find_map(|word| word.parse::<u64>().ok());
-                ensure!(
-                    mib.is_some_and(|mib| mib > 1500),
-                    "it does not have 2 GiB there: {size}"
-                );
+                trial.finds_2_gib(&second)?;
                 lets_in(trial, &[&writes])
             },
         )?;

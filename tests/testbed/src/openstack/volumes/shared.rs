@@ -172,7 +172,7 @@ fn to_block(name: &str, class: &'static str) -> Value {
 fn with_device(claim: &str, node: &str) -> Value {
     let mut pod = pod(claim, node, "sleep 100000");
     let container = &mut pod["spec"]["containers"][0];
-    container["readinessProbe"]["exec"]["command"] = json!(["test", "-b", DEVICE]);
+    container["startupProbe"]["exec"]["command"] = json!(["test", "-b", DEVICE]);
     container["volumeMounts"] = json!([]);
     container["volumeDevices"] = json!([{"name": "data", "devicePath": DEVICE}]);
     pod

@@ -1,10 +1,10 @@
 //! Two projects on one cluster: each has its ConfigMaps and Secret, and what one claims is in its own project. The
-//! second one's volumes go by FlexVolume.
+//! second one's volumes go by FlexVolume, and its Keystone has a certificate of an authority of its own.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{CLAIMS, Claim, MOORING, TRIAL, Trial, pod, wait_until};
+use super::{CLAIMS, Claim, MOORING, TRIAL, Trial, authority, pod, wait_until};
 use crate::openstack::use_services;
 use crate::progress::step;
 
@@ -30,7 +30,12 @@ pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
     let mine = super::login(trial.target)?;
     login["ceph-key"] = mine["ceph-key"].clone();
     let tenant = Tenant { trial };
-    let ran = step("register another project, by FlexVolume", |_| tenant.register(&login)).and_then(|()| {
+    let what = "register another project, by FlexVolume, whose Keystone has a certificate of its own authority";
+    let ran = step(what, |_| {
+        authority::put_before(trial, &mut login)?;
+        tenant.register(&login)
+    })
+    .and_then(|()| {
         ITS_CLAIMS
             .iter()
             .try_for_each(|claim| step(&format!("{} is its own", claim.config), |_| tenant.uses(claim)))
