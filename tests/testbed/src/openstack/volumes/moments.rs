@@ -27,8 +27,7 @@ pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
                 ensure!(said.contains("backend") && said.contains("made again"), "{said:?}");
                 Ok(())
             })?;
-            trial.kubectl(&["-n", TRIAL, "delete", "persistentvolumeclaim", name])?;
-            gone(trial, &before)
+            delete(trial, name, &before)
         },
     )?;
     step(
@@ -51,19 +50,20 @@ pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
                 "OpenStack has {there} things, not {}",
                 before.len() + 1
             );
-            trial.kubectl(&["-n", TRIAL, "delete", "persistentvolumeclaim", name])?;
-            gone(trial, &before)
+            delete(trial, name, &before)
         },
     )
 }
 
-/// Waits until OpenStack has what it had before, and no run is left.
-fn gone(trial: &Trial<'_>, before: &[serde_json::Value]) -> Result<()> {
+/// Deletes a claim, and waits until OpenStack has what it had before, and no run of the claim is left.
+fn delete(trial: &Trial<'_>, claim: &str, before: &[serde_json::Value]) -> Result<()> {
+    let uid = trial.field("persistentvolumeclaim", claim, "{.metadata.uid}")?;
+    trial.kubectl(&["-n", TRIAL, "delete", "persistentvolumeclaim", claim])?;
     wait_until("nothing of it to be left", || {
         let there = trial.everything()?;
         ensure!(there == before, "OpenStack has {} things", there.len());
         let runs = trial.kubectl(&["-n", MOORING, "get", "pods", "-o", "name"])?;
-        ensure!(!runs.contains("provision-"), "a run is there");
+        ensure!(!runs.contains(&uid), "a run is there");
         Ok(())
     })
 }
