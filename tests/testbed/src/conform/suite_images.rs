@@ -17,15 +17,23 @@ use crate::target::Target;
 /// Parts of names of images that a busybox with all its applets does for.
 const LIKE_BUSYBOX: [&str; 2] = ["/busybox:", "/nginx:"];
 
+/// Part of the name of the image that Debian does for.
+const LIKE_DEBIAN: &str = "/glibc-dns-testing:";
+
 /// Brings the images to the nodes; returns their names.
 pub(super) fn load(target: &Target, program: &Path) -> Result<BTreeSet<String>> {
     let cluster = target.own_cluster().context("not the testbed's own cluster")?;
     let names = names(&output(&mut command(program, ["--list-images"]))?);
     let busybox = base_images::busybox()?.path;
+    let debian = base_images::debian()?.path;
     let agnhost = agnhost()?;
     step(&format!("load {} images of the suite", names.len()), |_| {
         for name in &names {
-            let path = if name.contains("/agnhost:") { &agnhost } else { &busybox };
+            let path = match name {
+                name if name.contains("/agnhost:") => &agnhost,
+                name if name.contains(LIKE_DEBIAN) => &debian,
+                _ => &busybox,
+            };
             for index in 1..=cluster.description.nodes {
                 let image = Archive {
                     name: name.clone(),
@@ -41,7 +49,8 @@ pub(super) fn load(target: &Target, program: &Path) -> Result<BTreeSet<String>> 
 
 /// The images of the list that storage's specs use.
 fn names(list: &str) -> BTreeSet<String> {
-    let wanted = |name: &str| name.contains("/agnhost:") || LIKE_BUSYBOX.iter().any(|part| name.contains(part));
+    let parts = ["/agnhost:", LIKE_DEBIAN].into_iter().chain(LIKE_BUSYBOX);
+    let wanted = |name: &str| parts.clone().any(|part| name.contains(part));
     list.lines()
         .map(str::trim)
         .filter(|name| name.starts_with("registry.k8s.io/") && wanted(name))
