@@ -176,6 +176,7 @@ fn register(trial: &Trial<'_>) -> Result<()> {
     kernel["metadata"]["name"] = BY_KERNEL.config.into();
     kernel["metadata"]["labels"] = json!({"type": "provisioner-config", "storage-class": BY_KERNEL.config});
     kernel["data"]["client"] = "iscsi".into();
+    kernel["data"]["volume-types"] = TYPES[0].into();
     kernel["data"]["volume-source"] = "flexVolume".into();
     kernel["data"]["zone-label"] = ZONE_LABEL.into();
     items.push(kernel);
