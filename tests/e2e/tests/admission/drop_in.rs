@@ -416,6 +416,8 @@ fn an_ordinary_iscsi_volume_is_mounted_on_nodes_without_iscsi() {
             assert_eq!(pod.annotations()[MARK], "data=iscsi");
         }
         assert_eq!(scope.kubectl(["logs", "reader"])?, "hello\n");
-        scope.claim_gone("disk").await
+        scope.claim_gone("disk").await?;
+        // The server goes with the namespace: nothing could remove the volume after it.
+        scope.nothing_left(&uid).await
     });
 }
