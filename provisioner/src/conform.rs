@@ -7,6 +7,7 @@
 pub(crate) mod args;
 mod checks;
 mod error;
+mod interrupt;
 mod node;
 mod on_cluster;
 mod report;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
 use mooring_contract::worker::SERVE;
+use tokio_util::sync::CancellationToken;
 
 use self::args::ConformArgs;
 use self::checks::Kit;
@@ -63,11 +65,20 @@ enum ConformError {
     Backend,
     #[error("failed to write {path:?}")]
     Junit { path: PathBuf, source: std::io::Error },
+    #[error("failed to listen for signals")]
+    Signals(#[source] std::io::Error),
+    #[error("ended in the middle of its runs: their Pods, claims named conform-…, and volumes may be left")]
+    EndedAtOnce,
 }
 
 /// Tries the image and tells what was found. Exits with 0 if all is well, 1 if not, 2 if nothing could be tried.
 pub async fn run(args: ConformArgs) -> ExitCode {
-    match judge(&args).await {
+    let stop = CancellationToken::new();
+    let judged = tokio::select! {
+        judged = judge(&args, &stop) => judged,
+        ended = interrupt::twice(&stop) => Err(ended.map_or_else(ConformError::Signals, |()| ConformError::EndedAtOnce)),
+    };
+    match judged {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -77,7 +88,7 @@ pub async fn run(args: ConformArgs) -> ExitCode {
     }
 }
 
-async fn judge(args: &ConformArgs) -> Result<bool, ConformError> {
+async fn judge(args: &ConformArgs, stop: &CancellationToken) -> Result<bool, ConformError> {
     let map = config_map(&args.config)?;
     let config = parsed(&args.config, &map, &args.image, &[])?;
     let unreachable = match args.unreachable.as_slice() {
@@ -88,7 +99,7 @@ async fn judge(args: &ConformArgs) -> Result<bool, ConformError> {
     let mut promised: Vec<_> = rig.promised().iter().map(|operation| operation.as_str()).collect();
     promised.extend((rig.config().workers > 0).then_some(SERVE));
     let mut report = ConformReport::begin(&args.image, &promised);
-    Kit::new(&rig).try_all(&mut report).await;
+    Kit::new(&rig).try_all(&mut report, stop).await;
     rig.clean().await;
     report.end();
     if let Some(path) = &args.junit {

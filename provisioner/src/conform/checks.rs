@@ -9,6 +9,7 @@ mod snapshot;
 mod volume;
 mod worker;
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures::future::LocalBoxFuture;
@@ -18,6 +19,7 @@ use kube::ResourceExt;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
+use tokio_util::sync::CancellationToken;
 
 use super::error::KitError;
 use super::report::ConformReport;
@@ -78,8 +80,15 @@ impl<'r, R: Runs> Kit<'r, R> {
         }
     }
 
-    /// Tries all that the ConfigMap promises.
-    pub(super) async fn try_all(&mut self, report: &mut ConformReport) {
+    /// Tries all that the ConfigMap promises. Once `stop` is cancelled, only what has begun is tried to its end.
+    pub(super) async fn try_all(&mut self, report: &mut ConformReport, stop: &CancellationToken) {
+        self.try_until(report, stop).await;
+        if stop.is_cancelled() {
+            report.interrupted();
+        }
+    }
+
+    async fn try_until(&mut self, report: &mut ConformReport, stop: &CancellationToken) {
         let promised = self.rig.promised();
         let begin = Instant::now();
         let first = self.makes_a_volume().await;
@@ -118,7 +127,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         if self.rig.can_be_unreachable() {
             checks.extend(self.of_unreachable());
         }
-        if self.rig.config().workers > 0 {
+        if self.rig.config().workers > 0 && !stop.is_cancelled() {
             let (of, what, result, took) = self.serves().timed().await;
             let serves = result.is_ok();
             report.tried(of, &what, result, took);
@@ -127,7 +136,8 @@ impl<'r, R: Runs> Kit<'r, R> {
                 checks.extend(self.of_worker());
             }
         }
-        let mut running = stream::iter(checks).map(Check::timed).buffered(AT_ONCE);
+        let to_begin = stream::iter(checks).take_until(stop.cancelled());
+        let mut running = pin!(to_begin.map(Check::timed).buffered(AT_ONCE));
         while let Some((of, what, result, took)) = running.next().await {
             report.tried(of, &what, result, took);
         }

@@ -54,6 +54,12 @@ impl ConformReport {
         self.note(of, "not tried", Verdict::Skipped(why.to_owned()), Duration::ZERO);
     }
 
+    /// Notes and tells that the kit was told to stop, so that nobody takes what was tried for all.
+    pub(super) fn interrupted(&mut self) {
+        let why = "interrupted: what is not listed was not tried".to_owned();
+        self.note("kit", "tries all", Verdict::Failed(why), Duration::ZERO);
+    }
+
     fn note(&mut self, of: &'static str, what: &str, verdict: Verdict, took: Duration) {
         let (word, why) = match &verdict {
             Verdict::Passed => ("ok", String::new()),

@@ -11,6 +11,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::Kit;
 use crate::config::ProvisionerConfig;
@@ -432,7 +433,7 @@ impl Runs for Fake {
 async fn judged(planted: Planted) -> ConformReport {
     let fake = Fake::new(planted);
     let mut report = ConformReport::new();
-    Kit::new(&fake).try_all(&mut report).await;
+    Kit::new(&fake).try_all(&mut report, &CancellationToken::new()).await;
     report
 }
 
@@ -440,10 +441,26 @@ async fn judged(planted: Planted) -> ConformReport {
 async fn an_image_without_a_fault_passes_and_leaves_nothing() {
     let fake = Fake::new(Planted::Nothing);
     let mut report = ConformReport::new();
-    Kit::new(&fake).try_all(&mut report).await;
+    Kit::new(&fake).try_all(&mut report, &CancellationToken::new()).await;
     assert!(report.passed(), "{}", report.junit());
     assert!(fake.made.borrow().is_empty(), "{:?}", fake.made);
     assert!(fake.snapshots.borrow().is_empty(), "{:?}", fake.snapshots);
+}
+
+#[tokio::test]
+async fn a_kit_that_is_told_to_stop_begins_nothing_leaves_nothing_and_has_not_passed() {
+    let fake = Fake::new(Planted::Nothing);
+    let mut report = ConformReport::new();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    Kit::new(&fake).try_all(&mut report, &stop).await;
+    let xml = report.junit();
+    assert!(
+        !report.passed() && xml.contains("failures=\"1\"") && xml.contains("interrupted"),
+        "{xml}"
+    );
+    assert_eq!(xml.matches("classname=\"provision\"").count(), 1, "{xml}");
+    assert!(fake.made.borrow().is_empty(), "{:?}", fake.made);
 }
 
 #[tokio::test]
@@ -454,7 +471,7 @@ async fn an_image_is_tried_as_a_worker_only_if_it_is_promised_and_no_further_if_
     let mut fake = Fake::new(Planted::ServesNot);
     fake.config.workers = 0;
     let mut report = ConformReport::new();
-    Kit::new(&fake).try_all(&mut report).await;
+    Kit::new(&fake).try_all(&mut report, &CancellationToken::new()).await;
     assert!(report.passed(), "{}", report.junit());
     assert_eq!(tried(&report), 0);
 }

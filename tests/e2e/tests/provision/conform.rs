@@ -36,6 +36,31 @@ fn the_image_of_class_local_passes_the_vendor_s_kit() {
     });
 }
 
+#[test]
+fn a_kit_that_is_interrupted_leaves_nothing_and_says_that_it_has_not_tried_all() {
+    in_namespace_within(LIMIT, "kit-interrupted", async |scope| {
+        let mut begun = String::new();
+        let judgement = scope.interrupted_kit(&local_provisioner(&scope), || {
+            let uids = "-o=jsonpath={.items[*].metadata.uid}";
+            begun = scope.kubectl(["get", "persistentvolumeclaims", uids])?;
+            Ok(())
+        })?;
+        let said = &judgement.said;
+        ensure!(!judgement.passed && said.contains("FAILED  kit"), "{said}");
+        let begun: Vec<_> = begun.split_whitespace().map(str::to_owned).collect();
+        ensure!(!begun.is_empty(), "it was at nothing: {said}");
+        let claims = scope.kubectl(["get", "persistentvolumeclaims", "-o", "name"])?;
+        ensure!(claims.is_empty(), "the kit left {claims}");
+        let left = scope.left_of(&begun).await?;
+        ensure!(left.is_empty(), "the kit left {}", left.join(", "));
+        for uid in &begun {
+            let left = scope.on_backend(uid)?;
+            ensure!(left.is_empty(), "the kit left {}", left.join(", "));
+        }
+        Ok(())
+    });
+}
+
 /// Each of its runs about a backup has an sshfs client on another server.
 fn local_with_backups() {
     in_namespace_within(LIMIT, "kit-backups", async |scope| {
