@@ -5,10 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::labels;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
-use mooring_harness::{Scope, in_namespace_within, skip};
+use mooring_harness::{Scope, in_namespace_within, skip, wait_until};
 
 /// Longest judgement of an image: dozens of runs, each a Pod.
 const LIMIT: Duration = Duration::from_mins(20);
+
+/// Longest wait for claims that the kit has deleted to be gone.
+const GONE_LIMIT: Duration = Duration::from_mins(1);
 
 const LOCAL: &str =
     "provision, delete, expand, modify, clone, snapshot, delete-snapshot, snapshot-group, delete-group, restore";
@@ -49,8 +52,13 @@ fn a_kit_that_is_interrupted_leaves_nothing_and_says_that_it_has_not_tried_all()
         ensure!(!judgement.passed && said.contains("FAILED  kit"), "{said}");
         let begun: Vec<_> = begun.split_whitespace().map(str::to_owned).collect();
         ensure!(!begun.is_empty(), "it was at nothing: {said}");
-        let claims = scope.kubectl(["get", "persistentvolumeclaims", "-o", "name"])?;
-        ensure!(claims.is_empty(), "the kit left {claims}");
+        // Kubernetes keeps a deleted claim until it has seen that no Pod uses it.
+        wait_until("the kit's claims to be gone", GONE_LIMIT, async || {
+            let left = scope.kubectl(["get", "persistentvolumeclaims", "-o", "name"])?;
+            ensure!(left.is_empty(), "there are {left}");
+            Ok(Some(()))
+        })
+        .await?;
         let left = scope.left_of(&begun).await?;
         ensure!(left.is_empty(), "the kit left {}", left.join(", "));
         for uid in &begun {
