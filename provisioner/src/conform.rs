@@ -71,7 +71,8 @@ enum ConformError {
     EndedAtOnce,
 }
 
-/// Tries the image and tells what was found. Exits with 0 if all is well, 1 if not, 2 if nothing could be tried.
+/// Tries the image and tells what was found. Exits with 0 if all is well, 1 if not, 2 if nothing could be tried or a
+/// second signal ended it at once.
 pub async fn run(args: ConformArgs) -> ExitCode {
     let stop = CancellationToken::new();
     let judged = tokio::select! {

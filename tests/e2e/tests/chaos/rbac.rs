@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_mins(5);
 /// Time limit of the test: it starts a program again for each right.
 const WHOLE_LIMIT: Duration = Duration::from_mins(30);
 
-/// Number of controllers at once. With twelve beside other tests, each life took up to eight minutes.
+/// Number of controllers at once. Of twelve beside a virtual machine, one ran into its limit.
 const AT_ONCE: usize = 8;
 
 #[test]
