@@ -62,7 +62,7 @@ impl Apply<'_> {
             &place,
             &config.reference.to_string(),
             config.max_parallel.map(std::num::NonZeroUsize::get),
-            &shared.cache.in_flight(),
+            || shared.cache.in_flight(),
             &target,
         );
         match taken {
@@ -85,11 +85,14 @@ impl Apply<'_> {
             }
             (begun, _) => begun,
         };
-        if !matches!(begun, Ok(Begun::Made)) {
+        if begun.is_err() {
+            // One that is there keeps its place until its watch shows it.
             shared.limiter.seen(&place);
-            if let Some(worker) = &worker {
-                shared.cache.workers.give_back(worker);
-            }
+        }
+        if !matches!(begun, Ok(Begun::Made))
+            && let Some(worker) = &worker
+        {
+            shared.cache.workers.give_back(worker);
         }
         match begun {
             Ok(_) => Ok(Action::await_change()),

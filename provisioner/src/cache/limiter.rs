@@ -60,12 +60,15 @@ impl Limiter {
 
     /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when
     /// its turn comes.
+    ///
+    /// `in_flight` is called when nobody can be [`Self::seen`] any more: a run that is seen between the two counts
+    /// would be in neither.
     pub fn take(
         &self,
         pod: &str,
         config: &str,
         max: Option<usize>,
-        in_flight: &[InFlight],
+        in_flight: impl FnOnce() -> Vec<InFlight>,
         target: &WorkItem,
     ) -> Place {
         let now = Instant::now();
@@ -78,6 +81,7 @@ impl Limiter {
             *since = now;
             return Place::Free;
         }
+        let in_flight = in_flight();
         let mut all: BTreeSet<(&str, &str)> = in_flight.iter().map(|(pod, of)| (pod.as_str(), of.as_str())).collect();
         all.extend(state.begun.iter().map(|(pod, (of, _))| (pod.as_str(), of.as_str())));
         all.remove(&(pod, config));
@@ -160,7 +164,7 @@ mod tests {
     #[test]
     fn a_config_map_has_no_more_pods_than_it_may() {
         let limiter = Limiter::new(100);
-        let taken = |pod: &str, seen: &[InFlight]| limiter.take(pod, "a/c", Some(2), seen, &target(pod));
+        let taken = |pod: &str, seen: &[InFlight]| limiter.take(pod, "a/c", Some(2), || seen.to_vec(), &target(pod));
         let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
         assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
@@ -180,12 +184,35 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_seen_while_places_are_counted_is_counted_once() {
+        let limiter = Limiter::new(100);
+        let take =
+            |pod: &str, seen: &mut dyn FnMut() -> Vec<InFlight>| limiter.take(pod, "a/c", Some(1), seen, &target(pod));
+        assert_eq!(take("1", &mut Vec::new), Place::Free);
+        std::thread::scope(|scope| {
+            let mut list_then_see = || {
+                let (calls, called) = std::sync::mpsc::channel();
+                let limiter = &limiter;
+                scope.spawn(move || {
+                    calls.send(()).unwrap();
+                    limiter.seen("1");
+                });
+                called.recv().unwrap();
+                // If it need not wait, it has been seen after this.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                Vec::new()
+            };
+            assert_eq!(take("2", &mut list_then_see), Place::Full);
+        });
+    }
+
+    #[test]
     fn a_config_map_that_comes_later_finds_places_left() {
         let limiter = Limiter::new(100);
         let mut taken = Vec::new();
         for config in ["a/hangs", "a/hangs-too", "a/third", "a/fourth"] {
             let pods = (0..200).map(|index| format!("{config}-{index}"));
-            let got = pods.filter(|pod| limiter.take(pod, config, None, &[], &target(pod)) == Place::Free);
+            let got = pods.filter(|pod| limiter.take(pod, config, None, Vec::new, &target(pod)) == Place::Free);
             taken.push(got.count());
         }
         assert_eq!(taken, [50, 25, 13, 6]);
@@ -194,7 +221,7 @@ mod tests {
     #[test]
     fn a_run_that_has_gone_or_changed_its_configmap_holds_no_place() {
         let limiter = Limiter::new(100);
-        let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), &[], &target(pod)) == Place::Free;
+        let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), Vec::new, &target(pod)) == Place::Free;
         assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));
         assert!(!take("a/provision-3", "a/c") && !take("a/provision-4", "a/c"));
         // Its claim was deleted, whichever ConfigMap its class has now.
@@ -211,7 +238,8 @@ mod tests {
     fn a_config_map_that_hangs_starves_no_other() {
         let limiter = Limiter::new(2);
         let hanging: Vec<InFlight> = ["1", "2"].map(|pod| (pod.to_owned(), "a/hangs".to_owned())).into();
-        let take = |pod: &str, config: &str| limiter.take(pod, config, None, &hanging, &target(pod)) == Place::Free;
+        let take =
+            |pod: &str, config: &str| limiter.take(pod, config, None, || hanging.clone(), &target(pod)) == Place::Free;
         assert!(!take("3", "a/hangs"));
         assert!(take("4", "a/other"));
         assert!(!take("5", "a/other"));
