@@ -184,7 +184,10 @@ fn of_200_claims_those_that_fail_or_hang_delay_no_other_and_all_leave_nothing() 
             ensure!(bound.is_empty() && open.len() == count, "{} are bound", bound.len());
         }
         let hang = at_work(&scope, &hanging.name).await?;
-        ensure!(hang == HANGING_AT_ONCE, "{hang} of those that hang are at work");
+        ensure!(
+            hang == HANGING_AT_ONCE,
+            "{hang} of those that hang are at work, not {HANGING_AT_ONCE}"
+        );
         scope.event("fails-0", "never works").await?;
         // If they waited for the others, fewer Pods would have run at once.
         ensure!(

@@ -261,6 +261,10 @@ fn a_raw_block_volume_by_iscsi_grows_in_use_and_its_silent_server_holds_up_no_ot
                               sleep 0.2
                           done) >/dev/null 2>&1 &";
             in_shell(&scope, name, writes)?;
+            wait_until("the first write to be on the device", REVIVE_LIMIT, async || {
+                in_shell(&scope, name, "wc -l </tmp/beats").map(Some)
+            })
+            .await?;
         }
 
         let stopped = scope.stop("tgt").await?;
