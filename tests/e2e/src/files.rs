@@ -59,7 +59,7 @@ pub const FILES: &[File] = &[
     file("chaos", "mount_cycles", Needs::Quiet, 10),
     file("chaos", "pod", Needs::Quiet, 85),
     file("chaos", "provision", Needs::Quiet, 50),
-    file("chaos", "rbac", Needs::Quiet, 400),
+    file("chaos", "rbac", Needs::Quiet, 280),
     file("chaos", "rbac_connections", Needs::Quiet, 150),
     file("chaos", "rbac_mounter", Needs::Quiet, 140),
     file("chaos", "readiness", Needs::Quiet, 85),

@@ -67,29 +67,34 @@ pub fn rights_in(role: &'static str, rules: &[PolicyRule]) -> Vec<Right> {
     rights
 }
 
-/// The rules without one right. The other rights of its rule stay.
-pub fn without(rules: &[PolicyRule], right: &Right) -> Vec<PolicyRule> {
-    let mut rules = rules.to_vec();
-    let one = rules.remove(right.rule);
-    for (group, resource, name) in parts(&one) {
-        let is_it = group == right.group && resource == right.resource && name == right.name;
-        let verbs: Vec<_> = one
-            .verbs
-            .iter()
-            .filter(|verb| !is_it || **verb != right.verb)
-            .cloned()
-            .collect();
-        if !verbs.is_empty() {
-            rules.push(PolicyRule {
-                api_groups: Some(vec![group]),
-                resources: Some(vec![resource]),
-                resource_names: name.map(|name| vec![name]),
-                verbs,
-                ..PolicyRule::default()
-            });
+/// The rules without some of their rights. The other rights stay.
+pub fn without(rules: &[PolicyRule], taken: &[&Right]) -> Vec<PolicyRule> {
+    let mut left = Vec::new();
+    for (index, rule) in rules.iter().enumerate() {
+        if taken.iter().all(|right| right.rule != index) {
+            left.push(rule.clone());
+            continue;
+        }
+        for (group, resource, name) in parts(rule) {
+            let is_taken = |verb: &String| {
+                taken.iter().any(|right| {
+                    (right.rule, &right.group, &right.resource) == (index, &group, &resource)
+                        && (&right.name, &right.verb) == (&name, verb)
+                })
+            };
+            let verbs: Vec<_> = rule.verbs.iter().filter(|verb| !is_taken(verb)).cloned().collect();
+            if !verbs.is_empty() {
+                left.push(PolicyRule {
+                    api_groups: Some(vec![group]),
+                    resources: Some(vec![resource]),
+                    resource_names: name.map(|name| vec![name]),
+                    verbs,
+                    ..PolicyRule::default()
+                });
+            }
         }
     }
-    rules
+    left
 }
 
 #[cfg(test)]
@@ -99,7 +104,7 @@ mod tests {
     use super::{Right, rights_in, without};
 
     #[test]
-    fn each_right_can_be_removed_and_all_others_stay() {
+    fn rights_can_be_removed_and_all_others_stay() {
         let rule = |groups: &[&str], resources: &[&str], names: &[&str], verbs: &[&str]| {
             let list = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
             PolicyRule {
@@ -132,10 +137,17 @@ mod tests {
         };
         let all = rights_in("x", &rules);
         assert_eq!(all.len(), 8);
-        for taken in &all {
-            let left = rights_in("x", &without(&rules, taken));
-            let others: Vec<_> = all.iter().filter(|right| *right != taken).cloned().collect();
-            assert_eq!(plain(&left), plain(&others), "without {taken}");
+        for first in &all {
+            for second in &all {
+                let left = rights_in("x", &without(&rules, &[first, second]));
+                let others: Vec<_> = all
+                    .iter()
+                    .filter(|right| ![first, second].contains(right))
+                    .cloned()
+                    .collect();
+                assert_eq!(plain(&left), plain(&others), "without {first} and {second}");
+            }
         }
+        assert!(without(&rules, &all.iter().collect::<Vec<_>>()).is_empty());
     }
 }

@@ -90,9 +90,9 @@ impl Rights {
     /// Removes a right, and waits until the API server applies that.
     async fn take_away(&self, scope: &Scope, right: &Right) -> Result<()> {
         if right.role == CLUSTER_ROLE {
-            self.write(&self.own, &without(&self.everywhere, right)).await?;
+            self.write(&self.own, &without(&self.everywhere, &[right])).await?;
         } else {
-            self.write(&without(&self.own, right), &self.everywhere).await?;
+            self.write(&without(&self.own, &[right]), &self.everywhere).await?;
         }
         let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {
             "user": format!("system:serviceaccount:{NAMESPACE}:mounter"),

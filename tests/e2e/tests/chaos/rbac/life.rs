@@ -18,7 +18,10 @@ use serde_json::{Value, json};
 
 use super::LIMIT;
 use super::mooring::Mooring;
-use super::rights::refusal;
+use super::rights::{Rights, refusal};
+
+/// How often the controller's requests are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What snapshot-controller makes for a snapshot, and for a group of them.
 struct Contents {
@@ -311,24 +314,41 @@ impl Mooring {
                     all.extend(self.requests().await?);
                     return Ok(all);
                 }
-                () = tokio::time::sleep(Duration::from_secs(1)) => all.extend(self.requests().await.unwrap_or_default()),
+                () = tokio::time::sleep(LOOK) => all.extend(self.requests().await.unwrap_or_default()),
             }
         }
     }
 
-    /// Makes the controller work until it is refused for lack of the right; whether it was.
-    pub(super) async fn is_refused(&self, right: &Right) -> Result<bool> {
-        let hit = refusal(right);
-        let what = format!("{right} to be refused");
-        let refused = wait_until(&what, LIMIT, async || {
-            Ok(self.requests().await?.contains(&hit).then_some(()))
-        });
-        tokio::select! {
-            refused = refused => refused.map(|()| true),
-            lived = self.life() => {
-                lived?;
-                // The metrics may not have had the last refusal yet.
-                Ok(self.requests().await?.contains(&hit))
+    /// Makes the controller live while it lacks rights, each of which it gets when it has been refused for lack of it.
+    /// Returns those that it has not missed.
+    pub(super) async fn life_without<'a>(
+        &self,
+        rights: &Rights,
+        mut lacking: Vec<&'a Right>,
+    ) -> Result<Vec<&'a Right>> {
+        let mut life = std::pin::pin!(self.life());
+        loop {
+            let is_over = tokio::select! {
+                lived = &mut life => {
+                    let without: Vec<_> = lacking.iter().map(ToString::to_string).collect();
+                    lived.with_context(|| format!("without {}", without.join(", ")))?;
+                    true
+                }
+                () = tokio::time::sleep(LOOK) => false,
+            };
+            let requests = match self.requests().await {
+                Ok(requests) => requests,
+                Err(error) if is_over => return Err(error),
+                // It may be starting.
+                Err(_) => continue,
+            };
+            let had = lacking.len();
+            lacking.retain(|right| !requests.contains(&refusal(right)));
+            if is_over {
+                return Ok(lacking);
+            }
+            if lacking.len() < had {
+                self.grant(&rights.without(&lacking)).await?;
             }
         }
     }

@@ -10,6 +10,11 @@ use mooring_harness::provisioner::TEST_LABEL;
 use mooring_harness::rights::{Right, rights_in, without};
 use serde_json::json;
 
+/// The roles, as they are told apart.
+const CLUSTER: &str = "flex-provisioner";
+const CONFIGS: &str = "flex-provisioner-configs";
+const OWN: &str = "the Role flex-provisioner";
+
 /// The rules of the three roles that the controller is installed with.
 #[derive(Clone)]
 pub(super) struct Rights {
@@ -38,30 +43,31 @@ impl Rights {
         let cluster: Api<ClusterRole> = Api::all(scope.client.clone());
         let own: Api<Role> = Api::namespaced(scope.client.clone(), NAMESPACE);
         Ok(Self {
-            cluster: cluster.get("flex-provisioner").await?.rules.unwrap_or_default(),
-            configs: cluster.get("flex-provisioner-configs").await?.rules.unwrap_or_default(),
+            cluster: cluster.get(CLUSTER).await?.rules.unwrap_or_default(),
+            configs: cluster.get(CONFIGS).await?.rules.unwrap_or_default(),
             own: own.get("flex-provisioner").await?.rules.unwrap_or_default(),
         })
     }
 
     pub(super) fn all(&self) -> Vec<Right> {
         [
-            rights_in("flex-provisioner", &self.cluster),
-            rights_in("flex-provisioner-configs", &self.configs),
-            rights_in("the Role flex-provisioner", &self.own),
+            rights_in(CLUSTER, &self.cluster),
+            rights_in(CONFIGS, &self.configs),
+            rights_in(OWN, &self.own),
         ]
         .concat()
     }
 
-    pub(super) fn without(&self, right: &Right) -> Self {
-        let mut rights = self.clone();
-        let rules = match right.role {
-            "flex-provisioner" => &mut rights.cluster,
-            "flex-provisioner-configs" => &mut rights.configs,
-            _ => &mut rights.own,
+    pub(super) fn without(&self, taken: &[&Right]) -> Self {
+        let left = |role: &str, rules: &[PolicyRule]| {
+            let of_role: Vec<_> = taken.iter().copied().filter(|right| right.role == role).collect();
+            without(rules, &of_role)
         };
-        *rules = without(rules, right);
-        rights
+        Self {
+            cluster: left(CLUSTER, &self.cluster),
+            configs: left(CONFIGS, &self.configs),
+            own: left(OWN, &self.own),
+        }
     }
 }
 
