@@ -74,7 +74,7 @@ async fn killed(scope: &Scope) -> Result<()> {
     ensure!(began == "0true", "{began}");
     // It ends at the first write that fails.
     let beat =
-        "n=0; while n=$((n + 1)); do echo $n >/data/beat && sync /data/beat || exit; sleep 0.2; done >/dev/null 2>&1 &";
+        "n=0; while n=$((n + 1)); do echo $n >/data/beat && sync /data/beat || exit; sleep 1; done >/dev/null 2>&1 &";
     scope.exec("writer", ["sh", "-c", beat])?;
     scope.on_machine(KILL)?;
     // Each write truncates the file first.
@@ -109,10 +109,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     let volume = json!({"client": "rbd", "source": format!("rbd://{server}/rbd/both"), "secret": "rbd-key"});
     scope.volume("image", &volume)?;
     scope.pod("first", MACHINE_NODE, "image", Value::Null)?;
-    wait_until("the image to be mounted", START_LIMIT, async || {
-        Ok(scope.exec("first", ["true"]).ok())
-    })
-    .await?;
+    scope.pod_ready("first").await?;
     let mounts = scope.mounts_on_machine()?;
     let by_kernel = |line: &&String| line.contains(" - ext4 /run/mooring-devices/rbd") && line.contains("nosuid");
     ensure!(mounts.iter().filter(by_kernel).count() == 1, "{mounts:?}");
@@ -121,7 +118,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
     let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
 
     scope.pod("beside", MACHINE_NODE, "image", Value::Null)?;
-    runs(scope, "beside").await?;
+    scope.pod_ready("beside").await?;
     ensure!(scope.exec("beside", ["sha256sum", "/data/file"])? == sum, "other data");
     ensure!(scope.on_machine(DEVICES)?.lines().count() == 1, "a second device");
     scope.delete("pod/beside")?;
@@ -135,10 +132,7 @@ async fn image(scope: &Scope, server: &str) -> Result<()> {
         Ok(scope.on_machine(DEVICES)?.trim().is_empty().then_some(()))
     })
     .await?;
-    wait_until("the other node to have the image", START_LIMIT, async || {
-        Ok(scope.exec("second", ["true"]).ok())
-    })
-    .await?;
+    scope.pod_ready("second").await?;
     ensure!(scope.exec("second", ["sha256sum", "/data/file"])? == sum, "other data");
     scope.delete("pod/second")?;
     scope.pod_gone("second").await?;
@@ -163,13 +157,6 @@ fn with_device(scope: &Scope, name: &str, claim: &str) -> Result<()> {
     scope.pod(name, MACHINE_NODE, claim, more)
 }
 
-async fn runs(scope: &Scope, pod: &str) -> Result<()> {
-    wait_until(&format!("{pod} to run"), START_LIMIT, async || {
-        Ok(scope.exec(pod, ["true"]).ok().map(drop))
-    })
-    .await
-}
-
 /// An image as a raw block volume: the kernel's device itself, one for all Pods. It outlives the client container, and grows
 /// in use.
 async fn the_kernel_s_device_itself(scope: &Scope, server: &str) -> Result<()> {
@@ -177,7 +164,7 @@ async fn the_kernel_s_device_itself(scope: &Scope, server: &str) -> Result<()> {
     let options = json!({"client": "rbd", "source": format!("rbd://{server}/rbd/raw"), "secret": "rbd-key"});
     scope.csi_volume("raw", &options, &json!({"volumeMode": "Block"}))?;
     with_device(scope, "raw", "raw")?;
-    runs(scope, "raw").await?;
+    scope.pod_ready("raw").await?;
     ensure!(scope.on_machine(DEVICES)?.lines().count() == 1, "not by the kernel");
     let in_pod = |script: &str| scope.exec("raw", ["sh", "-c", script]);
     let write = |text: &str| format!("echo {text} | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1");
@@ -185,7 +172,7 @@ async fn the_kernel_s_device_itself(scope: &Scope, server: &str) -> Result<()> {
     in_pod(&write("hello"))?;
     ensure!(in_pod(read)? == "hello\n67108864\n", "{}", in_pod(read)?);
     with_device(scope, "beside", "raw")?;
-    runs(scope, "beside").await?;
+    scope.pod_ready("beside").await?;
     ensure!(
         scope.on_machine(DEVICES)?.lines().count() == 1,
         "a second device of one image"
@@ -233,20 +220,17 @@ async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<
     }
     for (pod, _, fs_type, _) in pods {
         // An image gets its file system first, which takes a while there.
-        wait_until(&format!("{pod} to run"), START_LIMIT, async || {
-            Ok(scope.exec(pod, ["true"]).ok())
-        })
-        .await?;
+        scope.pod_ready(pod).await?;
         ensure!(type_in(scope, pod)? == fs_type, "not {fs_type}");
         let writes =
-            format!("(while :; do date >>/data/of-{pod}; sync /data/of-{pod}; sleep 0.2; done) >/dev/null 2>&1 &");
+            format!("(while :; do date >>/data/of-{pod}; sync /data/of-{pod}; sleep 1; done) >/dev/null 2>&1 &");
         scope.exec(pod, ["sh", "-c", &writes])?;
     }
     scope.on_ceph("rbd create --size 64M rbd/device")?;
     scope.csi_volume("device-by-kernel", &image("device"), &json!({"volumeMode": "Block"}))?;
     with_device(scope, "device-by-kernel", "device-by-kernel")?;
-    runs(scope, "device-by-kernel").await?;
-    let writes = "(while date | dd of=/dev/disk bs=512 conv=notrunc,fsync; do sleep 0.2; done) >/dev/null 2>&1 &";
+    scope.pod_ready("device-by-kernel").await?;
+    let writes = "(while date | dd of=/dev/disk bs=512 conv=notrunc,fsync; do sleep 1; done) >/dev/null 2>&1 &";
     scope.exec("device-by-kernel", ["sh", "-c", writes])?;
     let stopped = scope.stop("ceph").await?;
     let start = Instant::now();
@@ -290,10 +274,7 @@ async fn both_ways(scope: &Scope) -> Result<()> {
     let bound = Instant::now();
     scope.apply(&user_on("node-1", "reader").to_string())?;
     scope.apply(&user_on(MACHINE_NODE, "writer").to_string())?;
-    wait_until("the writer to run", START_LIMIT, async || {
-        Ok(scope.exec("writer", ["true"]).ok())
-    })
-    .await?;
+    scope.pod_ready("writer").await?;
     note(format!(
         "a Pod had CephFS by the kernel after {}",
         spoken(bound.elapsed())

@@ -330,7 +330,7 @@ async fn xfs_on_a_server_that_hangs(scope: &Scope, provisioner: &Provisioner) ->
     let class = provisioner.class_of("xfs")?;
     let uid = scope.claim("xfs", &class, "320Mi").await?;
     scope.claim_bound("xfs").await?;
-    let script = "while :; do date >>/data/dates; sync; sleep 0.5; done";
+    let script = "while :; do date >>/data/dates; sync; sleep 1; done";
     let mut writer = user_of("writer", "xfs", script);
     writer["spec"]["terminationGracePeriodSeconds"] = 1.into();
     writer["spec"]["containers"][0]["startupProbe"] =
