@@ -8,8 +8,7 @@ use crate::{Scope, wait_until};
 
 /// What such a Pod runs, with its volume at `/data`: it appends a number to `/data/counted` every second, and notes
 /// each write that failed. In a virtual machine, each process that it starts is costly.
-pub const COUNTS: &str =
-    "i=0; while :; do i=$((i+1)); echo $i >>/data/counted || echo $i >>/tmp/failed; sleep 1; done";
+pub const COUNTS: &str = "i=0; while :; do i=$((i+1)); echo $i >>/data/counted || echo $i >>/tmp/failed; sleep 1; done";
 
 impl Scope {
     /// The number that a Pod has counted to in a directory of a server's disk: 0 before its first write.
