@@ -1,5 +1,6 @@
-//! The rights that Mooring is installed with are sufficient, and all are needed: each is removed, a request that needs it
-//! is refused, and the controller goes on when it has the right back. Alone, since this fills the cluster with controllers and changes the mounters' rights.
+//! The rights that Mooring is installed with are sufficient, and all are needed: each is removed, a request that needs
+//! it is refused, and the controller goes on when it has the right back. Alone, since this fills the cluster with
+//! controllers and changes the mounters' rights.
 
 mod life;
 mod mooring;
