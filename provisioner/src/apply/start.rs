@@ -85,8 +85,8 @@ impl Apply<'_> {
             }
             (begun, _) => begun,
         };
-        if begun.is_err() {
-            // One that is there keeps its place until its watch shows it.
+        // One that is there keeps its place until its watch shows it.
+        if !matches!(begun, Ok(Begun::Made | Begun::Found)) {
             shared.limiter.seen(&place);
         }
         if !matches!(begun, Ok(Begun::Made))
@@ -218,7 +218,7 @@ impl Apply<'_> {
         if !self.still_wanted(start).await? {
             // What was watched was old, or this process was held up: another replica has gone on.
             self.remove(&run.to_remove()).await?;
-            return Ok(Begun::Found);
+            return Ok(Begun::Unwanted);
         }
         prepared.hand_over(&run, true).await?;
         self.shared.expectations.supplied(&run.uid());
@@ -289,4 +289,6 @@ impl Apply<'_> {
 enum Begun {
     Made,
     Found,
+    /// It was removed again: nobody wants it any more.
+    Unwanted,
 }
