@@ -43,7 +43,7 @@ pub(crate) fn kubelets() -> io::Result<Vec<PathBuf>> {
 /// The processes of a name, by their folders in `/proc`.
 pub(crate) fn processes_named(proc: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
     let is_it = |process: &PathBuf| std::fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim() == name);
-    // Most of what is there is no process, and this is read at each look at readiness.
+    // Much of what is there is no process, and this is read at each look at readiness.
     let is_number = |entry: &DirEntry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
     let processes = std::fs::read_dir(proc)?.flatten().filter(is_number);
     Ok(processes.map(|process| process.path()).filter(is_it).collect())

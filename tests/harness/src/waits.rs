@@ -10,7 +10,7 @@ use mooring_testbed::progress::spoken;
 
 /// The shortest pause between two looks, then the longest.
 const PERIOD: Duration = Duration::from_millis(200);
-const LONGEST_PERIOD: Duration = Duration::from_secs(3);
+const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// How many times as long a wait may take on a busy machine, and how many processes of each processor want to run then
 /// for each time. The suite runs several clusters on two processors, where a load of 60 was seen.
