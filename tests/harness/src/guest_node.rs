@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use mooring_contract::names::FLEX_DRIVER_DIR;
-use serde_json::json;
 
 use super::connection::open_target;
 use super::in_namespace::{Limits, in_namespace_with};
 use super::scope::Scope;
 use super::skip::skip;
+use super::waiting::wait_for;
 use mooring_testbed::cluster::Cluster;
 use mooring_testbed::progress::note;
 
@@ -70,29 +70,11 @@ where
     drop(machine);
 }
 
-/// The Pod that sees the machine as its process 1 does.
-const OBSERVER: &str = "observer";
-
 impl Scope {
-    /// Starts the Pod that [`Self::on_machine`] needs.
-    pub async fn observe_machine(&self) -> Result<()> {
-        let observer = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": OBSERVER},
-            "spec": {
-                "nodeName": MACHINE_NODE, "hostPID": true, "hostNetwork": true, "terminationGracePeriodSeconds": 1,
-                "containers": [{
-                    "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "securityContext": {"privileged": true},
-                }],
-            },
-        });
-        self.apply(&observer.to_string())?;
-        self.pod_ready(OBSERVER).await?;
-        Ok(())
-    }
-
-    /// Runs a script beside the machine's processes.
+    /// Runs a script beside the machine's processes; returns what it printed.
     pub fn on_machine(&self, script: &str) -> Result<String> {
-        self.exec(OBSERVER, ["sh", "-c", script])
+        let _waiting = wait_for(format!("{script} on {MACHINE_NODE}"));
+        self.own_cluster()?.on_machine(script)
     }
 
     /// The volumes in the machine's mount table.

@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use mooring_harness::rights::Right;
 use mooring_harness::{in_namespace, in_namespace_within, wait_until};
 use mooring_testbed::progress::note;
 
@@ -36,15 +35,8 @@ fn the_controller_does_all_it_does_with_its_rights_and_uses_each_of_them() {
         hold(&scope).await?;
         let mut mooring = Mooring::start(&scope, "all", &rights).await?;
         mooring.by_worker = true;
-        let requests = mooring.requests_of_a_life().await?;
-        let refused: Vec<_> = requests.iter().filter(|(_, _, code)| *code == 403).collect();
-        ensure!(refused.is_empty(), "refused: {refused:?}");
-        let used = |right: &Right| {
-            requests.iter().any(|(verb, resource, code)| {
-                *verb == right.verb && *resource == right.resource && (200..300).contains(code)
-            })
-        };
-        let unused: Vec<_> = rights.all().into_iter().filter(|right| !used(right)).collect();
+        let all = rights.all();
+        let unused = Box::pin(mooring.life_with(&all)).await?;
         ensure!(unused.is_empty(), "rights that nothing needs: {unused:?}");
         mooring.finish(&rights).await
     });

@@ -355,7 +355,6 @@ async fn both_ways(scope: &Scope) -> Result<()> {
 fn the_kernel_mounts_ceph_volumes_where_it_can_and_a_program_does_elsewhere() {
     with_machine_node("vm-ceph", async |scope| {
         scope.require_mooring().await?;
-        scope.observe_machine().await?;
         Box::pin(both_ways(&scope)).await
     });
 }

@@ -460,7 +460,6 @@ async fn locks_are_ready(scope: &Scope) -> Result<()> {
 fn iscsi_and_the_locks_of_nfs_version_3_have_their_daemons_in_containers() {
     with_machine_node("vm-daemons", async |scope| {
         scope.require_mooring().await?;
-        scope.observe_machine().await?;
         locks(&scope).await?;
         Box::pin(iscsi(&scope)).await
     });

@@ -203,7 +203,6 @@ async fn disks(scope: &Scope) -> Result<()> {
 fn a_disk_of_the_node_is_found_by_its_serial() {
     with_machine_node("vm-disk", async |scope| {
         scope.require_mooring().await?;
-        scope.observe_machine().await?;
         Box::pin(disks(&scope)).await
     });
 }

@@ -115,7 +115,6 @@ fn claims_that_only_a_stock_kernel_can_mount_bring_their_pods_to_the_node_that_h
         scope.require_mooring().await?;
         let nfs = scope.storage_server("nfs", "node-1", &Value::Null).await?;
         let (_, smb) = scope.smb_example().await?;
-        scope.observe_machine().await?;
         for client in ["nfs", "smb"] {
             ready_on_the_machine_alone(&scope, client).await?;
         }

@@ -80,7 +80,6 @@ fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server()
     with_machine_node("vm-silent", async |scope| {
         scope.require_mooring().await?;
         let server = scope.storage_server("nfs", "node-1", &Value::Null).await?;
-        scope.observe_machine().await?;
         for (name, options, script) in USERS {
             let directory = format!("mkdir -m 0777 /srv/open/{name}");
             scope.exec("nfs", ["sh", "-euc", &directory])?;
@@ -114,7 +113,10 @@ fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server()
         note(format!("smb was gone after {}", spoken(start.elapsed())));
         let mounts = scope.mounts_on_machine()?;
         for name in ["writes", "sleeps", "smb"] {
-            ensure!(!is_mounted(&scope, &mounts, name), "{name} is mounted still");
+            ensure!(
+                !is_mounted(&scope, &mounts, name),
+                "{name} is mounted still: {mounts:#?}"
+            );
         }
         // An error for one would be an error for the other.
         let event = scope.event("shared", "does not answer").await?;
@@ -123,7 +125,10 @@ fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server()
             "{event:?}"
         );
         for name in ["stays", "shares"] {
-            ensure!(is_mounted(&scope, &mounts, name), "{name} is not mounted any more");
+            ensure!(
+                is_mounted(&scope, &mounts, name),
+                "{name} is not mounted any more: {mounts:#?}"
+            );
         }
 
         drop((stopped, stopped_samba));

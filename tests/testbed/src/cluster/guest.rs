@@ -11,7 +11,7 @@ use crate::command::output;
 use crate::images::{HOST, TAG};
 use crate::layout::{make_folder, write_file};
 use crate::lock::Lock;
-use crate::node::guest::Monitor;
+use crate::node::guest::{Monitor, scripts};
 use crate::node::{self, MACHINE, PAUSE_IMAGE};
 use crate::pki::Authority;
 use crate::progress::{note, spoken, step};
@@ -105,6 +105,12 @@ impl Cluster {
             let init = namespaces::find_init(&self.layout, &name)?;
             namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
         }
+    }
+
+    /// Runs a shell script beside the processes of the running machine; returns what it printed. Errors are those of
+    /// [`scripts::run`].
+    pub fn on_machine(&self, script: &str) -> Result<String> {
+        scripts::run(&self.layout, script)
     }
 
     /// Where disks are plugged into the running machine.

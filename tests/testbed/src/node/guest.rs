@@ -7,6 +7,7 @@
 
 mod import;
 mod monitor;
+pub mod scripts;
 mod tree;
 
 pub use monitor::Monitor;
@@ -215,6 +216,13 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
         all.push(format!("-chardev file,id={log},append=on,path={}", path.display()));
         all.push(format!("-device virtserialport,chardev={log},name={log}"));
     }
+    let port = scripts::PORT;
+    let path = scripts::path(layout);
+    all.push(format!(
+        "-chardev socket,id={port},server=on,wait=off,path={}",
+        path.display()
+    ));
+    all.push(format!("-device virtserialport,chardev={port},name={port}"));
     let words = all.iter().flat_map(|line| line.split(' ').map(str::to_owned));
     words
         .chain(["-append".to_owned(), KERNEL_ARGUMENTS.to_owned()])

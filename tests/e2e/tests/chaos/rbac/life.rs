@@ -1,9 +1,8 @@
 //! What a controller is made to do, so that it needs each of its rights once.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use kube::Api;
@@ -17,11 +16,14 @@ use mooring_harness::{Scope, wait_until};
 use serde_json::{Value, json};
 
 use super::LIMIT;
-use super::mooring::Mooring;
+use super::mooring::{Mooring, Requests};
 use super::rights::{Rights, refusal};
 
 /// How often the controller's requests are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long it may take until the controller counts an answer.
+const COUNTED: Duration = Duration::from_secs(20);
 
 /// What snapshot-controller makes for a snapshot, and for a group of them.
 struct Contents {
@@ -302,21 +304,49 @@ impl Mooring {
         Ok(())
     }
 
-    /// All requests of [`Self::life`]. They are read again and again: a controller that can't renew its Lease in time
-    /// begins anew, and so do its metrics.
-    pub(super) async fn requests_of_a_life(&self) -> Result<BTreeSet<(String, String, u16)>> {
-        let mut all = BTreeSet::new();
+    /// Lives, and shows `look` the requests of the controller again and again until it says that it has seen enough: a
+    /// controller that can't renew its Lease in time begins anew, and so do its metrics. After the life, it looks for
+    /// as long as an answer may take to be counted; what was asked for may be seen before.
+    async fn live(&self, mut look: impl AsyncFnMut(Requests) -> Result<bool>) -> Result<()> {
         let mut life = std::pin::pin!(self.life());
+        let mut lived_at: Option<Instant> = None;
         loop {
             tokio::select! {
-                lived = &mut life => {
+                lived = &mut life, if lived_at.is_none() => {
                     lived?;
-                    all.extend(self.requests().await?);
-                    return Ok(all);
+                    lived_at = Some(Instant::now());
                 }
-                () = tokio::time::sleep(LOOK) => all.extend(self.requests().await.unwrap_or_default()),
+                () = tokio::time::sleep(LOOK) => (),
+            }
+            let is_over = lived_at.is_some_and(|at| at.elapsed() > COUNTED);
+            let has_seen_enough = match self.requests().await {
+                Ok(requests) => look(requests).await?,
+                Err(error) if is_over => return Err(error),
+                // It may be starting.
+                Err(_) => false,
+            };
+            if is_over || (has_seen_enough && lived_at.is_some()) {
+                return Ok(());
             }
         }
+    }
+
+    /// Makes the controller live with all of its rights; returns those of which it has made no successful request, and
+    /// fails if it was refused one.
+    pub(super) async fn life_with<'a>(&self, rights: &'a [Right]) -> Result<Vec<&'a Right>> {
+        let mut unused: Vec<_> = rights.iter().collect();
+        self.live(async |requests| {
+            let refused: Vec<_> = requests.iter().filter(|(_, _, code)| *code == 403).collect();
+            ensure!(refused.is_empty(), "refused: {refused:?}");
+            unused.retain(|right| {
+                !requests.iter().any(|(verb, resource, code)| {
+                    *verb == right.verb && *resource == right.resource && (200..300).contains(code)
+                })
+            });
+            Ok(unused.is_empty())
+        })
+        .await?;
+        Ok(unused)
     }
 
     /// Makes the controller live while it lacks rights, each of which it gets when it has been refused for lack of it.
@@ -326,30 +356,18 @@ impl Mooring {
         rights: &Rights,
         mut lacking: Vec<&'a Right>,
     ) -> Result<Vec<&'a Right>> {
-        let mut life = std::pin::pin!(self.life());
-        loop {
-            let is_over = tokio::select! {
-                lived = &mut life => {
-                    let without: Vec<_> = lacking.iter().map(ToString::to_string).collect();
-                    lived.with_context(|| format!("without {}", without.join(", ")))?;
-                    true
-                }
-                () = tokio::time::sleep(LOOK) => false,
-            };
-            let requests = match self.requests().await {
-                Ok(requests) => requests,
-                Err(error) if is_over => return Err(error),
-                // It may be starting.
-                Err(_) => continue,
-            };
+        let lived = self.live(async |requests| {
             let had = lacking.len();
             lacking.retain(|right| !requests.contains(&refusal(right)));
-            if is_over {
-                return Ok(lacking);
-            }
             if lacking.len() < had {
                 self.grant(&rights.without(&lacking)).await?;
             }
-        }
+            Ok(lacking.is_empty())
+        });
+        Box::pin(lived).await.with_context(|| {
+            let without: Vec<_> = lacking.iter().map(ToString::to_string).collect();
+            format!("without {}", without.join(", "))
+        })?;
+        Ok(lacking)
     }
 }

@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use super::LIMIT;
 use super::rights::Rights;
 
+/// Requests of a controller: verb, resource, code.
+pub(super) type Requests = BTreeSet<(String, String, u16)>;
+
 /// A separate Mooring in a namespace of its own: a controller with exactly these rights, which reads the ConfigMaps
 /// there. When this is dropped, it removes what the controller did not clean up.
 pub(super) struct Mooring {
@@ -187,8 +190,8 @@ impl Mooring {
         Ok(self.scope.client.request_text(request).await?)
     }
 
-    /// The requests from the controller's metrics: verb, resource, code.
-    pub(super) async fn requests(&self) -> Result<BTreeSet<(String, String, u16)>> {
+    /// The requests from the controller's metrics.
+    pub(super) async fn requests(&self) -> Result<Requests> {
         let text = self.metrics().await?;
         let value = |line: &str, key: &str| {
             let (_, rest) = line.split_once(&format!("{key}=\""))?;
