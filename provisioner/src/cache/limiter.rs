@@ -13,6 +13,10 @@ use crate::cache::work_queue::WorkItem;
 /// How long a run that was begun may stay unseen before it is taken for lost and begun again.
 const UNSEEN: Duration = Duration::from_secs(10);
 
+/// How long it keeps its place if nobody begins it again: its claim may be gone, and the run came and went while its
+/// watch was begun anew.
+const LOST: Duration = Duration::from_mins(1);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// There was one, and the caller has it now.
@@ -81,6 +85,7 @@ impl Limiter {
             *since = now;
             return Place::Free;
         }
+        state.begun.retain(|_, (_, since)| now.duration_since(*since) < LOST);
         let in_flight = in_flight();
         let mut all: BTreeSet<(&str, &str)> = in_flight.iter().map(|(pod, of)| (pod.as_str(), of.as_str())).collect();
         all.extend(state.begun.iter().map(|(pod, (of, _))| (pod.as_str(), of.as_str())));
@@ -154,7 +159,7 @@ impl Limiter {
 
 #[cfg(test)]
 mod tests {
-    use super::{InFlight, Limiter, Place};
+    use super::{InFlight, LOST, Limiter, Place};
     use crate::cache::work_queue::WorkItem;
 
     fn target(name: &str) -> WorkItem {
@@ -181,6 +186,16 @@ mod tests {
         limiter.seen("3");
         assert!(take("4", &seen));
         assert_eq!(limiter.waiting(), 0);
+    }
+
+    #[test]
+    fn a_run_that_is_never_seen_does_not_keep_its_place_for_good() {
+        let limiter = Limiter::new(100);
+        let take = |pod: &str| limiter.take(pod, "a/c", Some(1), Vec::new, &target(pod));
+        assert_eq!((take("1"), take("2")), (Place::Free, Place::Full));
+        limiter.lock().begun.get_mut("1").unwrap().1 -= LOST;
+        assert_eq!(take("2"), Place::Free);
+        assert_eq!(take("1"), Place::Full, "it begins once more only if there is a place");
     }
 
     #[test]

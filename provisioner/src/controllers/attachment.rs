@@ -30,6 +30,21 @@ fn is_bound(volume: &PersistentVolume) -> bool {
     phase == Some("Bound")
 }
 
+/// Why a volume stays attached while the Pods that use volumes are not listed, if it is this controller that says so.
+fn why_attached(config: &Result<Arc<ProvisionerConfig>, NoConfig>) -> Option<String> {
+    match config {
+        // Then their list has only been begun.
+        Ok(config) if config.operations.contains(&Operation::Attach) => None,
+        Ok(config) if config.operations.contains(&Operation::Detach) => None,
+        Ok(_) => Some(
+            "the volume is attached, but key operations of its ConfigMap lacks attach and detach: add them again"
+                .to_owned(),
+        ),
+        Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => None,
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 /// Looks at the attachment of one PV, and does the next thing.
 pub(super) async fn act(
     volume: &PersistentVolume,
@@ -50,13 +65,11 @@ pub(super) async fn act(
     let claimed = cache.has_claim(&claim_namespace, &claim_name, claim.uid.as_deref().unwrap_or_default());
     let wanted = if is_bound(volume) && claimed {
         let Some(nodes) = cache.consumers.nodes(&claim_namespace, &claim_name) else {
-            if attach::is_open(volume, record.as_ref()) && !shared.context.configs.offers(Operation::Attach) {
-                let text = "the volume is attached, but key operations of its ConfigMap lacks attach and detach: add \
-                            them again";
-                shared
-                    .context
-                    .events
-                    .publish(&volume.object_ref(&()), waiting(Operation::Detach, text));
+            if attach::is_open(volume, record.as_ref())
+                && let Some(text) = why_attached(config)
+            {
+                let note = waiting(Operation::Detach, text);
+                shared.context.events.publish(&volume.object_ref(&()), note);
             }
             // Their list wakes everybody.
             return Ok(Action::await_change());

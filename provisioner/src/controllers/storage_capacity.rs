@@ -89,8 +89,8 @@ pub(crate) async fn look(shared: &Shared) -> bool {
 /// Does these; whether none failed.
 async fn carry_out(shared: &Shared, actions: Vec<CapacityAction>) -> bool {
     let done = futures::stream::iter(actions).map(|action| storage_capacity::carry_out(shared, action));
-    let failed = done.buffer_unordered(AT_ONCE).filter_map(async |done| done.err());
-    let failed: Vec<_> = failed.collect().await;
+    let done: Vec<_> = done.buffer_unordered(AT_ONCE).collect().await;
+    let failed: Vec<_> = done.into_iter().filter_map(Result::err).collect();
     if let Some(error) = failed.first() {
         warn!(
             error = error.chain(),
