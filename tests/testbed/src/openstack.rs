@@ -47,6 +47,9 @@ const RUNNING: &str = "deployments,statefulsets,daemonsets,jobs,services,poddisr
 /// Longest wait for a Job or for Pods.
 const LIMIT: Duration = Duration::from_mins(10);
 
+/// How often to look for claims without a volume while a Job runs.
+const CLAIMS_PERIOD: Duration = Duration::from_secs(5);
+
 /// On a workload's Pods: the hash of the image, which shows a changed one under an unchanged tag.
 const IMAGE_ANNOTATION: &str = "testbed.mooring.dev/image";
 
@@ -290,7 +293,9 @@ fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<Vec<Value>> 
 /// Waits for Jobs and each workload, with a step each.
 fn wait_ready(target: &Target, jobs: &[String]) -> Result<()> {
     for job in jobs {
-        step(job, |_| wait_for_job(target, NAMESPACE, job))?;
+        step(job, |progress| {
+            wait_for_job(target, NAMESPACE, job, |seen| progress.update(seen))
+        })?;
     }
     for workload in names(target, "statefulsets,deployments,daemonsets")? {
         step(&workload, |_| ready_within(target, &workload, LIMIT))?;
@@ -312,20 +317,47 @@ fn ready_within(target: &Target, workload: &str, limit: Duration) -> Result<()> 
     bail!("{workload} is not ready: {error}\n{said}");
 }
 
-fn wait_for_job(target: &Target, namespace: &str, job: &str) -> Result<()> {
+/// Waits until a Job has ended. `tell` is told what keeps claims of the namespace from having volumes: Jobs wait for
+/// what keeps its data there.
+fn wait_for_job(target: &Target, namespace: &str, job: &str, mut tell: impl FnMut(&str)) -> Result<()> {
     let path = "jsonpath={.status.conditions[?(@.status==\"True\")].type}";
+    let (mut asked, mut seen) = (Instant::now(), String::new());
     let ended = wait_for(job, LIMIT, &[], || {
         match output(&mut target.kubectl(["-n", namespace, "get", job, "-o", path])) {
-            Ok(conditions) if conditions.contains("Complete") => Look::Ready(true),
-            Ok(conditions) if conditions.contains("Failed") => Look::Ready(false),
-            Ok(conditions) => Look::NotYet(conditions),
-            Err(error) => Look::NotYet(error.to_string()),
+            Ok(conditions) if conditions.contains("Complete") => return Look::Ready(true),
+            Ok(conditions) if conditions.contains("Failed") => return Look::Ready(false),
+            Err(error) => return Look::NotYet(error.to_string()),
+            Ok(_) => (),
         }
+        if asked.elapsed() > CLAIMS_PERIOD {
+            seen = without_volume(target, namespace).unwrap_or_else(|error| error.to_string());
+            tell(&seen);
+            asked = Instant::now();
+        }
+        Look::NotYet(seen.clone())
     })?;
     if !ended {
         bail!("{job} failed: cargo testbed kubectl -n {namespace} logs {job}");
     }
     Ok(())
+}
+
+/// The first claim that has no volume, and the newest warning about it; empty if all have one.
+fn without_volume(target: &Target, namespace: &str) -> Result<String> {
+    let pending = "jsonpath={range .items[?(@.status.phase==\"Pending\")]}{.metadata.name}{\"\\n\"}{end}";
+    let mut get = target.kubectl(["-n", namespace, "get", "persistentvolumeclaims", "-o", pending]);
+    let claims = output(&mut get)?;
+    let Some(claim) = claims.lines().next() else {
+        return Ok(String::new());
+    };
+    let about = format!("--field-selector=type=Warning,involvedObject.name={claim}");
+    let messages = "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}";
+    let mut get = target.kubectl(["-n", namespace, "get", "events", "--sort-by=.lastTimestamp", &about]);
+    let said = output(get.args(["-o", messages]))?;
+    Ok(match said.lines().last() {
+        Some(why) => format!("claim {claim} has no volume: {why}"),
+        None => format!("claim {claim} has no volume yet"),
+    })
 }
 
 /// Names of the namespace's objects of some kinds.

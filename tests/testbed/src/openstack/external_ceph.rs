@@ -70,13 +70,15 @@ fn ceph(target: &Target, images: &[Built]) -> Result<String> {
         .into_iter()
         .filter_map(elsewhere)
         .collect();
-    step("a Ceph elsewhere", |_| {
+    step("a Ceph elsewhere", |progress| {
         apply(
             target,
             &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string(),
         )?;
         let jobs = kubectl(target, &["-n", ELSEWHERE, "get", "jobs", "-o", "name"])?;
-        jobs.lines().try_for_each(|job| wait_for_job(target, ELSEWHERE, job))?;
+        for job in jobs.lines() {
+            wait_for_job(target, ELSEWHERE, job, |seen| progress.update(seen))?;
+        }
         for daemon in ["mon", "mgr", "osd", "mds"] {
             let workload = format!("statefulset/ceph-{daemon}");
             kubectl(
