@@ -32,10 +32,10 @@ fn is_bound(volume: &PersistentVolume) -> bool {
 
 /// Why a volume stays attached while the Pods that use volumes are not listed, if it is this controller that says so.
 fn why_attached(config: &Result<Arc<ProvisionerConfig>, NoConfig>) -> Option<String> {
+    let has_them_listed = |operation| matches!(operation, &Operation::Attach | &Operation::Detach);
     match config {
-        // Then their list has only been begun.
-        Ok(config) if config.operations.contains(&Operation::Attach) => None,
-        Ok(config) if config.operations.contains(&Operation::Detach) => None,
+        // Their list has only been begun.
+        Ok(config) if config.operations.iter().any(has_them_listed) => None,
         Ok(_) => Some(
             "the volume is attached, but key operations of its ConfigMap lacks attach and detach: add them again"
                 .to_owned(),
@@ -106,5 +106,28 @@ pub(super) async fn act(
             }
             Err(look) => nodes.push(node_now(shared, volume, look).await?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::why_attached;
+    use crate::config::store::NoConfig;
+    use crate::operation::tests::config;
+
+    #[test]
+    fn only_the_controller_of_a_volume_s_config_map_says_why_it_stays_attached() {
+        let why = |operations| {
+            why_attached(&Ok(Arc::new(config(&[
+                ("operations", operations),
+                ("volume-source", "csi"),
+            ]))))
+        };
+        let text = why("provision,delete").expect("a reason");
+        assert!(text.contains("lacks attach and detach"), "{text}");
+        assert_eq!(why("provision,delete,attach,detach"), None, "the Pods are being listed");
+        assert_eq!(why_attached(&Err(NoConfig::NotReadYet)), None);
     }
 }
