@@ -2,26 +2,30 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
-use serde::Deserialize;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clouds::Cloud;
 use crate::error::OpenstackError;
 use crate::fault;
 use crate::http::{Http, HttpCall, Method, Response};
+use crate::kept_token::KeptToken;
 
 const KEYSTONE: &str = "Keystone";
 
-/// A login to a cloud, made when it is first needed and kept for the run.
+/// A login to a cloud, made when it is first needed and kept for the run, or for the runs of a worker.
 #[derive(Debug)]
 pub struct Session {
     http: Http,
     cloud: Cloud,
     token: RefCell<Option<Rc<Token>>>,
+    kept: Option<KeptToken>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Token {
     /// What the services are shown.
     pub id: String,
@@ -29,7 +33,7 @@ pub struct Token {
     catalogue: Vec<Service>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Service {
     #[serde(rename = "type", default)]
     kind: String,
@@ -37,7 +41,7 @@ struct Service {
     endpoints: Vec<Endpoint>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Endpoint {
     #[serde(default)]
     interface: String,
@@ -50,11 +54,12 @@ struct Endpoint {
 }
 
 impl Session {
-    pub fn new(http: Http, cloud: Cloud) -> Self {
+    pub fn new(http: Http, cloud: Cloud, kept: Option<KeptToken>) -> Self {
         Self {
             http,
             cloud,
-            token: RefCell::new(None),
+            token: RefCell::new(kept.as_ref().and_then(KeptToken::read).map(Rc::new)),
+            kept,
         }
     }
 
@@ -73,13 +78,32 @@ impl Session {
         self.token()
     }
 
+    /// Leaves no token to the worker's next run.
+    pub fn forget(&self) {
+        if let Some(kept) = &self.kept {
+            kept.forget();
+        }
+    }
+
     pub fn send(&self, call: &HttpCall<'_>) -> Result<Response, OpenstackError> {
         self.http.send(call)
     }
 
     /// Where the catalogue has a service, by the first of its types that is there.
     pub fn address(&self, server: &'static str, types: &[&str]) -> Result<String, OpenstackError> {
-        let token = self.token()?;
+        let mut found = self.listed(&*self.token()?, types);
+        if found.is_none() && self.kept.is_some() {
+            // The catalogue is as old as the token.
+            found = self.listed(&*self.renewed()?, types);
+        }
+        found.ok_or_else(|| OpenstackError::NoService {
+            server,
+            region: self.cloud.region.clone().unwrap_or_else(|| "any".to_owned()),
+            interface: self.cloud.interface.clone(),
+        })
+    }
+
+    fn listed(&self, token: &Token, types: &[&str]) -> Option<String> {
         let fits = |endpoint: &&Endpoint| {
             let regions = [&endpoint.region_id, &endpoint.region];
             let here = |region: &String| regions.into_iter().flatten().any(|one| one == region);
@@ -89,14 +113,7 @@ impl Session {
             let mut services = token.catalogue.iter().filter(|service| service.kind == *kind);
             services.find_map(|service| service.endpoints.iter().find(fits))
         };
-        let found = types.iter().find_map(named);
-        found
-            .map(|endpoint| endpoint.url.clone())
-            .ok_or_else(|| OpenstackError::NoService {
-                server,
-                region: self.cloud.region.clone().unwrap_or_else(|| "any".to_owned()),
-                interface: self.cloud.interface.clone(),
-            })
+        types.iter().find_map(named).map(|endpoint| endpoint.url.clone())
     }
 
     fn log_in(&self) -> Result<Token, OpenstackError> {
@@ -129,12 +146,23 @@ impl Session {
         } else {
             Vec::deserialize(catalogue).map_err(|error| strange(Some(error)))?
         };
-        Ok(Token {
+        let token = Token {
             id,
             project: read["token"]["project"]["id"].as_str().unwrap_or_default().to_owned(),
             catalogue,
-        })
+        };
+        if let (Some(kept), Some(life)) = (&self.kept, life(&read["token"])) {
+            kept.write(&token, life);
+        }
+        Ok(token)
     }
+}
+
+/// For how long a token was issued, by Keystone's clock alone.
+fn life(token: &Value) -> Option<Duration> {
+    let time = |key: &str| token[key].as_str()?.parse::<Timestamp>().ok();
+    let life = time("expires_at")?.duration_since(time("issued_at")?);
+    life.try_into().ok()
 }
 
 /// A service's refusal, in its words.
@@ -154,22 +182,37 @@ pub fn refused(what: &str, server: &'static str, answer: &Response) -> Openstack
 }
 
 #[cfg(test)]
+impl Token {
+    pub(crate) fn without_services(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            project: String::new(),
+            catalogue: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::Session;
     use crate::clouds::Cloud;
     use crate::http::Http;
+    use crate::kept_token::{self, KeptToken};
     use crate::test_server::{PACE, login, reply, serve};
     use serde_json::json;
 
-    fn session(url: &str, region: Option<&str>) -> Session {
-        let cloud = Cloud {
+    fn cloud(url: &str, region: Option<&str>) -> Cloud {
+        Cloud {
             auth_url: format!("{url}/v3"),
             login: json!({}),
             region: region.map(str::to_owned),
             interface: "public".into(),
             cacert: None,
-        };
-        Session::new(Http::new(None, PACE).unwrap(), cloud)
+        }
+    }
+
+    fn session(url: &str, region: Option<&str>) -> Session {
+        Session::new(Http::new(None, PACE).unwrap(), cloud(url, region), None)
     }
 
     #[test]
@@ -216,5 +259,31 @@ mod tests {
             assert!(error.to_string().contains("makes no sense"), "{error}");
             seen.join().unwrap();
         }
+    }
+
+    #[test]
+    fn runs_of_a_worker_share_a_login_until_one_fails_or_a_service_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        kept_token::make(folder.path()).unwrap();
+        let (url, seen) = serve(vec![
+            login("t1", "http://cinder/v3/p"),
+            login("t2", "http://cinder/v3/p"),
+            login("t3", "http://cinder/v3/p"),
+        ]);
+        let run = || {
+            let cloud = cloud(&url, None);
+            let kept = KeptToken::of(folder.path(), &cloud);
+            Session::new(Http::new(None, PACE).unwrap(), cloud, kept)
+        };
+        for _ in 0..2 {
+            let session = run();
+            assert_eq!(session.token().unwrap().id, "t1");
+            assert_eq!(session.address("Cinder", &["volumev3"]).unwrap(), "http://cinder/v3/p");
+        }
+        run().forget();
+        assert_eq!(run().token().unwrap().id, "t2");
+        run().address("Swift", &["object-store"]).unwrap_err();
+        assert_eq!(run().token().unwrap().id, "t3", "its catalogue is the newest");
+        assert_eq!(seen.join().unwrap().len(), 3);
     }
 }

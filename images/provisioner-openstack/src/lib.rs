@@ -2,8 +2,8 @@
 //! their REST APIs.
 //!
 //! [`run`] reads what is to be done and calls [`cinder`] or [`manila`], which have much in common: [`storage`]. They
-//! speak to their service through [`service`], with a token of [`keystone`], over [`http`]. Nothing is kept between
-//! runs: what an earlier run has made is found again by its name and metadata.
+//! speak to their service through [`service`], with a token of [`keystone`], over [`http`]. Of runs only a worker's keep
+//! something, a token ([`kept_token`]): what an earlier run has made is found again by its name and metadata.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ pub mod error;
 pub mod fault;
 pub mod given;
 pub mod http;
+pub mod kept_token;
 pub mod keystone;
 pub mod kube_secret;
 pub mod manila;
@@ -63,6 +64,12 @@ pub fn main() -> ExitCode {
 /// Is a worker, whose runs are this program again.
 #[allow(clippy::print_stderr)] // see above
 fn serve(run_dir: &Path, message: PathBuf) -> ExitCode {
+    if let Err(error) = kept_token::make(run_dir) {
+        eprintln!(
+            "each run logs in: failed to make a file in {}: {error}",
+            run_dir.display()
+        );
+    }
     let program = std::env::current_exe().unwrap_or_else(|_| "/provision".into());
     let worker = Serve {
         command: program.into(),

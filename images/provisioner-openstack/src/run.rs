@@ -8,6 +8,7 @@ use crate::clouds;
 use crate::error::OpenstackError;
 use crate::given::GivenRun;
 use crate::http::Http;
+use crate::kept_token::KeptToken;
 use crate::keystone::Session;
 use crate::manila::Manila;
 use crate::wait::Pace;
@@ -21,11 +22,23 @@ const CACERT: &str = "cacert";
 /// Carries out the run in `run_dir`; returns what to print. The answer to Mooring goes to the file `answer`.
 pub fn run(run_dir: &Path, answer: &Path, pace: Pace) -> Result<String, OpenstackError> {
     let given = GivenRun::read(run_dir)?;
-    let session = session(&given, pace)?;
-    let answer = AnswerWriter { to: answer };
+    let session = session(run_dir, &given, pace)?;
+    let done = carry_out(&session, &given, AnswerWriter { to: answer }, pace);
+    if done.is_err() {
+        session.forget();
+    }
+    done
+}
+
+fn carry_out(
+    session: &Session,
+    given: &GivenRun,
+    answer: AnswerWriter<'_>,
+    pace: Pace,
+) -> Result<String, OpenstackError> {
     match given.needed("service", "cinder or manila")?.as_str() {
-        "cinder" => Cinder::open(&session, &given, answer, pace)?.run(),
-        "manila" => Manila::open(&session, &given, answer, pace)?.run(),
+        "cinder" => Cinder::open(session, given, answer, pace)?.run(),
+        "manila" => Manila::open(session, given, answer, pace)?.run(),
         other => Err(OpenstackError::Property {
             name: "service",
             value: other.to_owned(),
@@ -34,7 +47,7 @@ pub fn run(run_dir: &Path, answer: &Path, pace: Pace) -> Result<String, Openstac
     }
 }
 
-fn session(given: &GivenRun, pace: Pace) -> Result<Session, OpenstackError> {
+fn session(run_dir: &Path, given: &GivenRun, pace: Pace) -> Result<Session, OpenstackError> {
     let text = given.needed(CLOUDS, "a clouds.yaml of OpenStack's clients")?;
     let cloud = clouds::read(&text, given.property("cloud")?.as_deref())?;
     let (from, authorities) = match &cloud.cacert {
@@ -49,7 +62,8 @@ fn session(given: &GivenRun, pace: Pace) -> Result<Session, OpenstackError> {
         None => (CACERT, given.property(CACERT)?),
     };
     let http = Http::new(authorities.as_deref().map(|pem| (from, pem)), pace)?;
-    Ok(Session::new(http, cloud))
+    let kept = KeptToken::of(run_dir, &cloud);
+    Ok(Session::new(http, cloud, kept))
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub(crate) fn login(token: &str, address: &str) -> Reply {
     let endpoint = |interface: &str, url: &str| json!({"interface": interface, "region_id": "one", "url": url});
     let body = json!({"token": {
         "project": {"id": "p"},
+        "issued_at": "2026-11-27T12:00:00.000000Z",
+        "expires_at": "2026-11-27T13:00:00.000000Z",
         "catalog": [
             {"type": "identity", "endpoints": []},
             {"type": "volumev3", "endpoints": [endpoint("internal", "http://other"), endpoint("public", address)]},
@@ -124,7 +126,7 @@ pub(crate) fn session(url: &str) -> Session {
         interface: "public".into(),
         cacert: None,
     };
-    Session::new(Http::new(None, PACE).unwrap(), cloud)
+    Session::new(Http::new(None, PACE).unwrap(), cloud, None)
 }
 
 pub(crate) fn call(url: &str) -> HttpCall<'_> {
