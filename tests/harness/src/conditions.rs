@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::ListParams;
 use mooring_program::reasons;
@@ -30,6 +31,13 @@ fn phase(pod: &Pod) -> &str {
         .as_ref()
         .and_then(|status| status.phase.as_deref())
         .unwrap_or_default()
+}
+
+/// When an Event was first recorded; the kubelet's have whole seconds.
+#[must_use]
+pub fn recorded(event: &Event) -> Option<Timestamp> {
+    let exact = event.event_time.as_ref().map(|time| time.0);
+    exact.or(event.first_timestamp.as_ref().map(|time| time.0))
 }
 
 impl Scope {

@@ -67,6 +67,7 @@ mod which_nodes;
 mod workplace;
 mod writer;
 
+pub use conditions::recorded;
 pub use connection::{client, open_target};
 pub use in_namespace::{KEEP_VARIABLE, in_namespace, in_namespace_within, run};
 pub use results::RESULTS_VARIABLE;

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use mooring_harness::nodes::{POOL, on_own_nodes};
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::{Scope, recorded, wait_until};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
@@ -24,15 +25,16 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(140);
 /// own backoff grows to two minutes.
 const HEAL_LIMIT: Duration = Duration::from_mins(4);
 
-/// Waits for an Event that contains all of these words.
-async fn told(scope: &Scope, pod: &str, words: &[&str], limit: Duration) -> Result<()> {
+/// Waits for an Event that contains all of these words, and returns when the first of them was recorded.
+async fn told(scope: &Scope, pod: &str, words: &[&str], limit: Duration) -> Result<Timestamp> {
     let selector = ListParams::default().fields(&format!("involvedObject.name={pod}"));
     wait_until(&format!("an Event on {pod} with {words:?}"), limit, async || {
         let events = scope.api::<Event>().list(&selector).await?.items;
-        let mut messages = events.into_iter().filter_map(|event| event.message);
-        Ok(messages
-            .any(|message| words.iter().all(|word| message.contains(word)))
-            .then_some(()))
+        let has_them = |event: &&Event| {
+            let message = event.message.as_deref().unwrap_or_default();
+            words.iter().all(|word| message.contains(word))
+        };
+        Ok(events.iter().filter(has_them).filter_map(recorded).min())
     })
     .await
 }
@@ -89,7 +91,7 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         scope.volume("next", &late)?;
         late["mount-options"] = "ConnectTimeout=600".into();
         scope.volume("late", &late)?;
-        let asked = Instant::now();
+        let asked = Timestamp::now();
         scope.pod("late", NODE, "late", Value::Null)?;
         scope.pod("next", NODE, "next", Value::Null)?;
         told(&scope, "next", &[&hung.address, "does not speak"], ANSWER_LIMIT).await?;
@@ -111,18 +113,14 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
 
         // If this mount gives up by itself, the mounter takes that for an answer, and lets others through.
         gone(&scope, "next").await?;
-        told(
-            &scope,
-            "late",
-            &[&hung.address, "did not answer", "longer than"],
-            ANSWER_LIMIT,
-        )
-        .await?;
+        let words = [&*hung.address, "did not answer", "longer than"];
+        let after = told(&scope, "late", &words, ANSWER_LIMIT).await?.duration_since(asked);
+        // By the Event's own time: what this test did meanwhile takes as long as its Pods need to go.
         ensure!(
-            asked.elapsed() < ANSWER_LIMIT,
-            "it was told after {:?}",
-            asked.elapsed()
+            after.as_secs_f64() < ANSWER_LIMIT.as_secs_f64(),
+            "it was told after {after:#}"
         );
+        note(format!("late was told after {after:#}"));
         // Anyone who reaches the port may read the metrics: they have the number of servers, not their names.
         let metrics = scope.mounter_metrics(NODE).await?;
         ensure!(

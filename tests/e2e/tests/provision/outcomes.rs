@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, ResourceExt};
 use kube::{Api, Client};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, MAKER, claim};
-use mooring_harness::{Scope, in_namespace, wait_until};
+use mooring_harness::{Scope, in_namespace, recorded, wait_until};
 use serde_json::{Value, json};
 
 /// The record of a claim's operation.
@@ -29,15 +29,6 @@ fn ended(pod: &Pod) -> Option<Timestamp> {
     Some(terminated.finished_at.as_ref()?.0)
 }
 
-/// When an Event was first recorded.
-fn told(event: &Event) -> Option<Timestamp> {
-    event
-        .event_time
-        .as_ref()
-        .map(|time| time.0)
-        .or(event.first_timestamp.as_ref().map(|time| time.0))
-}
-
 /// Proves: P4
 #[test]
 fn the_image_s_last_words_reach_the_claim_within_a_second_of_its_end() {
@@ -56,7 +47,9 @@ fn the_image_s_last_words_reach_the_claim_within_a_second_of_its_end() {
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         let text = event.message.clone().unwrap_or_default();
         assert!(text.contains("exit code 75") && text.contains("tried again"), "{text}");
-        let late = told(&event).context("an Event without a time")?.duration_since(seen);
+        let late = recorded(&event)
+            .context("an Event without a time")?
+            .duration_since(seen);
         // The kubelet may take its time to tell the end.
         let after = ended(&pod).context("no end")?;
         assert!(
