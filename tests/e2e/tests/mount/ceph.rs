@@ -1,6 +1,8 @@
 //! Volumes of a Ceph cluster on nodes without any Ceph program or kernel driver: directories by ceph-fuse and images by
 //! qemu-storage-daemon, each in a client container. The image `ceph` creates them.
 
+mod cephfs_copies;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -151,7 +153,7 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
         discovering.apply().await?;
         discovering.status("1 storage class by discovery").await?;
         classes_gone_with(&scope, &discovering, "cephfs")?;
-        Ok(())
+        cephfs_copies::are_made_while_a_volume_is_written_and_outlive_it(&scope, &server, [&one, &two]).await
     });
 }
 

@@ -157,7 +157,11 @@ fn ceph() {
     for kind in ["cephfs", "rbd"] {
         in_namespace_within(LIMIT, &format!("kit-{kind}"), async |scope| {
             let server = scope.ceph(&scope.node(1).await?, kind).await?;
-            let provisioner = scope.ceph_example(kind, &server)?;
+            let operations = "provision, delete, expand, clone, snapshot, delete-snapshot, restore";
+            let provisioner = scope
+                .ceph_example(kind, &server)?
+                .key("volume-source", "csi")
+                .key("operations", operations);
             passes(&scope, &provisioner, &server.address, "monitors")
         });
     }
