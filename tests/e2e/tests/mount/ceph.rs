@@ -291,7 +291,9 @@ fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outl
 
         uids.push(read_on_all(&scope, &class, [&one, &two]).await?);
 
-        // It goes before what was made of it.
+        // It goes before what was made of it, which shares its data until then, while Pods use that.
+        let shared = scope.on_ceph(&format!("rbd children --all rbd/pvc-{uid}"))?;
+        ensure!(shared.lines().count() == 2, "{shared}");
         scope.delete("pod/first")?;
         scope.pod_gone("first").await?;
         scope.claim_gone("data").await?;
