@@ -50,6 +50,18 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// What a local volume waits for.
 const OWN_DISK: &str = "the disk under the node's pool";
 
+/// The least that a server has for its answer before it is taken for one that gives none.
+const FAIR_LIMIT: Duration = Duration::from_secs(10);
+
+/// What is left at most of a call whose time is up: the rest is for its answer.
+const CALL_END: Duration = Duration::from_secs(3);
+
+/// Whether a mount that took too long, after so many seconds, had only what was left of its call: the rest went to the
+/// volume's attachment or its client container. The kubelet's next call is all for the server.
+fn is_cut_short(seconds: u64, job: &MountJob) -> bool {
+    seconds < FAIR_LIMIT.as_secs() && job.remaining() < CALL_END
+}
+
 /// Where the mounter's own clients find what they need.
 #[derive(Debug, Clone)]
 pub struct Places {
@@ -249,6 +261,7 @@ impl Core {
         let result = self.mount_by(serving, &mut job, &server).await;
         if let Some(permit) = permit {
             match &result {
+                Err(MountError::Timeout { seconds, .. }) if is_cut_short(*seconds, &job) => drop(permit),
                 Err(MountError::Timeout { .. }) => {
                     warn!(
                         server,

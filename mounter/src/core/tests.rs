@@ -86,6 +86,18 @@ async fn a_dead_server_is_asked_once_and_delays_no_other() {
 }
 
 #[tokio::test]
+async fn a_server_that_had_the_rest_of_a_call_only_is_asked_again_at_once() {
+    let container = Arc::new(Container::default());
+    let core = core(&container);
+    for asked in 1..3 {
+        let mut late = job("client=nfs,source=dead:/x", "a");
+        late.deadline = Instant::now() + Duration::from_secs(1);
+        assert_eq!(core.mount(late).await.unwrap_err().category(), "timeout");
+        assert_eq!(container.asked.load(Ordering::Relaxed), asked);
+    }
+}
+
+#[tokio::test]
 async fn two_operations_on_one_directory_do_not_run_at_a_time() {
     let container = Arc::new(Container::default());
     let core = core(&container);
