@@ -297,6 +297,21 @@ fn wait_ready(target: &Target, jobs: &[String]) -> Result<()> {
             wait_for_job(target, NAMESPACE, job, |seen| progress.update(seen))
         })?;
     }
+    step("volumes of the services", |progress| {
+        Ok(wait_for(
+            "each claim to have a volume",
+            LIMIT,
+            &[],
+            || match without_volume(target, NAMESPACE) {
+                Ok(seen) if seen.is_empty() => Look::Ready(()),
+                Ok(seen) => {
+                    progress.update(&seen);
+                    Look::NotYet(seen)
+                }
+                Err(error) => Look::NotYet(format!("{error:#}")),
+            },
+        )?)
+    })?;
     for workload in names(target, "statefulsets,deployments,daemonsets")? {
         step(&workload, |_| ready_within(target, &workload, LIMIT))?;
     }
