@@ -103,7 +103,7 @@ fn run(target: &Target, program: &Path, namespace: &str, focus: &str, folder: &P
             flag("pool", POOL),
             flag("pod", &directory_of(target, namespace, "sanity")?),
             flag("other-pod", &directory_of(target, namespace, "sanity-other")?),
-            flag("ginkgo.focus", &format!("{SERVICES}.*{focus}")),
+            flag("ginkgo.focus", &format!("{SERVICES}.*(?:{focus})")),
             flag("ginkgo.no-color", "true"),
             flag("ginkgo.v", "true"),
             flag("ginkgo.json-report", &json.to_string_lossy()),

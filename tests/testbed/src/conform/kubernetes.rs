@@ -134,7 +134,7 @@ fn run(target: &Target, program: &Path, definition: &Path, args: &KubernetesArgs
         .current_dir(&folder)
         .arg(flag("--kubeconfig", &kubeconfig))
         .arg(flag("-storage.testdriver", definition))
-        .arg(format!("--ginkgo.focus=External.Storage.*{focus}"))
+        .arg(format!("--ginkgo.focus=External.Storage.*(?:{focus})"))
         .arg(format!("--ginkgo.skip={LEFT_OUT}{slow}"))
         .arg(format!("--ginkgo.label-filter={LABELS}"))
         .arg(format!("--ginkgo.timeout={}s", LIMIT.as_secs()))
