@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use mooring_contract::names::annotations;
 use serde_json::json;
 
-use super::{CLAIMS, LIMIT, TRIAL, Trial, pod};
+use super::{CLAIMS, LIMIT, TRIAL, Trial, pod, wait_until};
 use crate::command::output;
 use crate::openstack::use_services;
 use crate::progress::{say, step};
@@ -17,6 +17,7 @@ const NODE: &str = "node-1";
 
 /// Prints the medians. They are of one run, beside whatever else the machine does.
 pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
+    let before = trial.everything()?;
     let mut rounds = Vec::new();
     step(
         &format!("{ROUNDS} volumes by Mooring and {ROUNDS} by Cinder alone"),
@@ -37,7 +38,21 @@ pub(super) fn run(trial: &Trial<'_>) -> Result<()> {
             ours.saturating_sub(own).as_secs_f64()
         ));
     }
-    Ok(())
+    // Of the volumes that a project may have, a later step needs some.
+    step("remove these volumes", |_| {
+        for round in 0..ROUNDS {
+            trial.kubectl(&["-n", TRIAL, "delete", "persistentvolumeclaim", &name(round)])?;
+        }
+        wait_until("nothing of them to be left", || {
+            let there = trial.everything()?;
+            ensure!(there == before, "OpenStack has {} things", there.len());
+            Ok(())
+        })
+    })
+}
+
+fn name(round: usize) -> String {
+    format!("cinder-timed-{round}")
 }
 
 /// Cinder's own times, and those by Mooring right after that: of a volume, and of its attachment.
@@ -55,7 +70,7 @@ impl Round {
                 .with_context(|| format!("no time of what Cinder {what}"))?;
             Ok::<_, anyhow::Error>(Duration::try_from_secs_f64(time)?)
         };
-        let name = format!("cinder-timed-{round}");
+        let name = name(round);
         let began = Instant::now();
         trial.put(&CLAIMS[0].named(&name, 1))?;
         let claim = format!("persistentvolumeclaim/{name}");
