@@ -69,7 +69,7 @@ pub const FILES: &[File] = &[
     file("chaos", "upgrade", Needs::Quiet, 106),
     file("chaos", "upgrade_controller", Needs::Quiet, 41),
     file("mount", "block", Needs::Cluster, 246),
-    file("mount", "ceph", Needs::Cluster, 239),
+    file("mount", "ceph", Needs::Cluster, 429),
     file("mount", "csi", Needs::Quiet, 105),
     file("mount", "glusterfs", Needs::Cluster, 67),
     file("mount", "health", Needs::Cluster, 66),
