@@ -133,7 +133,7 @@ options() {
 }
 
 # Takes a snapshot, unless there is one of this name. Arguments: directory, group, snapshot.
-take() {
+take_snapshot() {
     ceph_fs subvolume snapshot create "$fs" "$1" "$3" --group_name "$2" || {
         explain
         case $(cat /tmp/said) in
@@ -143,8 +143,8 @@ take() {
     }
 }
 
-# Removes a snapshot. Success if there is none. Arguments as for `take`.
-untake() {
+# Removes a snapshot. Success if there is none. Arguments as for `take_snapshot`.
+remove_snapshot() {
     # The cluster lets go of it a moment after a copy is whole.
     looks=10
     until ceph_fs subvolume snapshot rm "$fs" "$1" "$3" --group_name "$2" --force; do
@@ -229,7 +229,7 @@ forget_copies() {
     list_snapshots "$PV_NAME"
     for name in $taken; do
         case $name in
-        "$mark"*) untake "$PV_NAME" "$group" "$name" ;;
+        "$mark"*) remove_snapshot "$PV_NAME" "$group" "$name" ;;
         esac
     done
 }
@@ -243,7 +243,7 @@ stop_copy() {
     # One that has just ended can't be stopped.
     ceph_fs clone cancel "$fs" "$PV_NAME" --group_name "$group" || true
     case $by in
-    "$mark$PV_NAME") untake "$of" "${from:-$group}" "$by" ;;
+    "$mark$PV_NAME") remove_snapshot "$of" "${from:-$group}" "$by" ;;
     esac
 }
 
@@ -271,16 +271,16 @@ operate() {
         look_at_copy
         [ -n "$state" ] || {
             # It may be of an earlier try, which was given up.
-            untake "$SOURCE_PV_NAME" "$of_group" "$mark$PV_NAME"
-            take "$SOURCE_PV_NAME" "$of_group" "$mark$PV_NAME"
+            remove_snapshot "$SOURCE_PV_NAME" "$of_group" "$mark$PV_NAME"
+            take_snapshot "$SOURCE_PV_NAME" "$of_group" "$mark$PV_NAME"
             begin_copy "$SOURCE_PV_NAME" "$mark$PV_NAME"
         }
         finish_copy
-        untake "$SOURCE_PV_NAME" "$of_group" "$mark$PV_NAME"
+        remove_snapshot "$SOURCE_PV_NAME" "$of_group" "$mark$PV_NAME"
         ;;
     snapshot)
         [ -n "$stands" ] || refuse "the volume has no source, so no snapshot is taken"
-        take "$PV_NAME" "$group" "$SNAPSHOT_NAME"
+        take_snapshot "$PV_NAME" "$group" "$SNAPSHOT_NAME"
         ;;
     restore)
         look_at_copy
@@ -295,7 +295,7 @@ operate() {
     delete-snapshot)
         holder=${PV_NAME-}
         find_holder
-        [ -z "$holder" ] || untake "$holder" "$group" "$SNAPSHOT_NAME"
+        [ -z "$holder" ] || remove_snapshot "$holder" "$group" "$SNAPSHOT_NAME"
         ;;
     expand) enlarge ;;
     delete) remove ;;

@@ -73,7 +73,7 @@ remove() {
     for left in $ours; do
         unmark "$1@$left"
     done
-    part "$1"
+    unshare "$1"
     run rbd rm --no-progress "$1" || {
         explain
         fail "the cluster did not remove the image $1: see \"rbd snap ls --all $1\" and \"rbd children --all $1\""
@@ -81,7 +81,7 @@ remove() {
 }
 
 # Gives what shares data with an image its own.
-part() {
+unshare() {
     run rbd children --all "$1" || {
         explain
         fail "the cluster does not list the copies of the image $1"

@@ -206,6 +206,21 @@ fn made_of(name: &str, class: &str, size: &str, source: Value) -> Value {
     claim
 }
 
+/// The snapshot of [`take_on_monday`], as the source of a claim.
+fn monday() -> Value {
+    json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"})
+}
+
+/// Has Pod `first` write to claim `data`, before a snapshot of it is taken and after.
+fn take_on_monday(scope: &Scope, snapshots: &str) -> Result<()> {
+    scope.exec("first", ["sh", "-euc", "echo monday >/data/day; sync"])?;
+    scope.apply(&snapshot_of("data", "monday", snapshots).to_string())?;
+    let ready = "--for=jsonpath={.status.readyToUse}=true";
+    scope.kubectl(["wait", ready, "--timeout=180s", "volumesnapshot/monday"])?;
+    scope.exec("first", ["sh", "-euc", "echo tuesday >/data/day; sync"])?;
+    Ok(())
+}
+
 /// Restores the snapshot `monday`, which was taken while a Pod wrote, as a claim `readers` that Pods of both nodes read
 /// at the same time, with what the journal of its file system holds. Returns the claim's uid.
 async fn read_on_all(scope: &Scope, class: &str, nodes: [&str; 2]) -> Result<String> {
@@ -216,8 +231,7 @@ async fn read_on_all(scope: &Scope, class: &str, nodes: [&str; 2]) -> Result<Str
         .event("blank", "ask for a copy of another claim or of a snapshot")
         .await?;
 
-    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
-    let mut readers = made_of("readers", class, "320Mi", snapshot);
+    let mut readers = made_of("readers", class, "320Mi", monday());
     readers["spec"]["accessModes"] = json!(["ReadOnlyMany"]);
     let uid = scope.claim_with(None, &readers).await?;
     scope.claim_bound("readers").await?;
@@ -258,15 +272,9 @@ fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outl
         let uid = scope.claim("data", &class, "320Mi").await?;
         scope.apply(&user_on(&one, "first").to_string())?;
         scope.pod_ready("first").await?;
-        scope.exec("first", ["sh", "-euc", "echo monday >/data/day; sync"])?;
-
-        scope.apply(&snapshot_of("data", "monday", &snapshots).to_string())?;
-        let ready = "--for=jsonpath={.status.readyToUse}=true";
-        scope.kubectl(["wait", ready, "--timeout=180s", "volumesnapshot/monday"])?;
-        scope.exec("first", ["sh", "-euc", "echo tuesday >/data/day; sync"])?;
-        let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
+        take_on_monday(&scope, &snapshots)?;
         let copies = [
-            ("restored", "384Mi", snapshot, "monday\n"),
+            ("restored", "384Mi", monday(), "monday\n"),
             (
                 "copy",
                 "320Mi",

@@ -4,16 +4,11 @@ use anyhow::{Context, Result, ensure};
 use mooring_harness::Scope;
 use mooring_harness::provisioner::claim;
 use mooring_harness::server::Server;
-use mooring_harness::snapshots::snapshot_of;
 use serde_json::{Value, json};
 
-use super::{made_of, user_on};
+use super::{made_of, monday, take_on_monday, user_on};
 
 const LIST: &str = "ceph fs subvolume ls cephfs --group_name mooring";
-
-fn monday() -> Value {
-    json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"})
-}
 
 /// Makes a claim of a source's content, and reads on a node what is in it.
 async fn has(scope: &Scope, node: &str, mut wanted: Value, day: &str) -> Result<String> {
@@ -47,11 +42,7 @@ pub(super) async fn are_made_while_a_volume_is_written_and_outlive_it(
     let uid = scope.claim_with(None, &wanted).await?;
     scope.apply(&user_on(nodes[0], "first").to_string())?;
     scope.pod_ready("first").await?;
-    scope.exec("first", ["sh", "-euc", "echo monday >/data/day; sync"])?;
-    scope.apply(&snapshot_of("data", "monday", &snapshots).to_string())?;
-    let ready = "--for=jsonpath={.status.readyToUse}=true";
-    scope.kubectl(["wait", ready, "--timeout=180s", "volumesnapshot/monday"])?;
-    scope.exec("first", ["sh", "-euc", "echo tuesday >/data/day; sync"])?;
+    take_on_monday(scope, &snapshots)?;
     let seen = scope.exec("first", ["sh", "-c", "cat /data/.snap/*/day"])?;
     ensure!(seen == "monday\n", "{seen}");
 
