@@ -19,12 +19,8 @@ const ACCELERATOR: &str = "MOORING_TESTBED_ACCEL";
 /// The kernel's arguments. Programs written in Go read the clock all the time. With several processors, the kernel
 /// would otherwise read the HPET, a device, where the processor's counter is enough. Without address randomization,
 /// programs need no new translation at each start.
-///
-/// Sockets are not counted as memory of control groups. Else the kernel rewrites its code for TCP when the first such
-/// group is made, by way of an `int3`, while connections are open. qemu (7.2) translates code, and now and then one of
-/// its processors went on executing the `int3` for good.
-pub const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on \
-                                    tsc=reliable nowatchdog norandmaps cgroup.memory=nosocket";
+pub const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable nowatchdog norandmaps";
 
 /// The processor: with all instructions that qemu knows, since it translates those for cryptography and for copying to
 /// the machine's own; and without features that only take time here. With `erms`, the kernel would copy byte by byte.

@@ -76,8 +76,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the machine until it shows signs of life: under qemu's translation of several processors, the stock
-    /// kernel sometimes hangs before its first program.
+    /// Starts the machine until it shows signs of life: under qemu's translation, the stock kernel has hung before its
+    /// first program.
     fn boot_machine(&self) -> Result<()> {
         let name = node::name(MACHINE);
         write_file(&self.layout.machine(&name).join(STARTED), "")?;
