@@ -396,25 +396,27 @@ impl Core {
             target: target.clone(),
             detach: false,
         };
-        let result = self.workers.run(&plain, first).await;
-        let result = result.map_err(|error| error.into_mount_error(&attempted, "the volume's server"));
-        match result {
-            // With a dead server, an unmount waits for data that can never be written. A disk of this node may just be
-            // slow, and then the data has to be written.
-            Err(ref error) if !is_on_a_device(target) && self.never_ends(target, error).await => {
-                warn!(
-                    target.path = %target,
-                    error = %chain(&error),
-                    "unmounted lazily: the kernel removes it with its last user"
-                );
-                let detach = Task::Unmount {
-                    target: target.clone(),
-                    detach: true,
-                };
-                let result = self.workers.run(&detach, deadline).await;
-                result.map_err(|error| error.into_mount_error(&attempted, "the volume's server"))?;
-            }
-            other => other?,
+        let said = |error: WorkerError| error.into_mount_error(&attempted, "the volume's server");
+        let dead = match self.silence_of_smb(target, first).await {
+            Some(error) => Some(error),
+            None => match self.workers.run(&plain, first).await.map_err(said) {
+                // With a dead server, an unmount waits for data that can never be written. A disk of this node may just
+                // be slow, and then the data has to be written.
+                Err(error) if !is_on_a_device(target) && self.never_ends(target, &error).await => Some(error),
+                other => other.map(|()| None)?,
+            },
+        };
+        if let Some(error) = dead {
+            warn!(
+                target.path = %target,
+                error = %chain(&error),
+                "unmounted lazily: the kernel removes it with its last user"
+            );
+            let detach = Task::Unmount {
+                target: target.clone(),
+                detach: true,
+            };
+            self.workers.run(&detach, deadline).await.map_err(said)?;
         }
         if let Some(container) = &self.container {
             container.unmounted(target).await;
@@ -435,6 +437,16 @@ impl Core {
             container.unmounted(target).await;
         }
         Ok(())
+    }
+
+    /// What the server of an SMB volume said instead of an answer: the kernel must not remove such a file system while
+    /// its server is silent ([`crate::worker::last_user`]). No other volume's server is asked.
+    async fn silence_of_smb(&self, target: &Target, deadline: Instant) -> Option<MountError> {
+        let table = Table::read().unwrap_or_default();
+        table.top(&target.path()).filter(|entry| entry.is_smb())?;
+        let deadline = deadline.min(Instant::now() + FAIR_LIMIT);
+        let error = self.workers.usage(target, deadline).await.err()?;
+        Some(error.into_mount_error("the question before the unmount", "the volume's server"))
     }
 
     /// Whether a failed unmount would fail again: the server hangs, and with it every process that has a file there.

@@ -123,6 +123,9 @@ pub trait Sys {
     /// Opens the target, which may ask a server.
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError>;
 
+    /// Whether the server of an open directory's file system answers, without an error. Asks it.
+    fn answers(&self, directory: &OwnedFd) -> bool;
+
     /// Unmounts what lies uppermost on the target.
     fn unmount(&self, target: &Target, how: Unmount) -> Result<(), UnmountError>;
 

@@ -5,12 +5,13 @@
 //! no signal reaches it, and then only a worker hangs. The daemon leaves it behind, and reaps it when it ends at last.
 //!
 //! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`]
-//! (mounts), [`unmount`], [`force`] (ends what waits for a server), [`usage`] (how full a volume is), [`graft`] (puts a
-//! new mount where a dead one is; agents use it too).
+//! (mounts), [`unmount`], [`last_user`] (keeps an SMB volume until its server answers), [`force`] (ends what waits for
+//! a server), [`usage`] (how full a volume is), [`graft`] (puts a new mount where a dead one is; agents use it too).
 
 pub mod clients;
 pub mod force;
 pub mod graft;
+pub mod last_user;
 mod process;
 pub mod task;
 pub mod unmount;
@@ -33,6 +34,7 @@ use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
+use last_user::LastUser;
 use task::{END, WorkerReport};
 
 /// A worker's name (`comm`) once it has its task. Until then it has its program's name.
@@ -57,12 +59,22 @@ pub fn main() -> std::io::Result<()> {
     }
     rustix::thread::set_name(BUSY)?;
     let task: Task = serde_json::from_slice(&text)?;
+    // Before the task: what is detached can't be opened any more.
+    let last_user = match &task {
+        Task::Unmount { target, detach: true } => LastUser::of(&Kernel, &Table::read()?, target),
+        _ => None,
+    };
     let report = perform(&Kernel, &task).unwrap_or_else(WorkerReport::Failed);
     let mut text = serde_json::to_vec(&report)?;
     text.push(END);
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(&text)?;
-    stdout.flush()
+    stdout.flush()?;
+    // The daemon has its report, and waits no longer.
+    if let Some(last_user) = last_user {
+        last_user.stay(&Kernel);
+    }
+    Ok(())
 }
 
 /// Has the kernel end this process with the daemon; whether the daemon still runs. A mount that no one waits for must

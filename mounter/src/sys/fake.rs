@@ -309,6 +309,10 @@ impl Sys for Fake {
         Ok(handle())
     }
 
+    fn answers(&self, _: &OwnedFd) -> bool {
+        self.enter("answers").is_ok()
+    }
+
     fn unmount(&self, target: &Target, _: Unmount) -> Result<(), UnmountError> {
         match self.enter("unmount") {
             Err(error) if error.errno == Some(Errno::BUSY) => return Err(UnmountError::Busy),

@@ -13,7 +13,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{
-    CWD, FlockOperation, MemfdFlags, Mode, OFlags, ResolveFlags, SeekFrom as RawSeek, fstat, major, minor, openat2,
+    CWD, FlockOperation, MemfdFlags, Mode, OFlags, ResolveFlags, SeekFrom as RawSeek, fstat, fstatfs, major, minor,
+    openat2,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -58,6 +59,10 @@ impl Sys for Kernel {
 
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
         target.open()
+    }
+
+    fn answers(&self, directory: &OwnedFd) -> bool {
+        fstatfs(directory).is_ok()
     }
 
     fn unmount(&self, target: &Target, how: Unmount) -> Result<(), UnmountError> {

@@ -48,6 +48,11 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
+    /// Whether it is of the kernel's SMB client.
+    pub fn is_smb(&self) -> bool {
+        matches!(self.fs_type.as_str(), "cifs" | "smb3")
+    }
+
     /// The value of an option of the file system.
     pub fn option(&self, key: &str) -> Option<&str> {
         let mut options = self.options.iter().filter_map(|option| option.split_once('='));

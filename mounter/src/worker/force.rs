@@ -11,6 +11,7 @@ use crate::sys::{Sys, Unmount, UnmountError};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
+use crate::worker::last_user::LastUser;
 
 /// Gives an error to all that wait for the volume on a target. The volume may stay mounted until its users end and the
 /// kubelet unmounts it. `over` are the uids of the Pods that must not use it any more, `namespace` is the host's mount
@@ -34,6 +35,8 @@ pub fn force(
             other: other.mount_point.display().to_string(),
         });
     }
+    // So it is busy, and not removed while its server is silent.
+    let _user = LastUser::of(sys, &table, target);
     match sys.unmount(target, Unmount::Force) {
         // Busy: the waiting processes have their error, but still have it open.
         Ok(()) | Err(UnmountError::NotMounted | UnmountError::Busy) => Ok(()),
@@ -77,6 +80,13 @@ mod tests {
         let gone = Fake::default();
         force(&gone, None, &target(), &over()).unwrap();
         assert!(!gone.calls().contains(&"unmount".to_owned()));
+    }
+
+    #[test]
+    fn an_smb_file_system_is_busy_meanwhile() {
+        let fake = Fake::default().mounted(&target(), "//10.0.0.4/x", "cifs");
+        force(&fake, None, &target(), &over()).unwrap();
+        assert_eq!(fake.calls(), ["enter_host", "mount_table", "open_target", "unmount"]);
     }
 
     #[test]

@@ -131,11 +131,13 @@ impl Workers {
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         match tokio::time::timeout(limit, converse(&mut child, &text).instrument(span(task))).await {
             Ok(Ok(report)) => {
-                // The worker only has to end. The next one is started after the answer is passed on.
+                // The worker only has to end, but for a last user. The next one is started after the answer is passed
+                // on.
                 let workers = self.clone();
                 tokio::spawn(async move {
-                    let _ = child.wait().await;
+                    let _ = tokio::time::timeout(REAP, child.wait()).await;
                     workers.start_ahead();
+                    let _ = child.wait().await;
                 });
                 match report {
                     WorkerReport::Failed(error) => Err(error.into()),

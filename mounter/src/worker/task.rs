@@ -53,7 +53,7 @@ pub enum Task {
     /// Unmount whatever is on a target.
     Unmount {
         target: Target,
-        /// Also if it is in use (`MNT_DETACH`).
+        /// Also if it is in use (`MNT_DETACH`). The worker then stays the last user of an SMB file system.
         detach: bool,
     },
     /// Give an error to all that wait for what is mounted on a target.

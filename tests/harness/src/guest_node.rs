@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use mooring_contract::names::FLEX_DRIVER_DIR;
 
 use super::connection::open_target;
@@ -32,6 +32,9 @@ const IMAGES: &[&str] = &[
     "nfs-locks",
     "provisioner-directory",
 ];
+
+/// Most lines of a kernel's panic to show before the one that names it.
+const PANIC_LINES: usize = 6;
 
 /// Removes the machine when dropped, whatever happened to the test.
 struct MachineNode(Cluster);
@@ -66,8 +69,33 @@ where
         test: LIMIT,
         patience: PATIENCE,
     };
-    in_namespace_with(limits, name, test);
+    let before = cluster.machine_console().len();
+    in_namespace_with(limits, name, async |scope| {
+        let tested = test(scope).await;
+        let console = cluster.machine_console();
+        let Some(panic) = panic_of(console.get(before..).unwrap_or(&console)) else {
+            return tested;
+        };
+        // A node that was started again may look well.
+        let panic = format!("the kernel of {MACHINE_NODE} panicked, and it was started again: {panic}");
+        match tested {
+            Ok(()) => Err(anyhow!(panic)),
+            Err(error) => Err(error.context(panic)),
+        }
+    });
     drop(machine);
+}
+
+/// What the kernel said when it panicked, if it did: why, where, and that it did.
+fn panic_of(console: &str) -> Option<String> {
+    let says = |line: &&str| {
+        ["BUG", "Oops", "RIP: 0010:", "Kernel panic"]
+            .iter()
+            .any(|word| line.contains(word))
+    };
+    let said: Vec<_> = console.lines().filter(says).map(str::trim).collect();
+    let last = said.iter().rposition(|line| line.contains("Kernel panic"))?;
+    Some(said[last.saturating_sub(PANIC_LINES)..=last].join("; "))
 }
 
 impl Scope {
@@ -82,5 +110,25 @@ impl Scope {
         let table = self.on_machine("cat /proc/1/mountinfo")?;
         let ours = |line: &&str| line.contains(&format!("/{FLEX_DRIVER_DIR}/"));
         Ok(table.lines().filter(ours).map(str::to_owned).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::panic_of;
+
+    #[test]
+    fn a_failure_says_why_the_machine_s_kernel_panicked() {
+        let console = "[  1.0] mtrr: none\n[ 98.1] BUG: unable to handle page fault for address: 8\n\
+                       [ 98.2] RIP: 0033:0x81b096\n[ 98.3] RIP: 0010:f+0x1/0x2\r\n\
+                       [ 98.4] Kernel panic - not syncing: Fatal exception in interrupt\n\
+                       [  0.5] mtrr: none";
+        let said = panic_of(console).unwrap();
+        assert!(
+            said.starts_with("[ 98.1] BUG") && said.contains("f+0x1/0x2; [ 98.4] Kernel panic"),
+            "{said}"
+        );
+        assert!(said.ends_with("in interrupt"), "{said}");
+        assert_eq!(panic_of("[ 98.1] BUG: scheduling while atomic\n"), None);
     }
 }

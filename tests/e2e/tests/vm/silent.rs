@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use mooring_harness::Scope;
 use mooring_harness::counting::COUNTS;
 use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
 use mooring_harness::smb::{PASSWORD, USER};
+use mooring_harness::{Scope, wait_until};
 use mooring_program::reasons;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
@@ -26,6 +26,12 @@ const SMB_ASKED: u32 = 10;
 
 /// The same with SMB: the kernel waits half a minute for the server, and the kubelet may try again.
 const SMB_GONE_LIMIT: Duration = Duration::from_mins(4);
+
+/// Keeps a file open, and has closed another a moment ago.
+const HOLDS: &str = "exec 3>/data/held; echo a >&3; while echo b >/data/closed; do sleep 1; done";
+
+/// Pods with a volume of Samba that are deleted while the server hangs. The kernel closes their files then.
+const SMB_USERS: [(&str, &str); 2] = [("smb", COUNTS), ("holds", HOLDS)];
 
 /// Longest wait for effects of a server that answers again.
 const HEAL_LIMIT: Duration = Duration::from_mins(3);
@@ -52,16 +58,23 @@ fn pod(scope: &Scope, name: &str, script: &str) -> Result<()> {
     scope.pod(name, MACHINE_NODE, name, more)
 }
 
-/// A Pod with a volume of Samba, which is deleted while the server hangs.
-async fn user_of_smb(scope: &Scope) -> Result<()> {
+/// How many connections the kernel has to SMB servers.
+const SMB_CONNECTIONS: &str = "grep -c ConnectionId /proc/fs/cifs/DebugData || true";
+
+async fn users_of_smb(scope: &Scope) -> Result<()> {
     let server = scope.storage_server("samba", "node-1", &Value::Null).await?;
     scope.mount_secret("login", &json!({"username": USER, "password": PASSWORD}))?;
-    let volume = json!({
-        "client": "smb", "source": format!("//{}/volumes", server.address), "secret": "login",
-        "mount-options": format!("echo_interval={SMB_ASKED}"),
-    });
-    scope.volume("smb", &volume)?;
-    pod(scope, "smb", COUNTS)
+    for (name, script) in SMB_USERS {
+        let directory = format!("mkdir -m 0777 /srv/volumes/{name}");
+        scope.exec("samba", ["sh", "-euc", &directory])?;
+        let volume = json!({
+            "client": "smb", "source": format!("//{}/volumes/{name}", server.address), "secret": "login",
+            "mount-options": format!("echo_interval={SMB_ASKED}"),
+        });
+        scope.volume(name, &volume)?;
+        pod(scope, name, script)?;
+    }
+    Ok(())
 }
 
 async fn goes_on(scope: &Scope, name: &str) -> Result<()> {
@@ -90,8 +103,9 @@ fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server()
             )?;
             pod(&scope, name, script)?;
         }
-        user_of_smb(&scope).await?;
-        for name in USERS.map(|(name, ..)| name).iter().chain(&["smb"]) {
+        users_of_smb(&scope).await?;
+        let of_smb = SMB_USERS.map(|(name, _)| name);
+        for name in USERS.map(|(name, ..)| name).iter().chain(&of_smb) {
             scope.pod_ready(name).await?;
         }
         for name in ["writes", "stays", "shares"] {
@@ -103,16 +117,20 @@ fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server()
         scope.kubectl(["delete", "pod", "shared", "--wait=false"])?;
         let limit = Duration::from_secs(GRACE.into()) + GONE_LIMIT;
         let start = Instant::now();
-        scope.kubectl(["delete", "pod", "smb", "--wait=false"])?;
+        for name in of_smb {
+            scope.kubectl(["delete", "pod", name, "--wait=false"])?;
+        }
         scope.given_up(&["writes", "sleeps"], limit).await?;
         // With SMB, whether the kubelet hangs depends on what the kernel has cached of the directory. If it hangs, it
         // waits for the server as the mount option says.
-        scope
-            .pod_gone_within("smb", SMB_GONE_LIMIT.saturating_sub(start.elapsed()))
-            .await?;
-        note(format!("smb was gone after {}", spoken(start.elapsed())));
+        for name in of_smb {
+            scope
+                .pod_gone_within(name, SMB_GONE_LIMIT.saturating_sub(start.elapsed()))
+                .await?;
+            note(format!("{name} was gone after {}", spoken(start.elapsed())));
+        }
         let mounts = scope.mounts_on_machine()?;
-        for name in ["writes", "sleeps", "smb"] {
+        for name in ["writes", "sleeps"].iter().chain(&of_smb) {
             ensure!(
                 !is_mounted(&scope, &mounts, name),
                 "{name} is mounted still: {mounts:#?}"
@@ -144,6 +162,11 @@ fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server()
         }
         let left = scope.mounts_on_machine()?;
         ensure!(left.is_empty(), "still mounted: {left:?}");
-        Ok(())
+        wait_until("the SMB volumes to be gone from the kernel", HEAL_LIMIT, async || {
+            let left = scope.on_machine(SMB_CONNECTIONS)?;
+            ensure!(left.trim() == "0", "it has {left} connections");
+            Ok(Some(()))
+        })
+        .await
     });
 }

@@ -113,6 +113,13 @@ impl Cluster {
         scripts::run(&self.layout, script)
     }
 
+    /// What the machine's kernel has said on its console, in all starts: empty if it never started.
+    pub fn machine_console(&self) -> String {
+        let console = self.layout.logs(&node::name(MACHINE)).join("console.log");
+        let said = std::fs::read(console).unwrap_or_default();
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
     /// Where disks are plugged into the running machine.
     pub fn machine_monitor(&self) -> Result<Monitor> {
         Monitor::open(&self.layout)
