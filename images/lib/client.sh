@@ -21,6 +21,11 @@ service() {
     "$MOORING_AGENT" service "$@"
 }
 
+# The label that a mount is to give to all files, as an option of libfuse's programs; empty if there is none.
+fuse_label=
+[ -z "${MOORING_SELINUX_LABEL-}" ] ||
+    fuse_label="context=\"$(printf %s "$MOORING_SELINUX_LABEL" | sed 's/,/\\,/g')\""
+
 case ${1-}:$# in
 mount:3 | device:3)
     raw_block=

@@ -50,7 +50,7 @@ mount_file_system() {
     fi
     # A copy has the UUID of what it is a copy of, and a node may have both.
     [ "$fs_type" != xfs ] || options=${options:+$options,}nouuid
-    mount -t "$fs_type" ${options:+-o "$options"} "$1" "$directory" || {
+    mount_with_options "$1" || {
         case $(dumpe2fs -h "$1" 2>/dev/null | grep -i '^MMP') in
         ?*)
             echo "if another node has this volume mounted, delete the Pod there;" \
@@ -61,6 +61,17 @@ mount_file_system() {
     }
     # 2: it was made for this device just now.
     [ "$found" -eq 2 ] || [ -n "$read_only" ] || grow_if_short "$1"
+}
+
+# Mounts a device with the options of the volume and the label, if it has one. Argument: the device.
+mount_with_options() {
+    if [ -z "${MOORING_SELINUX_LABEL-}" ]; then
+        mount -t "$fs_type" ${options:+-o "$options"} "$1" "$directory"
+    else
+        # mount sees no SELinux in a container, and would leave the label out.
+        "$MOORING_AGENT" mount-device --type "$fs_type" --options "$options" --label "$MOORING_SELINUX_LABEL" \
+            "$1" "$directory"
+    fi
 }
 
 # Has a file system that is smaller than its device have all of it: a copy may be larger than what it is a copy of.

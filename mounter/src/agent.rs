@@ -14,6 +14,7 @@ mod expand;
 pub mod give_up;
 mod image_daemon;
 pub mod install;
+pub mod mount_device;
 pub mod mounts;
 mod one_at_a_time;
 pub mod program;

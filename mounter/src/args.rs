@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::agent;
+use crate::agent::mount_device::MountDeviceArgs;
 use crate::agent::services::command::ServiceArgs;
 use crate::agent::services::hold::HoldArgs;
 use crate::daemon::args::ServeArgs;
@@ -33,6 +34,8 @@ pub enum MounterCommand {
     Agent(agent::AgentArgs),
     /// Ask the agent for a service for the volume that a program of the client image is mounting.
     Service(ServiceArgs),
+    /// Mount a device with an SELinux label for all files: what mount(8) does not do in a container.
+    MountDevice(MountDeviceArgs),
     /// Keep a device open for the agent of a client container.
     #[command(hide = true)]
     HoldDevice(HoldArgs),

@@ -3,7 +3,8 @@
 //!
 //! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`kubelet_options`] (how
 //! the kubelet hands a volume on), [`target`] (the only way to a volume's directory), [`mount_options`],
-//! [`mount_table`], [`volume_data`] (whose a CSI volume is), [`registry`] (who serves which type of volume).
+//! [`mount_table`], [`selinux_label`] (the label of a volume's files), [`volume_data`] (whose a CSI volume is),
+//! [`registry`] (who serves which type of volume).
 
 pub mod cause;
 pub mod job;
@@ -11,5 +12,6 @@ pub mod kubelet_options;
 pub mod mount_options;
 pub mod mount_table;
 pub mod registry;
+pub mod selinux_label;
 pub mod target;
 pub mod volume_data;

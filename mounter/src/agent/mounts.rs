@@ -98,6 +98,13 @@ pub enum AgentError {
     NoExpansion { program: String },
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied { target: String },
+    /// The program does not know labels.
+    #[error(
+        "client {0} mounted the volume without the SELinux label of the Pod, which could not use it: have a client \
+         mount it that knows labels, or leave the files' labels to the container runtime, with seLinuxMount: false in \
+         the CSIDriver"
+    )]
+    NoLabel(String),
     /// Another Pod has the same volume in a way that this one can't have too.
     #[error(
         "another Pod on this node has this volume {0}, and all Pods of a node have one device of it: delete that Pod, \
@@ -137,6 +144,7 @@ impl AgentError {
             | Self::SecretKey(_)
             | Self::Occupied { .. }
             | Self::Unknown(_)
+            | Self::NoLabel(_)
             | Self::NoExpansion { .. } => FailureCategory::Invalid,
             Self::InProgress(_)
             | Self::Dead(_)
@@ -434,6 +442,16 @@ impl Mounts {
             .await?;
         if brings != Brings::Program {
             self.store.remove_secrets(&call.target)?;
+        }
+        if let Some(label) = call.label.clone() {
+            let at = staging.clone();
+            let bears = thread::run(move || target_mounts::bears(&at, &label)).await;
+            if !bears
+                .map_err(no_thread(&call.target))?
+                .map_err(TargetMountError::from)?
+            {
+                return Err(AgentError::NoLabel(call.client.clone()));
+            }
         }
         let flags = flags(call)?;
         let target = target.clone();

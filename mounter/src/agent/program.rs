@@ -24,6 +24,7 @@
 //! | `MOORING_MOUNT_OPTIONS` | the mount options with commas, `nosuid,nodev` unless the volume says `suid`, `dev` |
 //! | `MOORING_FS_TYPE` | the volume's `fs-type`, or nothing |
 //! | `MOORING_FS_GROUP` | the Pod's `fsGroup` or nothing, for FUSE file systems that can't change owners |
+//! | `MOORING_SELINUX_LABEL` | the label for the mount to give to all files (option `context`), or nothing; for `mount` |
 //! | `MOORING_SECRETS` | a directory with one file per key of the volume's Secret; for `mount` |
 //! | `MOORING_VOLUME` | the volume's name: letters and digits, the same at every retry |
 //! | `MOORING_STATE` | for `mount` and `expand`: the volume's own directory, in memory, removed with the volume |
@@ -75,6 +76,7 @@ use mooring_contract::volume::{ClientName, NodeAccess, VolumeError, check_kind};
 
 use super::protocol::MountCall;
 use crate::volume::mount_options::{self, ForbiddenOption};
+use crate::volume::selinux_label::SelinuxLabel;
 
 pub const WORKING_DIRECTORY: &str = "/";
 
@@ -236,6 +238,10 @@ pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Re
             client: call.client.clone(),
         });
     }
+    let options = match &call.label {
+        Some(label) => format!("{options},{}", label.for_fuse()),
+        None => options,
+    };
     Ok(Invocation {
         program: "mount".into(),
         args: vec![
@@ -294,6 +300,8 @@ fn environment(call: &MountCall) -> Result<BTreeMap<String, OsString>, InvalidVo
     env.insert("MOORING_FS_TYPE".into(), call.fs_type.clone().into());
     let group = call.fs_group.map(|group| group.to_string()).unwrap_or_default();
     env.insert("MOORING_FS_GROUP".into(), group.into());
+    let label = call.label.as_ref().map(SelinuxLabel::as_str).unwrap_or_default();
+    env.insert("MOORING_SELINUX_LABEL".into(), label.into());
     Ok(env)
 }
 
@@ -330,6 +338,7 @@ mod tests {
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
             secrets: BTreeMap::new(),
             fs_group: Some(2000),
+            label: None,
             pod: crate::volume::job::PodRef::default(),
             limit_ms: 1,
         }
@@ -399,6 +408,19 @@ mod tests {
     }
 
     #[test]
+    fn the_label_of_the_pod_goes_to_the_program() {
+        let mut labelled = call(&["ro"], &[]);
+        labelled.label = SelinuxLabel::of("context=\"u:r:t:s0:c1,c2\"");
+        assert_eq!(
+            line(&plan(&labelled, false).unwrap()),
+            "mount -t nfs -o ro,nosuid,nodev,context=\"u:r:t:s0:c1\\,c2\" -- 10.10.2.4:/exports /staging"
+        );
+        let env = plan(&labelled, true).unwrap().env;
+        assert_eq!(env["MOORING_SELINUX_LABEL"], "u:r:t:s0:c1,c2");
+        assert_eq!(env["MOORING_MOUNT_OPTIONS"], "ro,nosuid,nodev");
+    }
+
+    #[test]
     fn an_override_gets_options_by_environment_and_no_secret_by_value() {
         let invocation = plan(
             &call(&["ro"], &[("host-key.check", "accept-new"), ("port", "22")]),
@@ -423,6 +445,7 @@ mod tests {
                 "MOORING_OPTION_HOST_KEY_CHECK=accept-new",
                 "MOORING_OPTION_PORT=22",
                 "MOORING_SECRETS=/secrets",
+                "MOORING_SELINUX_LABEL=",
             ]
         );
         assert_eq!(

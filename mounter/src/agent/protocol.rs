@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::services::call::ServiceCall;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::DeviceNumber;
+use crate::volume::selinux_label::SelinuxLabel;
 
 /// Name of the agent's socket in the Pod's emptyDir.
 pub const SOCKET: &str = "agent.sock";
@@ -120,6 +121,9 @@ pub struct MountCall {
     /// The group that the Pod's files should belong to, for programs that can set it only at the mount.
     #[serde(default)]
     pub fs_group: Option<u32>,
+    /// The label that the mount is to give to all files.
+    #[serde(default)]
+    pub label: Option<SelinuxLabel>,
     /// Who uses the volume, for Events about its end.
     #[serde(default)]
     pub pod: PodRef,
@@ -359,6 +363,7 @@ mod tests {
                 options: BTreeMap::from([("port".into(), "2222".into())]),
                 secrets: BTreeMap::from([("ssh-privatekey".into(), SecretBytes(b"hush\0\xff".to_vec()))]),
                 fs_group: Some(2000),
+                label: None,
                 pod: PodRef::default(),
                 limit_ms: 1000,
             })),

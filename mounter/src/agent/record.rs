@@ -236,6 +236,7 @@ mod tests {
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
             secrets: BTreeMap::new(),
             fs_group: None,
+            label: None,
             pod: PodRef::default(),
             limit_ms: 1,
         }

@@ -173,6 +173,8 @@ fn difference(
     );
     Ok(if theirs.flags.is_read_only() && !ours.flags.is_read_only() {
         Some("for reading only")
+    } else if call.label != other.label {
+        Some("with another SELinux label")
     } else if *secrets != call.secrets {
         Some("with another Secret")
     } else if (&call.fs_type, &call.options, &ours.file_system) != (&other.fs_type, &other.options, &theirs.file_system)
@@ -189,6 +191,7 @@ mod tests {
 
     use super::difference;
     use crate::agent::protocol::{MountCall, SecretBytes};
+    use crate::volume::selinux_label::SelinuxLabel;
 
     fn call(target: &str, options: &[&str]) -> MountCall {
         let json = serde_json::json!({
@@ -212,6 +215,10 @@ mod tests {
         let mut other = plain.clone();
         other.fs_type = "xfs".to_owned();
         assert_eq!(between(&plain, &other), Some("with other options"));
+        let mut labelled = plain.clone();
+        labelled.label = SelinuxLabel::of("context=\"u:r:t:s0:c1,c2\"");
+        assert_eq!(between(&plain, &labelled), Some("with another SELinux label"));
+        assert_eq!(between(&labelled, &labelled), None);
     }
 
     /// A tenant who knows the name of somebody else's volume does not know its Secret.

@@ -405,6 +405,7 @@ mod tests {
             options: BTreeMap::new(),
             secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
             fs_group: None,
+            label: None,
             pod: PodRef::default(),
             limit_ms: 1,
         };

@@ -14,6 +14,7 @@ use crate::sys::graft::{DeviceNode, Grafts};
 use crate::sys::{Kernel, Sys, SysError, Unmount, UnmountError};
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::DeviceNumber;
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::{Target, TargetError};
 use crate::worker::graft::{self, Replaced};
 
@@ -48,6 +49,11 @@ pub enum TargetMountError {
 /// and the host may have loaded the module since.
 pub fn make_fuse_device() -> Result<(), SysError> {
     Kernel.make_fuse_device()
+}
+
+/// Whether the file system mounted on `staging` gives all its files this label.
+pub fn bears(staging: &Path, label: &SelinuxLabel) -> Result<bool, SysError> {
+    Ok(label.is_borne_at(staging, &Kernel.mount_table()?))
 }
 
 /// Puts the file system mounted on `staging` onto the target, with these flags, whatever flags its program set.
@@ -178,6 +184,13 @@ mod tests {
 
     fn replaced(fake: &Fake, device: DeviceNumber) -> Result<bool, TargetMountError> {
         replace_by(fake, fake, Path::new(STAGING), &target(), device, flags())
+    }
+
+    #[test]
+    fn a_mount_without_the_label_does_not_bear_it() {
+        let label = SelinuxLabel::read("u:r:t:s0:c1,c2").unwrap();
+        assert!(!bears(Path::new("/proc"), &label).unwrap());
+        assert!(!bears(Path::new("/nothing/is/mounted/here"), &label).unwrap());
     }
 
     #[test]

@@ -396,6 +396,7 @@ fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
             .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
             .collect(),
         fs_group: job.fs_group,
+        label: job.label.clone(),
         pod: job.pod.clone(),
         limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
     }

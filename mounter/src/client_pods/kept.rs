@@ -157,6 +157,7 @@ pub(crate) mod tests {
                 options: BTreeMap::new(),
                 secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
                 fs_group: None,
+                label: None,
                 pod: PodRef::default(),
                 limit_ms: 0,
             },

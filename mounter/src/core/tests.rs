@@ -63,6 +63,7 @@ fn job(line: &str, name: &str) -> MountJob {
         only_read: false,
         read_only: false,
         fs_group: None,
+        label: None,
         pod: PodRef::default(),
         volume_name: name.to_owned(),
         image: None,

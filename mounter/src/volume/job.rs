@@ -8,6 +8,7 @@ use mooring_contract::volume::clients::device_clients;
 use serde::{Deserialize, Serialize};
 
 use crate::volume::cause::Cause;
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::{Target, TargetError};
 
 /// A volume's secrets, by name. Never printed: its `Debug` shows the names only.
@@ -55,6 +56,8 @@ pub struct MountJob {
     /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
     /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
     pub fs_group: Option<u32>,
+    /// The label that the mount is to give to all files.
+    pub label: Option<SelinuxLabel>,
     pub pod: PodRef,
     /// Name of the PV, or of the Pod's volume where it is inline.
     pub volume_name: String,

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use mooring_contract::volume::{Volume, VolumeError, keys};
 
+use crate::volume::selinux_label::SelinuxLabel;
+
 /// Options that the kubelet adds for a `FlexVolume` begin like this.
 pub const FLEX_PREFIX: &str = "kubernetes.io/";
 
@@ -13,7 +15,7 @@ pub const CSI_PREFIX: &str = "csi.storage.k8s.io/";
 
 /// The volume. Options that begin with `prefix` are the kubelet's own. `fs_type` (`fsType` of the PersistentVolume)
 /// counts where the options have no `fs-type`; `mount_options` (`mountOptions` of the PersistentVolume) come after
-/// those that the options have.
+/// those that the options have, without a [`SelinuxLabel`].
 pub fn volume(
     mut options: BTreeMap<String, String>,
     prefix: &str,
@@ -25,9 +27,12 @@ pub fn volume(
     if stated.is_empty() {
         fs_type.clone_into(stated);
     }
-    if !mount_options.is_empty() {
+    // A label is the Pod's, and has commas.
+    let of_volume = mount_options.iter().filter(|option| SelinuxLabel::of(option).is_none());
+    let of_volume: Vec<_> = of_volume.map(String::as_str).collect();
+    if !of_volume.is_empty() {
         let stated = options.entry(keys::MOUNT_OPTIONS.to_owned()).or_default();
-        let all = std::iter::once(stated.as_str()).chain(mount_options.iter().map(String::as_str));
+        let all = std::iter::once(stated.as_str()).chain(of_volume);
         *stated = all.filter(|some| !some.is_empty()).collect::<Vec<_>>().join(",");
     }
     Volume::from_options(&options)
@@ -50,7 +55,7 @@ mod tests {
             options.clone().into(),
             CSI_PREFIX,
             "nfs4",
-            &["hard".to_owned(), "vers=4.2".to_owned()],
+            &["hard", "context=\"u:r:t:s0:c1,c2\"", "vers=4.2"].map(str::to_owned),
         )
         .unwrap();
         assert_eq!(found.mount_options, ["noatime", "hard", "vers=4.2"]);

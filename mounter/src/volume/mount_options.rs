@@ -2,6 +2,8 @@
 
 use rustix::mount::MountAttrFlags;
 
+use crate::volume::selinux_label::SelinuxLabel;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountFlags(MountAttrFlags);
 
@@ -41,6 +43,15 @@ pub struct MountOptions {
     pub flags: MountFlags,
     /// Options of the file system, with their values.
     pub file_system: Vec<(String, Option<String>)>,
+}
+
+impl MountOptions {
+    /// These, with a label for all files.
+    #[must_use]
+    pub fn labelled(mut self, label: Option<&SelinuxLabel>) -> Self {
+        self.file_system.extend(label.map(SelinuxLabel::option));
+        self
+    }
 }
 
 /// An option that a volume may not have.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::sys::look::LookedAt;
 use crate::volume::job::{MountError, MountJob, Secrets};
 use crate::volume::mount_table::DeviceNumber;
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
 use crate::worker::graft::GraftTask;
 use crate::worker::usage::Usage;
@@ -121,6 +122,8 @@ pub struct MountTask {
     pub secrets: Secrets,
     /// The group that the Pod's files should belong to.
     pub fs_group: Option<u32>,
+    /// The label that the mount is to give to all files.
+    pub label: Option<SelinuxLabel>,
 }
 
 impl From<&MountJob> for MountTask {
@@ -133,6 +136,7 @@ impl From<&MountJob> for MountTask {
             only_read: job.only_read,
             secrets: job.secrets.clone(),
             fs_group: job.fs_group,
+            label: job.label.clone(),
         }
     }
 }
@@ -183,6 +187,7 @@ pub(crate) mod tests {
             only_read: false,
             secrets: Secrets::default(),
             fs_group: None,
+            label: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::scope::Scope;
 use super::skip::skip;
 use super::waiting::wait_for;
 use mooring_testbed::cluster::Cluster;
+use mooring_testbed::node::guest::Selinux;
 use mooring_testbed::progress::note;
 
 /// The name of that node.
@@ -29,6 +30,7 @@ const IMAGES: &[&str] = &[
     "client-block",
     "client-cephfs",
     "client-iscsi",
+    "client-sshfs",
     "nfs-locks",
     "provisioner-directory",
 ];
@@ -56,12 +58,23 @@ pub fn with_machine_node<F>(name: &str, test: F)
 where
     F: AsyncFnOnce(Scope) -> Result<()>,
 {
+    with_machine_node_and(Selinux::Off, name, test);
+}
+
+/// [`with_machine_node`] with SELinux on or off.
+///
+/// # Panics
+/// Likewise.
+pub fn with_machine_node_and<F>(selinux: Selinux, name: &str, test: F)
+where
+    F: AsyncFnOnce(Scope) -> Result<()>,
+{
     let target = open_target().unwrap_or_else(|error| panic!("{name}: {error:#}"));
     let Some(cluster) = target.own_cluster() else {
         return skip("it starts a node of the testbed's own cluster");
     };
     let machine = MachineNode(cluster.clone());
-    if let Err(error) = cluster.start_machine(IMAGES) {
+    if let Err(error) = cluster.start_machine_with(selinux, IMAGES) {
         panic!("{name}: {error:#}");
     }
     // The namespace has to be gone before the machine: deleting its volumes may need that node.

@@ -49,6 +49,7 @@ const NEEDED: &[(Sign, &str)] = &[
 const MACHINES: &[(Sign, &str)] = &[
     (Sign::Program("qemu-system-x86_64"), "qemu-system-x86"),
     (Sign::Program("setpriv"), "util-linux"),
+    (Sign::Program("checkpolicy"), "checkpolicy"),
     // Compresses a kernel's modules.
     (Sign::Program("xz"), "xz-utils"),
 ];

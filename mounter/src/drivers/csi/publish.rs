@@ -10,6 +10,7 @@ use mooring_csi_proto::csi::volume_capability::{AccessType, MountVolume};
 
 use crate::volume::job::{Access, MountJob, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, CSI_PREFIX};
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::{Target, TargetError};
 
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +112,8 @@ pub(super) fn job(
     let read_only = request.readonly
         || volume.mount_options.iter().any(|option| option == "ro")
         || (only_read && access == Access::Device);
+    // The kubelet's comes after what `mountOptions` of the PersistentVolume has.
+    let label = mount.mount_flags.iter().rev().find_map(|flag| SelinuxLabel::of(flag));
     let secrets = request.secrets.into_iter();
     Ok(MountJob {
         volume,
@@ -122,6 +125,7 @@ pub(super) fn job(
         read_only,
         only_read,
         fs_group,
+        label,
         pod,
         image: None,
         deadline,
@@ -156,7 +160,7 @@ mod tests {
             target_path: TARGET.into(),
             volume_capability: Some(capability(AccessType::Mount(MountVolume {
                 fs_type: "ext4".into(),
-                mount_flags: vec!["noatime".into()],
+                mount_flags: vec!["noatime".into(), "context=\"u:r:t:s0:c1,c2\"".into()],
                 ..MountVolume::default()
             }))),
             secrets: [("key".to_owned(), "hunter2".to_owned())].into(),
@@ -188,6 +192,7 @@ mod tests {
         assert_eq!(job.volume.client.as_str(), "sshfs");
         assert_eq!(job.volume.fs_type, "ext4");
         assert_eq!(job.volume.mount_options, ["noatime"]);
+        assert_eq!(job.label.unwrap().as_str(), "u:r:t:s0:c1,c2");
         assert_eq!(job.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
         assert_eq!(job.secrets.0["key"], b"hunter2");
         assert_eq!((job.pod.namespace.as_str(), job.pod.uid.as_str()), ("shop", "u-1"));

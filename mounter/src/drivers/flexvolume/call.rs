@@ -94,6 +94,7 @@ impl FlexVolumeMountCall {
             only_read: false,
             read_only,
             fs_group,
+            label: None,
             pod,
             volume_name,
             image: None,

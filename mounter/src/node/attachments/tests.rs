@@ -102,6 +102,7 @@ fn job(handed: &Value) -> MountJob {
         only_read: false,
         read_only: false,
         fs_group: None,
+        label: None,
         pod: PodRef::default(),
         volume_name: "pvc-u1".into(),
         image: None,

@@ -1,4 +1,4 @@
-//! Whether `SELinux` enforces its rules on the node, and what that means for volumes.
+//! Whether SELinux enforces its rules on the node, and what that means for volumes.
 
 use std::path::{Path, PathBuf};
 

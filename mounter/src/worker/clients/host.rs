@@ -40,6 +40,10 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         .map_err(MountError::bad_options)?
         .flags;
     let options = mount_options::join(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
+    let options = match &task.label {
+        Some(label) => format!("{options},{}", label.for_mount()),
+        None => options,
+    };
     check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
 
     sys.enter_host(namespace, &task.target)?;
@@ -72,6 +76,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
                     .to_owned()
                     .into(),
             })?;
+            check_label(sys, task, &stage)?;
             let mount = sys.clone_mount(&directory, flags)?;
             let target = sys.open_target(&task.target)?;
             Ok(sys.attach(&mount, &target)?)
@@ -79,6 +84,21 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     let removed = sys.remove_stage(&stage);
     moved?;
     Ok(removed?)
+}
+
+/// Fails if the Pod has a label and the host's program mounted without: nobody else would label the files.
+fn check_label(sys: &impl Sys, task: &MountTask, stage: &Path) -> Result<(), MountError> {
+    let Some(label) = &task.label else { return Ok(()) };
+    if label.is_borne_at(stage, &sys.mount_table()?) {
+        return Ok(());
+    }
+    Err(MountError::Failed {
+        attempted: "give the volume the SELinux label of the Pod".to_owned(),
+        cause: "the host's mount left it out: leave the files' labels to the container runtime, with seLinuxMount: \
+                false in the CSIDriver"
+            .to_owned()
+            .into(),
+    })
 }
 
 /// Removes what an unfinished mount has left: its stage, and what may be mounted there.
@@ -101,6 +121,7 @@ fn is_plain_type(fs_type: &str) -> bool {
 mod tests {
     use super::{clear, mount};
     use crate::sys::fake::{Fake, target};
+    use crate::volume::selinux_label::SelinuxLabel;
     use crate::worker::task::tests::task;
 
     /// Proves: M4
@@ -124,6 +145,21 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("Connection refused"), "{error}");
+        assert!(fake.calls().contains(&"remove_stage".to_owned()));
+        assert_eq!(fake.mounts_on(&target()), 0);
+    }
+
+    #[test]
+    fn a_mount_without_the_label_of_the_pod_is_taken_away() {
+        let fake = Fake::default();
+        let mut labelled = task("client=nfs,source=10.10.2.4:/exports");
+        labelled.label = SelinuxLabel::read("u:r:t:s0:c1,c2").ok();
+        let error = mount(&fake, None, &labelled).unwrap_err().to_string();
+        assert!(error.contains("left it out"), "{error}");
+        assert_eq!(
+            fake.programs(),
+            ["mount -t nfs -o nosuid,nodev,context=\"u:r:t:s0:c1,c2\" -- 10.10.2.4:/exports /run/stage"]
+        );
         assert!(fake.calls().contains(&"remove_stage".to_owned()));
         assert_eq!(fake.mounts_on(&target()), 0);
     }

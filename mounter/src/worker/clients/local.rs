@@ -45,6 +45,7 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
     let name = file_name(&volume.source)?;
     let wanted = wanted_file_system(&volume.fs_type)?;
     let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
+    let options = options.labelled(task.label.as_ref());
     let image = open(sys, pool, name)?;
     let mounted = mount_image(sys, &image, name, wanted, task, &options);
     mounted.map_err(|error| explained(sys, pool, &image, error))

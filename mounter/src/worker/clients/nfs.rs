@@ -18,6 +18,7 @@ use super::remote::source::RemoteSource;
 use super::remote::{Remote, text_of};
 use crate::sys::{NewMount, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::worker::task::MountTask;
 use failure::Circumstances;
 use options::{NfsOptions, VERSION_3};
@@ -55,9 +56,11 @@ impl Remote for NfsPlan {
 
     fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
         let options = NfsOptions::read(&volume.mount_options, task.read_only);
+        let mut options = options.map_err(MountError::bad_options)?;
+        options.rest.extend(task.label.as_ref().map(SelinuxLabel::option));
         Ok(Self {
             source: source::read(&volume.source).map_err(MountError::bad_options)?,
-            options: options.map_err(MountError::bad_options)?,
+            options,
         })
     }
 

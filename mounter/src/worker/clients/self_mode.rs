@@ -36,6 +36,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         &volume.source
     };
     let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
+    let options = options.labelled(task.label.as_ref());
     check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
     check_not_here(sys, source)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {

@@ -18,6 +18,7 @@ use super::remote::source::RemoteSource;
 use super::remote::{Remote, text_of};
 use crate::sys::{NewMount, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::worker::task::MountTask;
 use options::SmbOptions;
 
@@ -42,7 +43,8 @@ impl Remote for SmbPlan {
     fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
         let source = source::read(&volume.source).map_err(MountError::bad_options)?;
         let options = SmbOptions::read(&volume.mount_options, task.read_only, task.fs_group);
-        let options = options.map_err(MountError::bad_options)?;
+        let mut options = options.map_err(MountError::bad_options)?;
+        options.rest.extend(task.label.as_ref().map(SelinuxLabel::option));
         let credentials = if options.anonymous {
             Secrets::default()
         } else {

@@ -1,18 +1,22 @@
 //! Disks that a node has already, as a cloud attaches them: client `node-disk` finds them by their serials. The node is
-//! a virtual machine with disks of virtio-blk, which has room for the first 20 bytes of a serial.
+//! a virtual machine with disks of virtio-blk, which has room for the first 20 bytes of a serial. Its kernel has SELinux
+//! on, so a mount can give a volume's files the label of the Pod.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use mooring_contract::names::annotations;
-use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
+use mooring_contract::names::{CSI_DRIVER, annotations};
+use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node_and};
+use mooring_harness::nodes::POOL;
 use mooring_harness::provisioner::user_of;
+use mooring_harness::smb::{PASSWORD, USER};
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::cluster::Cluster;
 use mooring_testbed::layout::make_folder;
-use mooring_testbed::node::guest::ROOT_SERIAL;
+use mooring_testbed::node::guest::{ROOT_SERIAL, Selinux};
+use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
 /// The id of a volume, of which the disk has what it has room for.
@@ -185,6 +189,84 @@ async fn refused(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
+/// Sets whether the kubelet has the driver label files at the mount.
+fn labels_at_the_mount(scope: &Scope, on: bool) -> Result<()> {
+    let change = json!({"spec": {"seLinuxMount": on}}).to_string();
+    scope.kubectl(["patch", "csidriver", CSI_DRIVER, "-p", &change])?;
+    Ok(())
+}
+
+/// Leaves the driver as the installation has it.
+struct Unlabelled<'a>(&'a Scope);
+
+impl Drop for Unlabelled<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = labels_at_the_mount(self.0, false) {
+            note(format!("the CSIDriver is not as it was: {error:#}"));
+        }
+    }
+}
+
+/// The mounts give all files the Pod's label: of file systems that the mounter mounts, of one that a client container
+/// mounts from a device, and of a program of libfuse.
+async fn labelled(scope: &Scope, disks: &mut Disks<'_>) -> Result<()> {
+    labels_at_the_mount(scope, true)?;
+    let _restored = Unlabelled(scope);
+    let nfs = scope.storage_server("nfs", "node-1", &Value::Null).await?;
+    let samba = scope.storage_server("samba", "node-1", &Value::Null).await?;
+    scope.mount_secret("login", &json!({"username": USER, "password": PASSWORD}))?;
+    let ssh = scope.ssh_server("node-1", &["letters"]).await?;
+    disks.plug("labelled", "labelled")?;
+    let image = scope.volume_name("local");
+    scope.on_machine(&format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{image}"))?;
+    let volumes = [
+        (
+            "nfs",
+            json!({"client": "nfs", "source": format!("{}:/open", nfs.address)}),
+        ),
+        (
+            "smb",
+            json!({"client": "smb", "source": format!("//{}/volumes", samba.address), "secret": "login"}),
+        ),
+        ("local", json!({"client": "local", "source": image})),
+        ("disk", by("labelled")),
+        ("fuse", ssh.volume("letters")),
+    ];
+    let for_one = json!({"accessModes": ["ReadWriteOncePod"]});
+    for (name, options) in &volumes {
+        scope.csi_volume(name, options, &for_one)?;
+    }
+    let names = volumes.each_ref().map(|(name, _)| *name);
+    let write = names.map(|name| format!("echo hello >/{name}/file")).join(" && ");
+    let claims = names.map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+    let mounts = names.map(|name| json!({"name": name, "mountPath": format!("/{name}")}));
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "labelled"},
+        "spec": {
+            "nodeName": MACHINE_NODE, "terminationGracePeriodSeconds": 1, "volumes": claims,
+            "securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}},
+            "containers": [{
+                "name": "main", "image": "busybox:1", "volumeMounts": mounts,
+                "command": ["sh", "-c", format!("{write} && sleep 1000000")],
+                "startupProbe": {"exec": {"command": ["test", "-s", "/fuse/file"]}, "failureThreshold": 100},
+            }],
+        },
+    });
+    scope.apply(&pod.to_string())?;
+    scope.pod_ready("labelled").await?;
+    let mounts = scope.on_machine("grep kubernetes.io~csi /proc/1/mountinfo")?;
+    for name in names {
+        let volume = format!("/{}/mount ", scope.volume_name(name));
+        let mut lines = mounts.lines().filter(|line| line.contains(&volume));
+        ensure!(
+            lines.all(|line| line.contains("context=\"all_u:all_r:all_t:s0:c1,c2\"")) && mounts.contains(&volume),
+            "{name}: {mounts}"
+        );
+    }
+    scope.delete("pod/labelled")?;
+    scope.pod_gone("labelled").await
+}
+
 async fn disks(scope: &Scope) -> Result<()> {
     let mut disks = Disks::of(scope)?;
     attached(scope, &mut disks).await?;
@@ -194,6 +276,7 @@ async fn disks(scope: &Scope) -> Result<()> {
         disks.plug(name, TWIN)?;
     }
     refused(scope).await?;
+    labelled(scope, &mut disks).await?;
     let mounts = scope.mounts_on_machine()?;
     ensure!(mounts.is_empty(), "{mounts:?}");
     Ok(())
@@ -201,7 +284,7 @@ async fn disks(scope: &Scope) -> Result<()> {
 
 #[test]
 fn a_disk_of_the_node_is_found_by_its_serial() {
-    with_machine_node("vm-disk", async |scope| {
+    with_machine_node_and(Selinux::On, "vm-disk", async |scope| {
         scope.require_mooring().await?;
         Box::pin(disks(&scope)).await
     });

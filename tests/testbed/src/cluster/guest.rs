@@ -11,7 +11,7 @@ use crate::command::output;
 use crate::images::{HOST, TAG};
 use crate::layout::{make_folder, write_file};
 use crate::lock::Lock;
-use crate::node::guest::{Monitor, scripts};
+use crate::node::guest::{Monitor, Selinux, scripts};
 use crate::node::{self, MACHINE, PAUSE_IMAGE};
 use crate::pki::Authority;
 use crate::progress::{note, spoken, step};
@@ -41,6 +41,11 @@ impl Cluster {
     /// mounter's, and these of node-1: Mooring's by their names alone, others by their whole names. Returns when it is
     /// ready.
     pub fn start_machine(&self, images: &[&str]) -> Result<()> {
+        self.start_machine_with(Selinux::Off, images)
+    }
+
+    /// [`Self::start_machine`] with SELinux on or off.
+    pub fn start_machine_with(&self, selinux: Selinux, images: &[&str]) -> Result<()> {
         self.remove_machine()?;
         let _lock = Lock::cluster(&self.layout)?;
         let name = node::name(MACHINE);
@@ -68,7 +73,7 @@ impl Cluster {
                 progress.update("disk");
                 node::guest::make_disk(&self.layout, &self.binaries, &authority, block, &archives, &recipe)?;
             }
-            node::guest::prepare(&self.layout, &self.binaries)
+            node::guest::prepare(&self.layout, &self.binaries, selinux)
         })?;
         step(&format!("start {name}"), |_| self.boot_machine())?;
         step(&format!("{name} ready"), |_| self.wait_for_node(MACHINE))?;

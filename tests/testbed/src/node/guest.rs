@@ -38,6 +38,28 @@ const MEMORY: &str = "1536";
 
 const PROCESSORS: &str = "2";
 
+/// The kernel's argument to start with one processor: the machine's process 1 starts the others once the kernel has
+/// rewritten its code.
+const ONE_AT_FIRST: &str = "maxcpus=1";
+
+/// Whether the machine's kernel has SELinux on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selinux {
+    Off,
+    /// With a policy that allows everything: files have labels.
+    On,
+}
+
+impl Selinux {
+    /// The kernel's arguments for it, after others.
+    fn arguments(self) -> &'static str {
+        match self {
+            Self::Off => "",
+            Self::On => " security=selinux selinux=1",
+        }
+    }
+}
+
 /// The size of the disk. Only written parts take space.
 const DISK_SIZE: &str = "16G";
 
@@ -56,8 +78,8 @@ const LOGS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 pub fn recipe(binaries: &Binaries, block: Block, images: &str) -> Result<String> {
     let (_, modules) = kernel::ensure()?.modules();
     let (settings, processes) = (tree::settings(block), tree::process_lines(binaries, block));
-    let script = include_str!("guest/init");
-    Ok(format!("{images}{}\n{settings}{processes}{script}", modules.display()))
+    let scripts = [include_str!("guest/init"), include_str!("guest/policy.conf")].concat();
+    Ok(format!("{images}{}\n{settings}{processes}{scripts}", modules.display()))
 }
 
 /// Whether there is a disk with this record.
@@ -100,7 +122,7 @@ pub fn make_disk(
 }
 
 /// Writes how to start the machine from its disk.
-pub fn prepare(layout: &Layout, binaries: &Binaries) -> Result<()> {
+pub fn prepare(layout: &Layout, binaries: &Binaries, selinux: Selinux) -> Result<()> {
     packages::ensure_machine_packages()?;
     let kernel = kernel::ensure()?;
     let node = name(MACHINE);
@@ -126,7 +148,7 @@ pub fn prepare(layout: &Layout, binaries: &Binaries) -> Result<()> {
                 .iter()
                 .map(|&argument| argument.to_owned())
                 .chain([qemu.to_string_lossy().into_owned()])
-                .chain(qemu_arguments(layout, &kernel))
+                .chain(qemu_arguments(layout, &kernel, selinux))
                 .collect(),
             needs: None,
         }],
@@ -179,7 +201,7 @@ fn first_root(kernel: &kernel::Kernel) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
+fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel, selinux: Selinux) -> Vec<String> {
     let node = name(MACHINE);
     let (folder, logs) = (layout.machine(&node), layout.logs(&node));
     let mut all = vec![
@@ -225,6 +247,9 @@ fn qemu_arguments(layout: &Layout, kernel: &kernel::Kernel) -> Vec<String> {
     all.push(format!("-device virtserialport,chardev={port},name={port}"));
     let words = all.iter().flat_map(|line| line.split(' ').map(str::to_owned));
     words
-        .chain(["-append".to_owned(), KERNEL_ARGUMENTS.to_owned()])
+        .chain([
+            "-append".to_owned(),
+            format!("{KERNEL_ARGUMENTS} {ONE_AT_FIRST}{}", selinux.arguments()),
+        ])
         .collect()
 }

@@ -74,6 +74,7 @@ pub(super) fn fill(
     put("/etc/protocols", PROTOCOLS)?;
     put("/etc/testbed/settings", &settings(block))?;
     put("/etc/testbed/processes", &process_lines(binaries, block))?;
+    put_policy(&root)?;
     put("/sbin/init", include_str!("init"))?;
     executable(&root.join("sbin/init"))?;
     Ok(root)
@@ -114,6 +115,21 @@ pub(super) fn settings(block: Block) -> String {
         block.control_plane(),
         routes.join(" "),
     )
+}
+
+/// A policy for SELinux, which init loads if the kernel has it on, and what the kubelet reads to make a label of a Pod's
+/// `seLinuxOptions`.
+fn put_policy(root: &Path) -> Result<()> {
+    let folder = root.join("etc/selinux");
+    write_file(&folder.join("config"), "SELINUXTYPE=testbed\n")?;
+    let all = "all_u:all_r:all_t:s0";
+    let contexts = format!("process = \"{all}\"\nfile = \"{all}\"\n");
+    write_file(&folder.join("testbed/contexts/lxc_contexts"), contexts)?;
+    let text = folder.join("policy.conf");
+    write_file(&text, include_str!("policy.conf"))?;
+    let mut compile = command("checkpolicy", ["-M", "-U", "allow", "-o"]);
+    output(compile.arg(folder.join("policy")).arg(text))?;
+    Ok(())
 }
 
 /// A shell, and the other programs that a script needs: none of them mounts anything over a network.
