@@ -11,8 +11,9 @@ take_ssh_keys() {
     )
 }
 
-# Runs a command on the server: log_in <user@server> <port> <command>. The command reads what this reads.
+# Runs a command on the server: log_in <user@server> <port> <command>. The command reads what this reads. A busy server
+# may need many seconds for its first word.
 log_in() {
-    ssh -F none -p "$2" -i /tmp/key -o BatchMode=yes -o ConnectTimeout=10 -o UserKnownHostsFile=/tmp/known_hosts \
+    ssh -F none -p "$2" -i /tmp/key -o BatchMode=yes -o ConnectTimeout=30 -o UserKnownHostsFile=/tmp/known_hosts \
         -- "$1" "$3"
 }

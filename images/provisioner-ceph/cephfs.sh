@@ -75,6 +75,7 @@ begin_copy() {
     # Another run asked for it.
     *EEXIST*) ;;
     *'threads are busy'*) fail "the cluster makes as many copies as it can at once: this one is tried again" ;;
+    *"snapshot '$mark"*'does not exist'*) fail "another run of this copy removed its snapshot: it is made again" ;;
     *ENOENT*)
         explain
         refuse "the cluster has no snapshot $2 of the directory $1, or no group $group: it is gone"
