@@ -150,7 +150,12 @@ fn follow(mut command: Command, title: &str, limit: Duration, is_news: &dyn Fn(&
         } else if in_time {
             format!("{shown} ended with {status} before its tests had")
         } else {
-            format!("{shown} was not at its end after {} s, and was killed", limit.as_secs())
+            // Most often what it waited for.
+            let last = reading.last.as_deref().unwrap_or("none");
+            format!(
+                "{shown} was not at its end after {} s, and was killed; its last line: {last}",
+                limit.as_secs()
+            )
         };
         Ok(reading.results(status.success(), &why))
     })
@@ -202,6 +207,8 @@ struct Reading {
     panic: Option<String>,
     panics: BTreeMap<String, String>,
     ended: bool,
+    /// The last line on standard error.
+    last: Option<String>,
     /// How many tests passed by the program's last line, including skipped ones: what a test prints without a new line
     /// hides the line of another.
     counted: Option<usize>,
@@ -227,6 +234,7 @@ impl Reading {
                 Ok(Line::Error(text)) => {
                     self.error(&text);
                     say(format!("{title}: {text}"));
+                    self.last = Some(text);
                 }
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return true,
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return false,
@@ -344,6 +352,21 @@ mod tests {
             assert!(Instant::now() < deadline, "{left} still runs");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    #[test]
+    fn a_program_that_is_killed_says_what_it_waited_for() {
+        let mut program = Command::new("sh");
+        program.args([
+            "-c",
+            "echo test a::b ... ; echo '.. claim data to be bound (30 s)' >&2; exec sleep 600",
+        ]);
+        let results = run_quietly(program, "late", Duration::from_secs(2)).unwrap();
+        let said = &results.failed["the program itself"];
+        assert!(
+            said.contains("after 2 s") && said.ends_with("claim data to be bound (30 s)"),
+            "{said}"
+        );
     }
 
     fn read(output: &[&str], errors: &[&str], success: bool) -> super::Results {
