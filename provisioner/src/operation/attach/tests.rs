@@ -394,6 +394,28 @@ fn the_answer_of_an_image_goes_to_the_node_that_it_was_asked_for() {
     assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains("not a JSON object")));
 }
 
+/// Known failing: whatever an image prints is passed on to the node.
+#[test]
+#[should_panic(expected = "was accepted")]
+fn an_answer_that_reaches_for_the_node_or_another_volume_is_refused() {
+    for (message, why) in [
+        (r#"{"client": "pool", "source": ""}"#, "gives out"),
+        (r#"{"client": "host", "source": "h:/x", "fs-type": "nfs"}"#, "gives out"),
+        (r#"{"client": "local", "source": "pvc-other.img"}"#, "gives out"),
+        (r#"{"client": "local", "source": "pvc-u1.img"}"#, "gives out"),
+        (r#"{"source": "/dev/sda"}"#, "option source"),
+        (r#"{"port": "1"}"#, "has no option"),
+        (r#"{"client-image": "mooring.dev/other"}"#, "client-image"),
+    ] {
+        let mut world = World::open("attach", &["a"]);
+        world.attach_run = Some(run("attach", 1, 10, &ended(0, message)));
+        let Decision::Fail(failed) = world.plan() else {
+            panic!("{message} was accepted");
+        };
+        assert!(failed.say.text.contains(why), "{message}: {}", failed.say.text);
+    }
+}
+
 #[test]
 fn a_failed_attempt_is_repeated_after_a_while() {
     let mut world = World::open("attach", &["a"]);
