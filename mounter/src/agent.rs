@@ -10,6 +10,7 @@
 //! the image's programs besides), `image_daemon` (the daemon that all volumes of an image need), [`store`] (its own
 //! files), [`supervise`] (process 1), [`install`] (how it comes into the Pod).
 
+mod dead_mounts;
 mod expand;
 pub mod give_up;
 mod image_daemon;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use super::dead_mounts::DeadMounts;
 use super::one_at_a_time::OneAtATime;
 use super::program::{self, Brings, InvalidVolume, Invocation};
 use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, VERSION};
@@ -181,6 +182,7 @@ pub struct Mounts {
     kubelet_root: PathBuf,
     pub(super) store: Store,
     pub(super) reviving: Revivals,
+    pub(super) dead: DeadMounts,
     /// The services that programs of the image have asked for.
     pub(super) services: Arc<Services>,
     busy: Mutex<BTreeSet<String>>,
@@ -218,6 +220,7 @@ impl Mounts {
             store,
             services,
             reviving: Revivals::default(),
+            dead: DeadMounts::default(),
             busy: Mutex::default(),
             alive: Mutex::default(),
             gone: Mutex::default(),
@@ -274,11 +277,8 @@ impl Mounts {
                     },
                 },
             };
-            if health == MountHealth::Mounted {
-                self.forget_reused(&call.target)?;
-            }
             mounts.push(MountState {
-                dead: self.store.dead(&call.target),
+                dead: self.dead.of(&call.target),
                 reviving: self.reviving.of(&call.target),
                 silent_ms: self.silence(&call.target).map(in_ms),
                 on_device: self.serving_device(&call).is_some(),
@@ -296,18 +296,6 @@ impl Mounts {
             revives: true,
             mounts,
         })
-    }
-
-    /// The kernel reuses the number of a device once that is mounted nowhere. So if a dead mount's number is now the
-    /// live one's, nothing uses the dead mount any more, and the live one must not be taken for dead.
-    fn forget_reused(&self, target: &str) -> Result<(), AgentError> {
-        let Some(dead) = self.store.dead(target) else {
-            return Ok(());
-        };
-        match target_mounts::device(&self.target(target)?)? {
-            Some(device) if dead.devices.contains(&device) => Ok(self.store.revived(target, &[device])?),
-            _ => Ok(()),
-        }
     }
 
     /// Mounts a volume. If the same one is mounted already, that is success; if its daemon is dead, it is being mounted
@@ -528,6 +516,7 @@ impl Mounts {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&call.target);
         self.take_up(&call.target);
+        self.dead.forget(&call.target);
         Ok(self.store.forget(&call.target)?)
     }
 

@@ -100,11 +100,12 @@ impl Mounts {
             LookedAt::Alive => return Ok(End::Alive),
             LookedAt::Dead => {}
         }
-        let Some(device) = target_mounts::device(&target)? else {
+        let Some(dead) = target_mounts::dead_mount(&target)? else {
             return Ok(End::Gone);
         };
+        let device = dead.device;
         // Before it is replaced: after that, nothing tells which mounts in containers belong to this volume.
-        self.store.died(&call.target, device, now_ms())?;
+        self.dead.record(&call.target, dead, now_ms());
         let brings = Brings::of(call);
         let staging = self.store.staging(&call.target);
         if brings == Brings::Program {
@@ -137,10 +138,11 @@ impl Mounts {
         })
     }
 
-    /// Forgets dead mounts that are no longer in use.
+    /// Drops dead mounts that are no longer in use.
     pub fn revived(&self, target: &str, devices: &[DeviceNumber]) -> Result<(), AgentError> {
         let target = self.target(target)?;
-        Ok(self.store.revived(&target.to_string(), devices)?)
+        self.dead.drop_unused(&target.to_string(), devices);
+        Ok(())
     }
 }
 

@@ -2,16 +2,13 @@
 //!
 //! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets (`<dir>/secrets`, an emptyDir in memory) belong to
 //! the Pod, so they outlive the container: after its restart, they tell which mounts died with it and how to mount them
-//! again. Dead mounts (`<dir>/secrets/<id>.dead`) are recorded in memory as well, so that a full disk does not keep a
-//! volume from being mounted again. Staging and the files of services (`<dir>/private`) are in a memory file system
-//! that only this container has.
+//! again. Staging and the files of services (`<dir>/private`) are in a memory file system that only this container has.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,9 +17,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::protocol::{Dead, MountCall, SecretBytes};
+use super::protocol::{MountCall, SecretBytes};
 use crate::sys::look::is_mount_point;
-use crate::volume::mount_table::DeviceNumber;
 
 /// Why a call on the agent's own files failed.
 #[derive(Debug, thiserror::Error)]
@@ -61,9 +57,6 @@ pub struct Records {
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    /// Held while a list of dead mounts is read and written: a mount may die while the mounter says that an earlier one
-    /// is forgotten.
-    dead: Mutex<()>,
 }
 
 impl Store {
@@ -96,10 +89,7 @@ impl Store {
     }
 
     fn at(dir: &Path) -> Self {
-        Self {
-            dir: dir.to_owned(),
-            dead: Mutex::new(()),
-        }
+        Self { dir: dir.to_owned() }
     }
 
     /// The agent's files with the directory of records alone, which takes no rights.
@@ -218,45 +208,10 @@ impl Store {
         Ok(others.into_iter().any(|call| self.volume(&call.target) == volume))
     }
 
-    /// Removes a target's record, and the record of its dead mounts.
+    /// Removes a target's record.
     pub fn forget(&self, target: &str) -> Result<(), StoreError> {
         let path = self.record_path(target);
-        for path in [self.dead_path(target), path] {
-            absent_is_fine(fs::remove_file(&path)).map_err(at("remove", &path))?;
-        }
-        Ok(())
-    }
-
-    /// Records a dead mount of a target before it is replaced. The first record of it sets the time.
-    pub fn died(&self, target: &str, device: DeviceNumber, now_ms: u64) -> Result<(), StoreError> {
-        let _alone = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut dead = self.dead(target).unwrap_or_default();
-        if !dead.devices.contains(&device) {
-            dead.devices.push(device);
-            dead.since_ms = now_ms;
-            write(&self.dead_path(target), &dead)?;
-        }
-        Ok(())
-    }
-
-    /// A target's dead mounts, if there are any that may be in use.
-    pub fn dead(&self, target: &str) -> Option<Dead> {
-        serde_json::from_slice(&fs::read(self.dead_path(target)).ok()?).ok()
-    }
-
-    /// Forgets dead mounts of a target.
-    pub fn revived(&self, target: &str, devices: &[DeviceNumber]) -> Result<(), StoreError> {
-        let _alone = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut dead) = self.dead(target) else {
-            return Ok(());
-        };
-        dead.devices.retain(|device| !devices.contains(device));
-        let path = self.dead_path(target);
-        if dead.devices.is_empty() {
-            absent_is_fine(fs::remove_file(&path)).map_err(at("remove", &path))
-        } else {
-            write(&path, &dead)
-        }
+        absent_is_fine(fs::remove_file(&path)).map_err(at("remove", &path))
     }
 
     pub fn recorded(&self, target: &str) -> Option<MountCall> {
@@ -289,10 +244,6 @@ impl Store {
 
     fn record_path(&self, target: &str) -> PathBuf {
         self.records().join(id(target)).with_extension("json")
-    }
-
-    fn dead_path(&self, target: &str) -> PathBuf {
-        self.dir.join("secrets").join(id(target)).with_extension("dead")
     }
 }
 
@@ -457,27 +408,5 @@ mod tests {
         .unwrap();
         assert_eq!(store.read_secrets("t").unwrap(), secrets);
         assert_eq!(store.read_secrets("another").unwrap(), BTreeMap::new());
-    }
-
-    #[test]
-    fn dead_mounts_are_remembered_until_nothing_uses_them_or_their_volume_is_gone() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::unprepared(dir.path());
-        make_dir(&dir.path().join("secrets")).unwrap();
-        let device = |minor| DeviceNumber { major: 0, minor };
-        store.died("t", device(5), 1000).unwrap();
-        store.died("t", device(5), 2000).unwrap();
-        assert_eq!(store.dead("t").unwrap().since_ms, 1000);
-        store.died("t", device(6), 3000).unwrap();
-        store.revived("t", &[device(5)]).unwrap();
-        let left = store.dead("t").unwrap();
-        assert_eq!((left.devices, left.since_ms), (vec![device(6)], 3000));
-        store.revived("t", &[device(6), device(7)]).unwrap();
-        assert_eq!(store.dead("t"), None);
-        store.died("t", device(8), 4000).unwrap();
-        store.forget("t").unwrap();
-        assert_eq!(store.dead("t"), None);
-        store.revived("t", &[device(8)]).unwrap();
-        assert!(store.all().unwrap().calls.is_empty());
     }
 }

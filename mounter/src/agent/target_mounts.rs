@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{fstat, major, minor};
 use rustix::io::Errno;
 
-use crate::sys::graft::{DeviceNode, Grafts};
+use crate::sys::graft::{DeviceNode, Grafts, Likeness};
 use crate::sys::{Kernel, Sys, SysError, Unmount, UnmountError};
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::DeviceNumber;
@@ -84,6 +84,19 @@ pub fn device(target: &Target) -> Result<Option<DeviceNumber>, TargetMountError>
     device_by(&Kernel, target)
 }
 
+/// A dead mount of a target.
+#[derive(Debug)]
+pub struct DeadMount {
+    pub device: DeviceNumber,
+    /// A detached mount of the same file system: it keeps the device number from being given to another one.
+    pub handle: OwnedFd,
+}
+
+/// The uppermost mount on a target, which is dead; `None` if it was unmounted meanwhile.
+pub fn dead_mount(target: &Target) -> Result<Option<DeadMount>, TargetMountError> {
+    dead_mount_by(&DeviceNode::default(), target)
+}
+
 /// Replaces the target's dead mount, on `device`, with the file system mounted on `staging`; `false` if the dead mount
 /// is gone. The staging mount stays: the caller removes it.
 pub fn replace(
@@ -114,6 +127,19 @@ fn staged(sys: &impl Sys, staging: &Path, flags: MountFlags) -> Result<OwnedFd, 
 fn device_by(sys: &impl Sys, target: &Target) -> Result<Option<DeviceNumber>, TargetMountError> {
     let table = sys.mount_table()?;
     Ok(table.top(&target.path()).map(|entry| entry.device))
+}
+
+fn dead_mount_by(node: &impl Grafts<Mount = OwnedFd>, target: &Target) -> Result<Option<DeadMount>, TargetMountError> {
+    let place = node.open_target(target)?;
+    let id = node.mount_id(&place)?;
+    let table = node.table()?;
+    let Some(top) = table.top(&target.path()).filter(|top| top.id == id) else {
+        return Ok(None);
+    };
+    Ok(Some(DeadMount {
+        device: top.device,
+        handle: node.copy(&place, Likeness::detached())?,
+    }))
 }
 
 fn replace_by(
@@ -216,6 +242,16 @@ mod tests {
         assert!(replaced(&fake, DEVICE).unwrap());
         assert_eq!(fake.sources_on(&target()), ["clone"]);
         assert!(!fake.calls().contains(&"unmount".to_owned()));
+    }
+
+    #[test]
+    fn a_dead_mount_is_held_by_a_mount_of_its_own() {
+        let fake = dead();
+        let held = dead_mount_by(&fake, &target()).unwrap().unwrap();
+        assert_eq!(held.device, DEVICE);
+        assert!(fake.calls().contains(&"copy".to_owned()), "{:?}", fake.calls());
+        assert_eq!(fake.sources_on(&target()), ["h:/a"]);
+        assert!(dead_mount_by(&Fake::default(), &target()).unwrap().is_none());
     }
 
     #[test]

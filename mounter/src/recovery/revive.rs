@@ -4,14 +4,15 @@
 //! daemon sees the new mount in its own mount table. It puts the new mount where containers still have a dead one
 //! ([`crate::worker::graft`]), and tells the agent to forget the dead mounts when none is left. All state is in the
 //! mount tables and with the agent, so a mounter that is killed in between finishes after its restart. What an agent
-//! knew goes with its Pod: then the tables of the volume's Pod show the dead mount ([`forgotten`]).
+//! knew goes with its container: then nothing tells which volume a dead mount is of ([`unattributed`]), it stays, and
+//! an Event says that the Pod has to be deleted.
 //!
 //! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
 
 pub mod scan;
 pub mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::io;
 use std::path::Path;
@@ -29,9 +30,9 @@ use crate::client_pods::status::PodPhase;
 use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
 use crate::volume::job::PodRef;
-use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
+use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::Target;
-use crate::worker::graft::{GraftTask, dead_mounts, forgotten};
+use crate::worker::graft::{GraftTask, dead_mounts, unattributed};
 use crate::worker::{Task, Workers};
 
 /// How often to ask the agents when nothing happens.
@@ -105,6 +106,8 @@ struct Revived {
     uid: String,
     client: String,
     dead: Dead,
+    /// Devices of dead mounts that may be of this volume.
+    unattributed: BTreeSet<DeviceNumber>,
 }
 
 impl Reviver {
@@ -178,6 +181,7 @@ impl Reviver {
                     uid: pod.uid.clone(),
                     client: mount.client,
                     dead,
+                    unattributed: BTreeSet::new(),
                 }));
             }
         }
@@ -189,9 +193,10 @@ impl Reviver {
             }
         };
         self.keep(&table);
+        let recorded = revived.iter().flat_map(|one| one.dead.devices.clone()).collect();
         revived.retain(|one| is_mounted_anew(&table, one));
         if !revived.is_empty() {
-            wait = wait.min(self.finish(revived, table).await);
+            wait = wait.min(self.finish(revived, recorded, table).await);
         }
         wait
     }
@@ -214,9 +219,10 @@ impl Reviver {
         self.over.retain(|target, _| is_there(target));
     }
 
-    /// Puts new mounts where dead ones are in use. `node` is this process' mount table.
-    async fn finish(&mut self, revived: Vec<Revived>, node: Table) -> Duration {
-        let scanned = thread::run(move || users(Path::new("/proc"), revived, &node)).await;
+    /// Puts new mounts where dead ones are in use. `recorded` are the dead mounts of all volumes, `node` is this
+    /// process' mount table.
+    async fn finish(&mut self, revived: Vec<Revived>, recorded: BTreeSet<DeviceNumber>, node: Table) -> Duration {
+        let scanned = thread::run(move || users(Path::new("/proc"), revived, &recorded, &node)).await;
         let (revived, namespaces) = match scanned {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
@@ -235,9 +241,14 @@ impl Reviver {
 
     async fn finish_one(&mut self, one: &Revived, namespaces: &[Namespace]) -> Duration {
         let Revived {
-            target, client, dead, ..
+            target,
+            client,
+            dead,
+            unattributed,
+            ..
         } = one;
-        let has_dead = |namespace: &&Namespace| !dead_mounts(&namespace.table, target, &dead.devices).is_empty();
+        let wanted: Vec<_> = dead.devices.iter().chain(unattributed).copied().collect();
+        let has_dead = |namespace: &&Namespace| !dead_mounts(&namespace.table, target, &wanted).is_empty();
         let users: Vec<_> = namespaces.iter().filter(has_dead).collect();
         if users.is_empty() || self.over.get(target).is_some_and(|over| over.is_all_of(dead)) {
             self.done(one).await;
@@ -256,6 +267,7 @@ impl Reviver {
                 namespace: namespace.id,
                 target: target.clone(),
                 dead: dead.devices.clone(),
+                unattributed: unattributed.clone(),
             });
             if let Err(error) = self.workers.run(&task, Instant::now() + GRAFT_LIMIT).await {
                 failure = Some(chain(&error));
@@ -288,6 +300,7 @@ impl Reviver {
             uid,
             client,
             dead,
+            ..
         } = one;
         let over = self.over.remove(target);
         let outage = over.map_or_else(|| since(dead.since_ms), |over| over.outage);
@@ -308,25 +321,23 @@ impl Reviver {
     }
 }
 
-/// The mount namespaces that may have a dead mount of these volumes. Dead mounts that no agent remembers are added to
-/// those of their volumes.
-fn users(proc: &Path, mut revived: Vec<Revived>, node: &Table) -> io::Result<(Vec<Revived>, Vec<Namespace>)> {
-    let is_known = |entry: &MountEntry| revived.iter().any(|one| one.dead.devices.contains(&entry.device));
+/// The mount namespaces that may have a dead mount of these volumes; each volume gets the devices that are
+/// [`unattributed`].
+fn users(
+    proc: &Path,
+    mut revived: Vec<Revived>,
+    recorded: &BTreeSet<DeviceNumber>,
+    node: &Table,
+) -> io::Result<(Vec<Revived>, Vec<Namespace>)> {
+    let doubtful = |table: &Table, one: &Revived| unattributed(node, table, &one.target, recorded);
     let is_user = |table: &Table| {
-        let forgets = || {
-            revived
-                .iter()
-                .any(|one| !forgotten(node, table, &one.target).is_empty())
-        };
-        table.0.iter().any(is_known) || forgets()
+        table.0.iter().any(|entry| recorded.contains(&entry.device))
+            || revived.iter().any(|one| !doubtful(table, one).is_empty())
     };
     let namespaces = namespaces(proc, is_user)?;
     for one in &mut revived {
-        for namespace in &namespaces {
-            one.dead.devices.extend(forgotten(node, &namespace.table, &one.target));
-        }
-        one.dead.devices.sort_unstable();
-        one.dead.devices.dedup();
+        let found = namespaces.iter().map(|namespace| doubtful(&namespace.table, one));
+        one.unattributed = found.flatten().collect();
     }
     Ok((revived, namespaces))
 }
@@ -345,6 +356,7 @@ fn since(ms: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
 
     use super::{PASSES, Replaced, Revived, is_mounted_anew, users};
@@ -353,9 +365,7 @@ mod tests {
     use crate::volume::mount_table::{DeviceNumber, Table};
     use crate::volume::target::Target;
 
-    /// Known failing: dead mounts are told apart by type and source only, which two volumes may share.
     #[test]
-    #[should_panic(expected = "the dead mounts of /a")]
     fn a_volume_has_only_the_dead_mounts_that_were_recorded_for_it() {
         const NODE: &str = "\
 10 1 8:1 / /kubelet rw shared:1 - ext4 /dev/root rw
@@ -384,12 +394,16 @@ mod tests {
                 devices: vec![DeviceNumber { major: 0, minor }],
                 since_ms: 0,
             },
+            unattributed: BTreeSet::new(),
         });
-        let (revived, namespaces) = users(proc.path(), revived.into(), &Table::parse(NODE.as_bytes())).unwrap();
+        let recorded = [40, 41].map(|minor| DeviceNumber { major: 0, minor }).into();
+        let node = Table::parse(NODE.as_bytes());
+        let (revived, namespaces) = users(proc.path(), revived.into(), &recorded, &node).unwrap();
         assert_eq!(namespaces.len(), 1);
         for (one, name, minor) in [(&revived[0], "a", 40), (&revived[1], "b", 41)] {
             let devices = vec![DeviceNumber { major: 0, minor }];
             assert_eq!(one.dead.devices, devices, "the dead mounts of /{name}");
+            assert!(one.unattributed.is_empty(), "{name}");
         }
     }
 
@@ -429,6 +443,7 @@ mod tests {
                 devices: vec![DeviceNumber { major: 0, minor: 5 }],
                 since_ms: 0,
             },
+            unattributed: BTreeSet::new(),
         };
         assert!(!is_mounted_anew(&table(&["0:5"]), &one));
         assert!(is_mounted_anew(&table(&["0:5", "0:6"]), &one));

@@ -40,6 +40,14 @@ pub enum Propagation {
 }
 
 impl Likeness {
+    /// Those of a mount that is attached nowhere.
+    pub fn detached() -> Self {
+        Self {
+            flags: MountAttrFlags::empty(),
+            propagation: Propagation::Private,
+        }
+    }
+
     /// Reads it from a mount.
     pub fn of(entry: &MountEntry) -> Self {
         let flags = entry.flags.iter().map(|flag| match flag.as_str() {

@@ -3,9 +3,11 @@
 //! A container has a copy of the mount in its own mount namespace, and nothing that happens on the node reaches that.
 //! So a worker makes a copy of the new mount, enters the container's namespace with it, and puts it in the place of the
 //! dead one: beneath it, and then the dead one is taken away, so that nobody ever sees the directory below. A dead
-//! mount is known by its device, its type and its source, by being in a namespace of the volume's own Pod, and by being
-//! dead; it is touched only by a handle that the kernel says is on that very mount.
+//! mount belongs to a volume only if the volume's agent recorded its device; it is also checked to be in a namespace of
+//! the volume's own Pod, and to be dead. It is touched only by a handle that the kernel says is on that very mount.
+//! A dead mount that no agent recorded stays, since it may be another volume's.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,8 @@ pub struct GraftTask {
     pub target: Target,
     /// The devices of its dead mounts.
     pub dead: Vec<DeviceNumber>,
+    /// Devices that are [`unattributed`].
+    pub unattributed: BTreeSet<DeviceNumber>,
 }
 
 /// The dead mounts of a volume in a mount table. If the table is not of a container of the volume's Pod, there are
@@ -48,21 +52,26 @@ pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber])
     }
 }
 
-/// Devices of a volume's mounts that are in a table of its Pod and nowhere on the node any more: mounts that died
-/// before the one that the agent knows of. An agent that goes with its Pod forgets them.
-pub fn forgotten(node: &Table, table: &Table, target: &Target) -> Vec<DeviceNumber> {
+/// Devices of the same type and source as a volume that a table of its Pod has, the node has no more, and no agent has
+/// `recorded`. They are of this volume, or of another one of the Pod: nothing tells which.
+pub fn unattributed(
+    node: &Table,
+    table: &Table,
+    target: &Target,
+    recorded: &BTreeSet<DeviceNumber>,
+) -> BTreeSet<DeviceNumber> {
     let Some(live) = node.top(&target.path()) else {
-        return Vec::new();
+        return BTreeSet::new();
     };
     let is_on_node = |device| node.0.iter().any(|entry| entry.device == device);
-    let found: Vec<_> = table
+    let found: BTreeSet<_> = table
         .0
         .iter()
-        .filter(|entry| is_same(entry, live) && !is_on_node(entry.device))
+        .filter(|entry| is_alike(entry, live) && !is_on_node(entry.device) && !recorded.contains(&entry.device))
         .map(|entry| entry.device)
         .collect();
     if found.is_empty() || !is_of_pod(table, target) {
-        Vec::new()
+        BTreeSet::new()
     } else {
         found
     }
@@ -79,8 +88,8 @@ fn is_of_pod(table: &Table, target: &Target) -> bool {
     entries.any(|entry| names_pod(&entry.root) || names_pod(&entry.mount_point))
 }
 
-/// Whether two mounts are of the same volume, as far as a mount table shows it.
-fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
+/// Whether two mounts have the same type and source. Two volumes may have both alike.
+fn is_alike(one: &MountEntry, other: &MountEntry) -> bool {
     one.fs_type == other.fs_type && one.source == other.source
 }
 
@@ -91,7 +100,7 @@ fn is_covered(table: &Table, entry: &MountEntry) -> bool {
 }
 
 /// Replaces every dead mount of a volume in one mount namespace. All of them are tried; the first failure is the
-/// result.
+/// result. An unattributed mount that is dead is a failure too.
 pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> {
     let table = sys.table()?;
     let live = table
@@ -104,11 +113,13 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         ));
     };
     let theirs = sys.table_of(task.pid)?;
-    let dead: Vec<_> = dead_mounts(&theirs, &task.target, &task.dead)
-        .into_iter()
-        .filter(|entry| is_same(entry, live))
-        .collect();
-    if dead.is_empty() {
+    let of = |devices: &[DeviceNumber]| -> Vec<_> {
+        let found = dead_mounts(&theirs, &task.target, devices).into_iter();
+        found.filter(|entry| is_alike(entry, live)).collect()
+    };
+    let dead = of(&task.dead);
+    let unattributed = of(&Vec::from_iter(task.unattributed.iter().copied()));
+    if dead.is_empty() && unattributed.is_empty() {
         return Ok(());
     }
     let volume = sys.open_target(&task.target)?;
@@ -126,7 +137,21 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         let replaced = replace_in(sys, entry, &mount);
         first = first.and(replaced);
     }
+    for entry in unattributed {
+        first = first.and(refuse_if_dead(sys, entry));
+    }
     first
+}
+
+/// An error if a mount that may be another volume's is dead.
+fn refuse_if_dead<S: Grafts>(sys: &S, entry: &MountEntry) -> Result<(), MountError> {
+    match place_of(sys, entry)? {
+        Some(place) if sys.is_dead(&place).map_err(|error| failed(entry, error))? => Err(not_done(
+            &entry.mount_point,
+            "Mooring can't tell which volume of the Pod it is of".to_owned().into(),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A second mount of the volume, or of the part of it that the dead mount showed.
@@ -146,24 +171,30 @@ fn within(root: &Path) -> PathBuf {
     path.strip_prefix("/").unwrap_or(path).to_owned()
 }
 
-/// Replaces one dead mount of the present namespace, if it is as it was seen.
-fn replace_in<S: Grafts>(sys: &S, dead: &MountEntry, mount: &S::Mount) -> Result<(), MountError> {
-    let error_of = |error: SysError| failed(dead, error);
+/// A handle on a mount of the present namespace, if it is still there as it was seen.
+fn place_of<S: Grafts>(sys: &S, seen: &MountEntry) -> Result<Option<S::Place>, MountError> {
+    let error_of = |error: SysError| failed(seen, error);
     let now = sys.table().map_err(error_of)?;
-    let Some(now) = now
-        .0
-        .iter()
-        .find(|entry| entry.id == dead.id && entry.device == dead.device)
-    else {
-        return Ok(());
+    let is_seen = |entry: &&MountEntry| entry.id == seen.id && entry.device == seen.device;
+    let Some(now) = now.0.iter().find(is_seen) else {
+        return Ok(None);
     };
     let place = sys.open_at(&now.mount_point).map_err(error_of)?;
-    if sys.mount_id(&place).map_err(error_of)? != dead.id {
+    if sys.mount_id(&place).map_err(error_of)? != seen.id {
         return Err(not_done(
             &now.mount_point,
             "something else is mounted over it".to_owned().into(),
         ));
     }
+    Ok(Some(place))
+}
+
+/// Replaces one dead mount of the present namespace, if it is as it was seen.
+fn replace_in<S: Grafts>(sys: &S, dead: &MountEntry, mount: &S::Mount) -> Result<(), MountError> {
+    let error_of = |error: SysError| failed(dead, error);
+    let Some(place) = place_of(sys, dead)? else {
+        return Ok(());
+    };
     match replace(sys, &place, mount).map_err(error_of)? {
         // Another file system has the number by now.
         Replaced::Alive | Replaced::Done => Ok(()),

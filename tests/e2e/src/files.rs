@@ -65,6 +65,7 @@ pub const FILES: &[File] = &[
     file("chaos", "readiness", Needs::Quiet, 86),
     file("chaos", "reboot", Needs::Plain, 11),
     file("chaos", "revive", Needs::Quiet, 93),
+    file("chaos", "swap", Needs::Quiet, 60),
     file("chaos", "uninstall", Needs::Quiet, 15),
     file("chaos", "upgrade", Needs::Quiet, 106),
     file("chaos", "upgrade_controller", Needs::Quiet, 41),

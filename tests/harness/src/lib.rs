@@ -52,6 +52,7 @@ pub mod random;
 mod results;
 pub mod rights;
 pub mod rollout;
+pub mod s3;
 mod scope;
 pub mod server;
 mod skip;

@@ -1,10 +1,11 @@
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::{GraftTask, dead_mounts, forgotten, graft, within};
+use super::{GraftTask, dead_mounts, graft, unattributed, within};
 use crate::sys::fake::target;
 use crate::sys::graft::{Grafts, Likeness, Propagation};
 use crate::sys::{Result, SysError};
@@ -175,6 +176,7 @@ fn task() -> GraftTask {
         namespace: 1,
         target: target(),
         dead: vec![DEAD],
+        unattributed: BTreeSet::new(),
     }
 }
 
@@ -244,19 +246,45 @@ fn another_pod_s_container_is_left_alone() {
 }
 
 #[test]
-fn a_dead_mount_that_no_agent_remembers_is_one_of_the_volume_s_that_the_node_has_no_more() {
+fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     let [node, container] = [NODE, CONTAINER].map(|text| Table::parse(text.as_bytes()));
-    let devices = |minors: &[u32]| -> Vec<_> { minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect() };
-    // Twice, since the container has it at two places. The other source with its number is not counted.
-    assert_eq!(forgotten(&node, &container, &target()), devices(&[40, 40, 41]));
+    let devices =
+        |minors: &[u32]| -> BTreeSet<_> { minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect() };
+    let none = BTreeSet::new();
+    assert_eq!(unattributed(&node, &container, &target(), &none), devices(&[40, 41]));
+    assert_eq!(
+        unattributed(&node, &container, &target(), &devices(&[40])),
+        devices(&[41])
+    );
     // Another volume of the same source is alive on the node.
     let two = NODE.to_owned() + "12 10 0:41 / /kubelet/pods/u/volumes/mooring.dev~vcs/w rw - fuse.sshfs h:/a rw\n";
     let two = Table::parse(two.as_bytes());
-    assert_eq!(forgotten(&two, &container, &target()), devices(&[40, 40]));
+    assert_eq!(unattributed(&two, &container, &target(), &none), devices(&[40]));
     // Another Pod's container, and a volume that is not mounted.
     let other = Table::parse(CONTAINER.replace("pods/u/", "pods/x/").as_bytes());
-    assert_eq!(forgotten(&node, &other, &target()), []);
-    assert_eq!(forgotten(&container, &container, &target()), []);
+    assert_eq!(unattributed(&node, &other, &target(), &none), none);
+    assert_eq!(unattributed(&container, &container, &target(), &none), none);
+}
+
+#[test]
+fn a_dead_mount_that_may_be_another_volume_s_is_an_error_and_stays() {
+    let mut fake = Fake::default();
+    let before = fake.container();
+    let doubtful = GraftTask {
+        dead: Vec::new(),
+        unattributed: [DEAD].into(),
+        ..task()
+    };
+    let error = graft(&mut fake, &doubtful).unwrap_err().to_string();
+    assert!(error.contains("/data") && error.contains("can't tell"), "{error}");
+    assert_eq!(fake.container(), before);
+    // One that is alive is none of Mooring's business.
+    let mut fake = Fake {
+        dead: Vec::new(),
+        ..Fake::default()
+    };
+    graft(&mut fake, &doubtful).unwrap();
+    assert_eq!(fake.container(), before);
 }
 
 #[test]

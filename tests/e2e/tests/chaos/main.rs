@@ -19,6 +19,7 @@ mod rbac_mounter;
 mod readiness;
 mod reboot;
 mod revive;
+mod swap;
 mod uninstall;
 mod upgrade;
 mod upgrade_controller;

@@ -7,48 +7,19 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
-use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, labels};
+use mooring_contract::names::{NAMESPACE, labels};
 use mooring_harness::nodes::{on_own_nodes, on_two_nodes};
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, claim, user_of};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
+use mooring_harness::s3::{KEY, KEY_ID, S3Server};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
-
-/// Both as in tests/images/versitygw/serve.
-const KEY_ID: &str = "testbed";
-const KEY: &str = "not-to-be-seen-s3";
 
 /// Longest wait until a server that was silent is used again: s3fs gives up its current call first.
 const BACK_LIMIT: Duration = Duration::from_mins(3);
 
-/// The server as Pod `versitygw`, whose buckets are directories in its `/srv/volumes`.
-struct Server {
-    url: String,
-    /// Its key and certificate, in the namespace of the tests' ConfigMaps.
-    secret: String,
-    data: Value,
-}
-
-async fn server(scope: &Scope, node: &str) -> Result<Server> {
-    let server = scope.storage_server("versitygw", node, &Value::Null).await?;
-    let secret = format!("{}-key", scope.namespace);
-    let ca = scope.exec("versitygw", ["cat", "/run/ca.crt"])?;
-    let data = json!({"access-key-id": KEY_ID, "secret-access-key": KEY, "ca.crt": ca});
-    scope.apply_anywhere(
-        &json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": {"name": secret, "namespace": CONFIG_NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
-            "type": FLEX_DRIVER,
-            "stringData": data,
-        })
-        .to_string(),
-    )?;
-    let url = format!("https://{}:7070", server.address);
-    Ok(Server { url, secret, data })
-}
-
 /// The example with a running server.
-fn example(scope: &Scope, server: &Server) -> Result<Provisioner> {
-    on_server(scope, "mkdir /srv/volumes/all")?;
+fn example(scope: &Scope, server: &S3Server) -> Result<Provisioner> {
+    scope.on_s3_server("mkdir /srv/volumes/all")?;
     let source = format!("{}/all", server.url);
     let example = scope.provisioner().example("s3.yaml")?;
     Ok(example
@@ -78,11 +49,6 @@ fn user_on(node: &str, name: &str, command: &str, more: &[(&str, Value)]) -> Val
 async fn pod_ended(scope: &Scope, name: &str) -> Result<()> {
     scope.delete(&format!("pod/{name}"))?;
     scope.pod_gone(name).await
-}
-
-/// Runs a script on the server, for what the server itself has.
-fn on_server(scope: &Scope, script: &str) -> Result<String> {
-    scope.exec("versitygw", ["sh", "-euc", script])
 }
 
 /// Fails if the key is visible to anyone but root of the node, or stored anywhere.
@@ -135,7 +101,7 @@ fn key_is_not_seen_on_node(scope: &Scope) -> Result<()> {
 fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket() {
     on_two_nodes("mount-s3", async |scope, [first, second]| {
         scope.nodes_lack("s3fs rclone")?;
-        let server = server(&scope, &first).await?;
+        let server = scope.s3_server(&first).await?;
         let provisioner = example(&scope, &server)?;
         provisioner.apply().await?;
         let uid = shared_claim(&scope, &provisioner).await?;
@@ -150,9 +116,9 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
         scope.apply(&user_on(&second, "writer", write, &user).to_string())?;
         scope.pod_succeeded("writer").await?;
         pod_ended(&scope, "writer").await?;
-        let sum = on_server(&scope, &format!("sha256sum <{volume}/moved/big"))?;
+        let sum = scope.on_s3_server(&format!("sha256sum <{volume}/moved/big"))?;
         assert_eq!(
-            on_server(&scope, &format!("cat {volume}/sum {volume}/letter"))?,
+            scope.on_s3_server(&format!("cat {volume}/sum {volume}/letter"))?,
             format!("{sum}hello\nmore\n")
         );
 
@@ -189,7 +155,7 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
         pod_ended(&scope, "two").await?;
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
-        let left = on_server(&scope, "ls -A /srv/volumes/all")?;
+        let left = scope.on_s3_server("ls -A /srv/volumes/all")?;
         assert!(!left.contains(&uid), "{left}");
         Ok(())
     });
@@ -199,7 +165,7 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
 fn an_s3_volume_is_writable_by_a_group_and_read_only_on_request() {
     in_namespace("mount-s3-group", async |scope| {
         let node = scope.node(1).await?;
-        let server = server(&scope, &node).await?;
+        let server = scope.s3_server(&node).await?;
         let provisioner = example(&scope, &server)?;
         provisioner.apply().await?;
         let uid = shared_claim(&scope, &provisioner).await?;
@@ -217,14 +183,14 @@ fn an_s3_volume_is_writable_by_a_group_and_read_only_on_request() {
         let refused = scope.exec("reader", ["touch", "/data/letter"]).unwrap_err();
         assert!(refused.to_string().contains("Read-only file system"), "{refused:#}");
         let letter = format!("cat /srv/volumes/all/pvc-{uid}/letter");
-        assert_eq!(on_server(&scope, &letter)?, "one\ntwo\n");
+        assert_eq!(scope.on_s3_server(&letter)?, "one\ntwo\n");
 
         for name in ["one", "two", "reader"] {
             pod_ended(&scope, name).await?;
         }
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;
-        let left = on_server(&scope, "ls -A /srv/volumes/all")?;
+        let left = scope.on_s3_server("ls -A /srv/volumes/all")?;
         assert!(!left.contains(&uid), "{left}");
         Ok(())
     });
@@ -234,8 +200,8 @@ fn an_s3_volume_is_writable_by_a_group_and_read_only_on_request() {
 fn an_unreachable_or_refusing_s3_server_is_named_with_a_cure_and_without_the_key() {
     in_namespace("mount-s3-refused", async |scope| {
         let node = scope.node(2).await?;
-        let server = server(&scope, &scope.node(1).await?).await?;
-        on_server(&scope, "mkdir /srv/volumes/there")?;
+        let server = scope.s3_server(&scope.node(1).await?).await?;
+        scope.on_s3_server("mkdir /srv/volumes/there")?;
         let secret = |name: &str, key: &str, value: Value| {
             let mut data = server.data.clone();
             data[key] = value;
@@ -328,8 +294,8 @@ async fn told(scope: &Scope, more_than: usize) -> Result<usize> {
 #[test]
 fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server() {
     on_own_nodes("mount-s3-lost", async |scope| {
-        let server = server(&scope, "node-1").await?;
-        on_server(&scope, "mkdir /srv/volumes/there")?;
+        let server = scope.s3_server("node-1").await?;
+        scope.on_s3_server("mkdir /srv/volumes/there")?;
         scope.mount_secret("right", &server.data)?;
         let source = format!("{}/there", server.url);
         scope.volume(
@@ -346,15 +312,7 @@ fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server()
         let size = scope.exec("writer", ["sh", "-c", "df -m /data | awk 'NR == 2 { print $2 }'"])?;
         assert_eq!(size, "1024\n");
 
-        let kill = format!(
-            "for process in /proc/[0-9]*; do \
-               [ \"$(cat $process/comm 2>/dev/null)\" = s3fs ] || continue; \
-               tr '\\0' ' ' <$process/cmdline | grep -q 'url={} ' || continue; \
-               kill -KILL ${{process#/proc/}}; echo killed; \
-             done",
-            server.url
-        );
-        assert_eq!(scope.on_node(2, &kill)?, "killed\n");
+        assert_eq!(scope.kill_s3fs(2, &server)?, 1);
         let revived = told(&scope, begun + 5).await?;
         scope.event("writer", "can be used again").await?;
         wait_until("an error on the open file", BACK_LIMIT, async || {
@@ -370,7 +328,7 @@ fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server()
         let all = scope.exec("writer", ["cat", "/tmp/told"])?;
         pod_ended(&scope, "writer").await?;
         let script = "cd /srv/volumes/there; for file in *; do echo \"$file=$(cat $file)\"; done";
-        let there = on_server(&scope, script)?;
+        let there = scope.on_s3_server(script)?;
         for number in all.lines() {
             let whole = format!("{number}={number}");
             ensure!(
