@@ -13,7 +13,6 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, is_for_many, secret_name};
 use mooring_contract::names::annotations;
-use mooring_contract::volume::clients::NODE_DISK;
 use mooring_contract::volume::{Speaker, VolumeError, keys};
 use serde::Deserialize;
 use tokio::sync::{Mutex, Notify};
@@ -40,8 +39,7 @@ const RETRY: Duration = Duration::from_secs(5);
 #[async_trait]
 pub trait AttachmentApi: Send + Sync {
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error>;
-    /// The data of a Secret that only nodes that use the volume may read; `None` where this node can't ask in its own
-    /// name.
+    /// The data of a Secret that only nodes that use the volume may read; `None` where this node may not read it.
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error>;
     /// Returns when the Secret differs from this version, or after a while.
     async fn changed(&self, namespace: &str, name: &str, version: &str);
@@ -71,8 +69,8 @@ enum ConnectError {
     #[error("the options in the volume's connection are not valid: {0}")]
     Options(#[from] VolumeError),
     #[error(
-        "the volume is a disk of this node, and the mounter can't read in Secret {namespace}/{name} whether it was \
-         attached as that: bind ClusterRole mooring-mounter-connections to the mounters in namespace {namespace}"
+        "the mounter can't read the volume's connection in Secret {namespace}/{name}, and uses no other copy of it: bind \
+         ClusterRole mooring-mounter-connections to the mounters in namespace {namespace}"
     )]
     Unproven { namespace: String, name: String },
 }
@@ -169,7 +167,7 @@ impl Attachments {
                     sleep(PERIOD).await;
                 } else {
                     self.api
-                        .changed(&seen.namespace, &secret_name(&name), &seen.version)
+                        .changed(&seen.namespace, &secret_name(&name), &seen.data.version)
                         .await;
                 }
             };
@@ -234,16 +232,17 @@ impl Attachments {
         };
         let secret = self.api.secret(&namespace, &secret_name(name)).await;
         let secret = secret.map_err(|error| api_failed("read the volume's connection", error))?;
-        let (connection, version, values) = match secret {
-            Some(data) => {
-                let connection = parse(data.values.get(CONNECTION).map(Vec::as_slice).unwrap_or_default())?;
-                if connection.proof != handed.proof {
-                    return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
-                }
-                (connection, data.version, Some(data.values))
-            }
-            None => (handed.clone(), String::new(), None),
+        // What the kubelet hands over could be a Secret of the Pod's author.
+        let Some(data) = secret else {
+            return Err(MountError::Forbidden(Cause::of(ConnectError::Unproven {
+                namespace,
+                name: secret_name(name),
+            })));
         };
+        let connection = parse(data.values.get(CONNECTION).map(Vec::as_slice).unwrap_or_default())?;
+        if connection.proof != handed.proof {
+            return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
+        }
         let modes = volume.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
         let noted = volume.metadata.annotations.unwrap_or_default();
         let to = noted.get(annotations::ATTACHED_TO);
@@ -255,8 +254,7 @@ impl Attachments {
             other: other.filter(|_| !is_for_many(&modes)).cloned(),
             connection,
             namespace,
-            version,
-            values,
+            data,
         })
     }
 
@@ -272,32 +270,24 @@ impl Attachments {
     fn merge(&self, job: &mut MountJob, seen: Seen) -> Result<bool, MountError> {
         let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
         let mut connection = seen.connection;
-        // What the kubelet hands over could be a Secret of the Pod's author.
-        let is_proven = seen.values.is_some();
         let own = connection.nodes.remove(&self.node);
         let (said, secrets) = if let Some(own) = own {
             let secrets = own.secrets.into_iter();
             let secrets = secrets.map(|(key, text)| (key, text.into_bytes())).collect();
             (own.options, secrets)
         } else {
-            let mut secrets = seen.values.unwrap_or_else(|| std::mem::take(&mut job.secrets.0));
+            let mut secrets = seen.data.values;
             secrets.remove(CONNECTION);
             (connection.options, secrets)
         };
         let says_source = said.contains_key(keys::SOURCE);
         if !said.is_empty() {
             let volume = job.volume.connected(said).map_err(bad)?;
-            if volume.client.as_str() == NODE_DISK && !is_proven {
-                return Err(MountError::Forbidden(Cause::of(ConnectError::Unproven {
-                    namespace: seen.namespace,
-                    name: secret_name(job.target.name()),
-                })));
-            }
             volume.check(Speaker::Attach, &[]).map_err(MountError::bad_options)?;
             job.volume = volume;
         }
         job.secrets = Secrets(secrets);
-        Ok(says_source && is_proven)
+        Ok(says_source)
     }
 }
 
@@ -309,9 +299,8 @@ struct Seen {
     other: Option<String>,
     connection: Connection,
     namespace: String,
-    version: String,
-    /// All of the Secret, if it could be read.
-    values: Option<BTreeMap<String, Vec<u8>>>,
+    /// All of the Secret.
+    data: Data,
 }
 
 /// What has to be known of an operation that is open on a PV.

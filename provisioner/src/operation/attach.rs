@@ -19,7 +19,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attachment, Request};
 use mooring_contract::volume::clients::{self, INITIATOR_OPTION};
-use mooring_contract::volume::keys;
+use mooring_contract::volume::{Speaker, Volume, VolumeError, keys};
 
 use self::nodes::VolumeNodes;
 use self::observed::{Look, ObservedAttachment, ObservedNode};
@@ -36,6 +36,7 @@ use crate::process::events::{Note, reasons};
 use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId};
 use crate::time::elapsed;
+use crate::volume::acceptance::{self, Granted};
 use crate::volume::persistent_volume::{self, Answered};
 
 pub mod nodes;
@@ -92,6 +93,11 @@ pub fn plan(seen: &ObservedAttachment<'_>, now: Timestamp) -> Result<VolumeDecis
         Some(_) | None => plan.settled(),
     }
 }
+
+/// The connection that an image printed is not one that it may give.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection that the image printed is refused: {0}")]
+struct RefusedConnection(String);
 
 struct Plan<'a> {
     seen: &'a ObservedAttachment<'a>,
@@ -380,6 +386,9 @@ impl Plan<'_> {
             }
         };
         let options = persistent_volume::options(self.seen.volume);
+        if let Err(error) = self.check_connection(&options, &answered.options) {
+            return self.fail(record, &finish.refused(&error), self.seen.attach_run);
+        }
         // The storage may have the node reach the volume by another client.
         let said = |key: &str| {
             let said = answered.options.get(key).or_else(|| options.get(key));
@@ -400,6 +409,36 @@ impl Plan<'_> {
             say: Note::normal(reasons::ATTACHED, action(Operation::Attach), text),
             took,
         })))
+    }
+
+    /// Whether the volume may be as an image says that a node reaches it: `connection` beside the PV's own options,
+    /// which were accepted with the PV.
+    fn check_connection(
+        &self,
+        options: &BTreeMap<String, String>,
+        connection: &BTreeMap<String, String>,
+    ) -> Result<(), RefusedConnection> {
+        if connection.is_empty() {
+            return Ok(());
+        }
+        let refused = |error: VolumeError| RefusedConnection(error.to_string());
+        let own = Volume::from_options(options).map_err(refused)?;
+        let connected = own.connected(connection.clone()).map_err(refused)?;
+        let granted = Granted {
+            pv_name: self.seen.volume.metadata.name.as_deref().unwrap_or_default(),
+            mount_options: &own.mount_options,
+            client_image: match connection.get(keys::CLIENT_IMAGE) {
+                Some(_) => self.config.client_image.as_deref(),
+                None => own.client_image.as_deref(),
+            },
+        };
+        match acceptance::check_volume(&connected, Speaker::Attach, &granted).as_slice() {
+            [] => Ok(()),
+            refusals => {
+                let texts: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+                Err(RefusedConnection(texts.join("; ")))
+            }
+        }
     }
 
     fn fail(&self, record: &Record, finish: &Finish, run: Option<&Run>) -> VolumeDecision {

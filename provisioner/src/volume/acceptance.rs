@@ -29,6 +29,17 @@ pub struct Expected<'a> {
     pub attaches: bool,
 }
 
+/// What an administrator lets an image print.
+#[derive(Debug, Clone, Copy)]
+pub struct Granted<'a> {
+    /// `pvc-<claim uid>`.
+    pub pv_name: &'a str,
+    /// Mount options that only an administrator may ask for.
+    pub mount_options: &'a [String],
+    /// The client image that the ConfigMap names.
+    pub client_image: Option<&'a str>,
+}
+
 /// One thing that is wrong with a PV; the message says what was wanted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -339,31 +350,42 @@ fn check_options(
         Ok(volume) => volume,
         Err(error) => return refusals.push(Refusal::Options(error)),
     };
-    if [ClientName::POOL, HOST].contains(&volume.client.as_str()) {
-        return refusals.push(Refusal::Client(volume.client.to_string()));
-    }
     if volume.fs_type.is_empty() {
         // The mounter then uses the source's own field.
         fs_type.unwrap_or_default().clone_into(&mut volume.fs_type);
     }
     volume.mount_options.extend_from_slice(mount_options);
-    match volume.check(Speaker::Image, expected.class_options) {
+    let granted = Granted {
+        pv_name: expected.pv_name,
+        mount_options: expected.class_options,
+        client_image: expected.client_image,
+    };
+    refusals.extend(check_volume(&volume, Speaker::Image, &granted));
+}
+
+/// All that is wrong with a volume's options, as an image printed them for `provision` or `attach`.
+pub fn check_volume(volume: &Volume, speaker: Speaker, granted: &Granted<'_>) -> Vec<Refusal> {
+    if speaker != Speaker::Attach && [ClientName::POOL, HOST].contains(&volume.client.as_str()) {
+        return vec![Refusal::Client(volume.client.to_string())];
+    }
+    let mut refusals = Vec::new();
+    match volume.check(speaker, granted.mount_options) {
         Ok(()) => {}
         Err(CheckError::Node(error)) => refusals.push(Refusal::NodeAccess(error)),
         Err(error) => refusals.push(Refusal::Check(error)),
     }
-    if volume.client.as_str() == ClientName::LOCAL && !volume.source.contains(expected.pv_name) {
+    if volume.client.as_str() == ClientName::LOCAL && !volume.source.contains(granted.pv_name) {
         refusals.push(Refusal::NotItsFile {
-            found: volume.source,
-            wanted: expected.pv_name.to_owned(),
+            found: volume.source.clone(),
+            wanted: granted.pv_name.to_owned(),
         });
     }
-    if let Some(image) = volume
-        .client_image
-        .filter(|image| Some(image.as_str()) != expected.client_image)
+    if let Some(image) = &volume.client_image
+        && Some(image.as_str()) != granted.client_image
     {
-        refusals.push(Refusal::ClientImage(image));
+        refusals.push(Refusal::ClientImage(image.clone()));
     }
+    refusals
 }
 
 fn check_secret(namespace: Option<&str>, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {

@@ -80,7 +80,6 @@ impl AttachmentApi for ClusterAttachments {
                     .map(|(key, value)| (key, value.0))
                     .collect(),
             })),
-            // The feature is off: what the kubelet handed over serves.
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
             Err(error) => Err(error),
         }

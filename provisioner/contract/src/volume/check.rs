@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::clients::{
-    ClientRecord, NODE_DISK, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION, alternatives, record,
+    ClientRecord, NODE_CLIENTS, NODE_DISK, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION,
+    alternatives, record,
 };
 use super::{NodeAccess, Volume, check_kind, check_options, keys};
 
@@ -16,6 +17,11 @@ pub enum CheckError {
     /// The volume reaches for something of the node's own.
     #[error(transparent)]
     Node(#[from] NodeAccess),
+    #[error(
+        "client {0} gives out something of the node itself, which a connection can't name: have operation attach print \
+         another client"
+    )]
+    NodeClient(String),
     /// The client has no such option.
     #[error("client {client} has no option {option:?}: it has {known}; remove it, or correct its name")]
     Unknown {
@@ -65,6 +71,9 @@ impl Volume {
         // Without `fs-type` a client's name is the type.
         for fs_type in [self.fs_type.as_str(), self.client.as_str()] {
             check_kind(fs_type, &self.mount_options)?;
+        }
+        if speaker == Speaker::Attach && NODE_CLIENTS.contains(&self.client.as_str()) {
+            return Err(CheckError::NodeClient(self.client.to_string()));
         }
         if speaker < Speaker::Administrator {
             check_options(&self.mount_options, granted)?;
