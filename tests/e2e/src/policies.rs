@@ -91,6 +91,30 @@ fn the_mounter_has_an_image_for_each_client_that_needs_one_and_for_no_other() {
 }
 
 #[test]
+fn the_kustomization_for_a_registry_of_one_s_own_has_every_client_image() {
+    let read = |path: &str| std::fs::read_to_string(repository().join(path)).unwrap();
+    let (manifest, kustomization) = (
+        read("configmaps/install/mounter.yaml"),
+        read("configmaps/registry/kustomization.yaml"),
+    );
+    let lines: Vec<_> = kustomization.lines().map(str::trim).collect();
+    let images = manifest
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- --mount-container="))
+        .filter(|rule| !rule.ends_with("=self"));
+    let mut count = 0;
+    for rule in images {
+        let client = rule.split_once('=').unwrap().0;
+        for line in [format!("- {rule}"), format!("- data.{client}")] {
+            assert!(lines.contains(&line.as_str()), "{line:?} is missing");
+        }
+        count += 1;
+    }
+    assert!(count > 0);
+    assert_eq!(kustomization.matches("=mooring.dev/").count(), count);
+}
+
+#[test]
 fn the_policies_judge_mount_options_and_file_systems_as_the_controller_does() {
     let policies = policies();
     let tenant = format!("option.trim() in ['', {}]", words(TENANT_MOUNT_OPTIONS));
