@@ -160,3 +160,19 @@ fn the_examples_are_fine() {
         assert!(well && text.contains("no warnings"), "{name}: {text}");
     }
 }
+
+#[test]
+fn the_configmaps_of_the_first_pages_are_fine() {
+    for (name, page) in [
+        ("README.md", include_str!("../../../../README.md")),
+        ("vendors.md", include_str!("../../../../docs/vendors.md")),
+    ] {
+        let mut blocks = page
+            .split("```yaml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next());
+        let config = blocks.find(|block| block.contains("kind: ConfigMap")).unwrap();
+        let (well, text) = lint(config);
+        assert!(well && text.contains("no warnings"), "{name}: {text}");
+    }
+}
