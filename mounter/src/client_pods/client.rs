@@ -215,24 +215,8 @@ impl ContainerClient {
 
     /// Has an agent mount a volume, or have it as a device.
     async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<Option<DeviceNumber>, MountError> {
-        let limit = job.remaining().saturating_sub(ANSWER_RESERVE);
-        let call = Call::Mount(Box::new(mount_call(job, limit)));
-        // The agent has the same limit and answers by itself; a little more time lets its words through.
-        let asking = self.pods.ask(&lease.uid, call, limit + ANSWER_RESERVE / 2);
-        let answer = self.waits.watch(Waiting::of(job), asking).await;
-        match answer {
-            Ok(AgentAnswer::Mounted) => Ok(None),
-            Ok(AgentAnswer::Given { device }) => Ok(Some(device)),
-            Ok(AgentAnswer::Failed(failure)) => Err(refused(job, limit, failure)),
-            Ok(
-                AgentAnswer::Hello(_)
-                | AgentAnswer::Unmounted
-                | AgentAnswer::Noted
-                | AgentAnswer::Recalled(_)
-                | AgentAnswer::Served { .. },
-            ) => Err(container_error(job, misfit(&lease.name))),
-            Err(source) => Err(container_error(job, no_answer(&lease.name, source))),
-        }
+        let asking = mounted_by(job, &lease.name, |call, limit| self.pods.ask(&lease.uid, call, limit));
+        self.waits.watch(Waiting::of(job), asking).await
     }
 }
 
@@ -320,6 +304,30 @@ impl Client for ContainerClient {
         let clearing = tokio::spawn(clear_up(Arc::clone(&self.pods), target.to_string()));
         // It continues if it takes longer; the volume is unmounted in any case.
         let _ = tokio::time::timeout(CLEAR_UP_WAIT, clearing).await;
+    }
+}
+
+/// Has the agent of a Pod mount a volume. `ask` sends it a call, and gives up after the time that it gets.
+async fn mounted_by<A: Future<Output = Result<AgentAnswer, LinkError>>>(
+    job: &MountJob,
+    pod: &str,
+    ask: impl FnOnce(Call, Duration) -> A,
+) -> Result<Option<DeviceNumber>, MountError> {
+    let limit = job.remaining().saturating_sub(ANSWER_RESERVE);
+    let call = Call::Mount(Box::new(mount_call(job, limit)));
+    // The agent has the same limit and answers by itself; a little more time lets its words through.
+    match ask(call, limit + ANSWER_RESERVE / 2).await {
+        Ok(AgentAnswer::Mounted) => Ok(None),
+        Ok(AgentAnswer::Given { device }) => Ok(Some(device)),
+        Ok(AgentAnswer::Failed(failure)) => Err(refused(job, limit, failure)),
+        Ok(
+            AgentAnswer::Hello(_)
+            | AgentAnswer::Unmounted
+            | AgentAnswer::Noted
+            | AgentAnswer::Recalled(_)
+            | AgentAnswer::Served { .. },
+        ) => Err(container_error(job, misfit(pod))),
+        Err(source) => Err(container_error(job, no_answer(pod, source))),
     }
 }
 
@@ -503,12 +511,74 @@ fn misfit(pod: &str) -> Cause {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
-    use super::not_expanded;
-    use crate::agent::protocol::{AgentFailure, FailureCategory, MountHealth, MountState};
-    use crate::volume::job::PodRef;
+    use mooring_contract::volume::Volume;
+    use tokio::io::DuplexStream;
+
+    use super::{mounted_by, not_expanded};
+    use crate::agent::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory};
+    use crate::agent::protocol::{MountHealth, MountState};
+    use crate::client_pods::link;
+    use crate::sys::fake::target;
+    use crate::volume::job::{Access, MountJob, PodRef, Secrets};
     use crate::volume::target::Target;
+
+    /// How late a busy machine wakes the agent.
+    const LATE: Duration = Duration::from_millis(1500);
+
+    /// An agent that reports a mount program which took all the time that the agent has.
+    async fn late_agent(mut stream: DuplexStream) {
+        let request: AgentRequest = protocol::receive(&mut stream).await.unwrap();
+        let Call::Mount(call) = request.call else {
+            panic!("another call")
+        };
+        tokio::time::sleep(Duration::from_millis(call.limit_ms) + LATE).await;
+        let answer = AgentAnswer::Failed(AgentFailure {
+            category: FailureCategory::TimedOut,
+            message: "ssh: 192.0.2.1 does not speak".to_owned(),
+        });
+        // The caller may have given up.
+        let _ = protocol::send(&mut stream, &answer).await;
+    }
+
+    fn job(left: Duration) -> MountJob {
+        MountJob {
+            volume: Volume::from_line("client=sshfs,source=u@192.0.2.1:/x").unwrap(),
+            secrets: Secrets::default(),
+            target: target(),
+            access: Access::FileSystem,
+            sole: false,
+            only_read: false,
+            read_only: false,
+            fs_group: None,
+            label: None,
+            pod: PodRef::default(),
+            volume_name: "v".to_owned(),
+            image: None,
+            deadline: Instant::now() + left,
+        }
+    }
+
+    /// Known failing: the mounter gives up on an agent one second after the agent's own limit.
+    ///
+    /// Proves: M1
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "does not speak")]
+    async fn the_words_of_an_agent_that_answers_late_reach_the_kubelet() {
+        for left in [98, 40, 12].map(Duration::from_secs) {
+            let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+            tokio::spawn(late_agent(theirs));
+            let job = job(left);
+            let mounted = mounted_by(&job, "client-sshfs", |call, limit| {
+                let asking = async move { link::converse(&mut ours, call).await };
+                link::within(limit, asking)
+            });
+            let said = mounted.await.unwrap_err().to_string();
+            assert!(said.contains("does not speak"), "does not speak is not in {said}");
+            assert!(said.contains("192.0.2.1 did not answer"), "{said}");
+        }
+    }
 
     #[test]
     fn an_agent_that_can_t_expand_a_volume_says_why_and_one_that_does_not_know_the_call_is_passed_over() {

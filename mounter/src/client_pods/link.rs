@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tracing::{Instrument as _, Span, debug_span};
 
@@ -34,13 +35,28 @@ pub async fn ask(kubelet_root: &Path, uid: &str, call: Call, limit: Duration) ->
     let span = span(uid, &call);
     let conversation = async {
         let mut stream = connect(kubelet_root, uid).await?;
-        let request = AgentRequest { version: VERSION, call };
-        protocol::send(&mut stream, &request).await.map_err(LinkError::Wire)?;
-        protocol::receive(&mut stream).await.map_err(LinkError::Wire)
+        converse(&mut stream, call).await
     };
-    tokio::time::timeout(limit, conversation.instrument(span))
+    within(limit, conversation.instrument(span)).await
+}
+
+pub(super) async fn within<T>(
+    limit: Duration,
+    conversation: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    tokio::time::timeout(limit, conversation)
         .await
         .map_err(|_| LinkError::Timeout(limit))?
+}
+
+/// Sends a call to an agent, and receives its answer.
+pub(super) async fn converse(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    call: Call,
+) -> Result<AgentAnswer, LinkError> {
+    let request = AgentRequest { version: VERSION, call };
+    protocol::send(stream, &request).await.map_err(LinkError::Wire)?;
+    protocol::receive(stream).await.map_err(LinkError::Wire)
 }
 
 fn span(uid: &str, call: &Call) -> Span {
