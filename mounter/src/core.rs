@@ -28,6 +28,7 @@ use self::guard::Guards;
 use self::metrics::MounterMetrics;
 use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
+use crate::deadlines::{self, LONGEST_CALL, SMALLEST_MARGIN};
 use crate::node::attachments::Attachments;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
@@ -36,7 +37,7 @@ use crate::volume::mount_options;
 use crate::volume::mount_table::Table;
 use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
-use crate::worker::{MountTask, Task, WorkerError, Workers};
+use crate::worker::{MountTask, REAP, Task, WorkerError, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for a lazy unmount (`MNT_DETACH`) of what hangs.
 const PLAIN_UNMOUNT: f32 = 0.6;
@@ -53,8 +54,19 @@ const OWN_DISK: &str = "the disk under the node's pool";
 /// The least that a server has for its answer before it is taken for one that gives none.
 const FAIR_LIMIT: Duration = Duration::from_secs(10);
 
+// The longest call: what is left of it after its work is enough to end a worker, to clean up, and to end that worker.
+const _: () = assert!(
+    deadlines::inner(LONGEST_CALL).as_secs() + 2 * REAP.as_secs() + CLEAR_LIMIT.as_secs() < LONGEST_CALL.as_secs()
+);
+
 /// What is left at most of a call whose time is up: the rest is for its answer.
-const CALL_END: Duration = Duration::from_secs(3);
+const CALL_END: Duration = Duration::from_secs(5);
+
+// Also where an agent had less than the fair time, and ended its program before.
+const _: () = assert!({
+    let wait = FAIR_LIMIT.saturating_add(SMALLEST_MARGIN);
+    deadlines::inner(deadlines::inner(wait)).as_secs() + CALL_END.as_secs() > wait.as_secs()
+});
 
 /// Whether a mount that took too long, after so many seconds, had only what was left of its call: the rest went to the
 /// volume's attachment or its client container. The kubelet's next call is all for the server.

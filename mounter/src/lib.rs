@@ -22,6 +22,7 @@
 //! | [`sys`] | the system calls, behind one trait | workers, client containers |
 //! | [`node`] | the kubelet, the node's Pods and pool, what can be mounted | the daemon; workers and agents look at the node |
 //! | [`api`] | calls to the Kubernetes API, Events | the daemon |
+//! | [`deadlines`] | which deadline contains which | each |
 //! | [`volume`] | a mount, its target, its options, the mount table | each |
 #![deny(unsafe_code)]
 
@@ -31,6 +32,7 @@ pub mod args;
 pub mod client_pods;
 pub mod core;
 pub mod daemon;
+pub mod deadlines;
 pub mod drivers;
 pub mod node;
 pub mod recovery;

@@ -17,7 +17,7 @@ pub mod task;
 pub mod unmount;
 pub mod usage;
 
-pub use process::{WorkerError, Workers};
+pub use process::{REAP, WorkerError, Workers};
 pub use task::{MountTask, Task};
 
 use std::ffi::CStr;

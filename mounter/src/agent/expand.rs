@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use super::mounts::{AgentError, Mounts, no_thread};
 use super::{program, run, target_mounts};
+use crate::deadlines::AgentDeadlines;
 use crate::sys::thread;
 
 impl Mounts {
     /// Expands a volume to `size` bytes at least: by the image's own program, and without one only if there is nothing
     /// to do.
     pub async fn expand(self: &Arc<Self>, path: &str, size: u64, limit: Duration) -> Result<(), AgentError> {
+        let deadlines = AgentDeadlines::of(limit);
         let target = self.target(path)?;
         let _busy = self.begin(path)?;
         let call = self.store.recorded(path);
@@ -29,7 +31,7 @@ impl Mounts {
         });
         let device = looked.await.map_err(no_thread(path))??;
         if invocation.program.is_file() {
-            return Ok(run::run(&invocation, limit).await?);
+            return Ok(run::run(&invocation, deadlines.until_program()).await?);
         }
         match device {
             // Its server has given it more room already.

@@ -17,11 +17,12 @@ use super::program::{self, Brings, InvalidVolume, Invocation};
 use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, VERSION};
 use super::record::{self, ImageRecordError};
 use super::revivals::Revivals;
-use super::run::{self, ProgramError};
+use super::run::{self, OUTPUT_GRACE, ProgramError, REAP};
 use super::services::{ServiceError, ServiceRun, Services};
 
 use super::store::{self, Store, StoreError, without_secrets};
 use super::target_mounts::{self, TargetMountError};
+use crate::deadlines::{AgentDeadlines, SMALLEST_MARGIN};
 use crate::sys::look::{self, LookError, LookedAt};
 use crate::sys::thread;
 use crate::volume::mount_options::{self, MountFlags};
@@ -29,8 +30,11 @@ use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::{Target, TargetError};
 use mooring_program::error::chain;
 
-/// Longest that a caller waits for a cleanup after an unmount.
-pub(super) const CLEAR_UP_WAIT: Duration = Duration::from_secs(20);
+/// Longest that a caller waits for a cleanup after an unmount or a failed mount.
+pub const CLEAR_UP_WAIT: Duration = Duration::from_secs(20);
+
+// Between the end of a program that took too long and the answer, the program is killed and its output read.
+const _: () = assert!(REAP.as_millis() + OUTPUT_GRACE.as_millis() < SMALLEST_MARGIN.as_millis());
 
 /// Longest cleanup by a program. While a server is silent, the kernel takes each of its steps until that has a time
 /// limit of its own: it writes what it has, gives locks back, and ends its session. Ending the program would interrupt
@@ -301,6 +305,7 @@ impl Mounts {
     /// Mounts a volume. If the same one is mounted already, that is success; if its daemon is dead, it is being mounted
     /// again. Of a raw block volume the device is returned, for the mounter to show it.
     pub async fn mount(self: &Arc<Self>, call: MountCall) -> Result<Option<DeviceNumber>, AgentError> {
+        let deadlines = AgentDeadlines::of(Duration::from_millis(call.limit_ms));
         let target = self.target(&call.target)?;
         check_secrets(&call)?;
         let busy = self.begin(&call.target)?;
@@ -318,7 +323,7 @@ impl Mounts {
                 return Err(AgentError::Dead(call.target));
             }
         }
-        let (other, alone) = self.shared(&call).await?;
+        let (other, alone) = self.shared(&call, deadlines).await?;
         if other.is_none() && self.draining.load(Ordering::SeqCst) {
             return Err(AgentError::Draining);
         }
@@ -328,14 +333,15 @@ impl Mounts {
         let mounted = if let Some(other) = &other {
             self.share(&call, other).await
         } else if target.is_device() {
-            self.have_device(&call).await.map(Some)
+            self.have_device(&call, deadlines).await.map(Some)
         } else {
-            self.mount_first(&call, &target).await.map(|()| None)
+            self.mount_first(&call, &target, deadlines).await.map(|()| None)
         };
         drop(alone);
         if mounted.is_err() {
-            // The caller gets the first failure.
-            if let Err(error) = self.clear_up(&call, busy, CLEAR_UP_WAIT).await {
+            // The caller gets the first failure, in time.
+            let wait = CLEAR_UP_WAIT.min(deadlines.until_answer());
+            if let Err(error) = self.clear_up(&call, busy, wait).await {
                 let error = AgentFailure::from(&error).message;
                 warn!(target.path = call.target, error, "failed to clean up");
             }
@@ -393,7 +399,11 @@ impl Mounts {
 
     /// Runs a program that has a volume as a device of the node. The mounter shows it to the Pod before the agent takes
     /// the target for one that was unmounted ([`SETTLED`]).
-    async fn have_device(self: &Arc<Self>, call: &MountCall) -> Result<DeviceNumber, AgentError> {
+    async fn have_device(
+        self: &Arc<Self>,
+        call: &MountCall,
+        deadlines: AgentDeadlines,
+    ) -> Result<DeviceNumber, AgentError> {
         if let Err(error) = target_mounts::make_fuse_device() {
             warn!(error = %chain(&error), "there is no /dev/fuse, and the agent failed to make it");
         }
@@ -404,15 +414,19 @@ impl Mounts {
         let checked = thread::run(move || record::check_device(&volume));
         checked.await.map_err(no_thread(&call.target))??;
         self.store.prepare(&call.target, &call.secrets)?;
-        self.run_mount(call, invocation, Duration::from_millis(call.limit_ms))
-            .await?;
+        self.run_mount(call, invocation, deadlines.until_program()).await?;
         self.store.unstage(&call.target)?;
         self.services
             .given(&self.store.volume(&call.target))
             .ok_or(AgentError::NothingGiven)
     }
 
-    async fn mount_first(self: &Arc<Self>, call: &MountCall, target: &Target) -> Result<(), AgentError> {
+    async fn mount_first(
+        self: &Arc<Self>,
+        call: &MountCall,
+        target: &Target,
+        deadlines: AgentDeadlines,
+    ) -> Result<(), AgentError> {
         if let Err(error) = target_mounts::make_fuse_device() {
             // Some clients don't need it, and a client that does reports it.
             warn!(
@@ -426,8 +440,7 @@ impl Mounts {
         let invocation = program::mount(call, brings, &staging, &secrets)?;
         check_record(call).await?;
         self.store.prepare(&call.target, &call.secrets)?;
-        self.run_mount(call, invocation, Duration::from_millis(call.limit_ms))
-            .await?;
+        self.run_mount(call, invocation, deadlines.until_program()).await?;
         if brings != Brings::Program {
             self.store.remove_secrets(&call.target)?;
         }
@@ -728,6 +741,22 @@ mod tests {
 
         let failed = to_its_end("/t", (), wait, async { Err(AgentError::Draining) }).await;
         assert!(matches!(failed, Err(AgentError::Draining)), "{failed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_takes_too_long_and_a_clean_up_that_hangs_leave_the_agent_time_for_its_answer() {
+        for limit in [90, 11].map(Duration::from_secs) {
+            let began = tokio::time::Instant::now();
+            let deadlines = AgentDeadlines::of(limit);
+            // The program runs as long as it may, and does not end at once when it is killed.
+            tokio::time::sleep(deadlines.until_program() + REAP + OUTPUT_GRACE).await;
+            let wait = CLEAR_UP_WAIT.min(deadlines.until_answer());
+            let answer = to_its_end("/t", (), wait, std::future::pending()).await;
+            assert!(matches!(answer, Err(AgentError::InProgress(_))), "{answer:?}");
+            let took = began.elapsed();
+            // The paused clock counts in milliseconds.
+            assert!(took <= limit + Duration::from_millis(1), "{took:?} of {limit:?}");
+        }
     }
 
     #[tokio::test]

@@ -25,10 +25,10 @@ const MAX_LINE: u64 = 512;
 
 /// How long to read the output of a program that has ended. A daemon that it left running may hold the pipe open
 /// forever, so this does not wait for the end of the output.
-const OUTPUT_GRACE: Duration = Duration::from_millis(100);
+pub(super) const OUTPUT_GRACE: Duration = Duration::from_millis(100);
 
 /// How long to wait for a killed program.
-const REAP: Duration = Duration::from_secs(1);
+pub(super) const REAP: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {

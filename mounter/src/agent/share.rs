@@ -5,7 +5,7 @@
 //! the volume, whose name is that of the first target, and ends with the last Pod.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::mounts::{AgentError, Mounts, flags, no_thread};
 use super::one_at_a_time::Alone;
@@ -13,6 +13,7 @@ use super::program::InvalidVolume;
 use super::protocol::{MountCall, SecretBytes};
 use super::store::StoreError;
 use super::{record, store, target_mounts};
+use crate::deadlines::AgentDeadlines;
 use crate::sys::thread;
 use crate::volume::mount_options;
 use crate::volume::mount_table::DeviceNumber;
@@ -43,11 +44,14 @@ impl Mounts {
     /// Finds how another Pod has the device that a call's target is to have too, and waits for one that is being taken
     /// away. Until the second of what is returned is dropped, nobody else does anything with the volume; it is none for
     /// a volume that may have several devices.
-    pub(super) async fn shared(&self, call: &MountCall) -> Result<(Option<MountCall>, Option<Alone>), AgentError> {
-        let until = Instant::now() + Duration::from_millis(call.limit_ms);
+    pub(super) async fn shared(
+        &self,
+        call: &MountCall,
+        deadlines: AgentDeadlines,
+    ) -> Result<(Option<MountCall>, Option<Alone>), AgentError> {
         let busy = || AgentError::InProgress(call.target.clone());
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadlines.until_program();
             let Ok(alone) = tokio::time::timeout(left, self.one_at_a_time(call)).await else {
                 return Err(busy());
             };
@@ -68,7 +72,7 @@ impl Mounts {
             } else if leaving {
                 // What takes it away needs to be alone too.
                 drop(alone);
-                if Instant::now() >= until {
+                if deadlines.until_program().is_zero() {
                     return Err(busy());
                 }
                 tokio::time::sleep(PERIOD).await;

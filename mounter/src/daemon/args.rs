@@ -25,6 +25,7 @@ use mooring_program::log::LogArgs;
 use mooring_program::time::parse_duration;
 
 use crate::client_pods::args::ClientPodArgs;
+use crate::deadlines::{LONGEST_CALL, SHORTEST_CALL};
 use crate::node::args::NodeArgs;
 use crate::volume::registry::Rule;
 
@@ -92,19 +93,13 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
-/// Longest `--call-timeout` in seconds.
-const MAX_CALL_TIMEOUT: u64 = 110;
-
-// The mounter says by itself what took so long, before the shim gives up on it.
-const _: () = assert!(MAX_CALL_TIMEOUT + 5 < mooring_shim::DEADLINE_SECONDS);
-
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a time from 5s to {MAX_CALL_TIMEOUT}s")]
+#[error("{0:?} is not a time from {SHORTEST_CALL:?} to {LONGEST_CALL:?}")]
 pub struct BadCallTimeout(String);
 
 pub(crate) fn parse_call_timeout(text: &str) -> Result<Duration, BadCallTimeout> {
     parse_duration(text)
         .ok()
-        .filter(|limit| (5..=MAX_CALL_TIMEOUT).contains(&limit.as_secs()))
+        .filter(|limit| (SHORTEST_CALL..=LONGEST_CALL).contains(limit))
         .ok_or_else(|| BadCallTimeout(text.to_owned()))
 }

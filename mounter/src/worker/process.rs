@@ -18,7 +18,7 @@ use crate::volume::job::MountError;
 use crate::volume::target::Target;
 
 /// How long a killed worker is waited for before it is left behind.
-const REAP: Duration = Duration::from_secs(1);
+pub const REAP: Duration = Duration::from_secs(1);
 
 /// Longest report in bytes.
 const MAX_REPORT: u64 = 64 << 10;

@@ -19,6 +19,7 @@ use super::registration::Registration;
 use super::serve::{CsiServices, serve};
 use super::{registration_socket, socket};
 use crate::core::Core;
+use crate::deadlines;
 use crate::drivers::socket::{self as sockets, PrivateSocket, SocketError};
 
 /// How often the sockets are looked at: until one is back, new Pods with CSI volumes wait.
@@ -102,7 +103,10 @@ pub(crate) async fn keep(settings: CsiSettings, core: Arc<Core>, stop: Cancellat
         }
     }
     tasks.close();
-    if tokio::time::timeout(call_timeout, tasks.wait()).await.is_err() {
+    if tokio::time::timeout(deadlines::outer(call_timeout), tasks.wait())
+        .await
+        .is_err()
+    {
         warn!(tasks = tasks.len(), "stopped before these CSI calls were finished");
     }
 }

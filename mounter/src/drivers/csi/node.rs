@@ -27,6 +27,7 @@ use super::publish::CsiRequestError;
 use super::{expand, health, publish};
 use crate::core::Core;
 use crate::core::client::Trouble;
+use crate::deadlines;
 use crate::drivers::call_out::{self, CallOutcome, EXPAND, MOUNT, STATS, UNMOUNT};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
@@ -34,9 +35,6 @@ use crate::volume::mount_table::Table;
 use crate::volume::target::{Driver, Target, TargetError};
 use crate::volume::volume_data;
 use crate::worker::usage::Usage;
-
-/// Kept back of a call's time, for the answer's own way.
-const MARGIN: Duration = Duration::from_secs(2);
 
 /// How long a volume may take to say how full it is: the kubelet asks for one after another.
 const STATS_LIMIT: Duration = Duration::from_secs(10);
@@ -70,7 +68,7 @@ impl NodeService {
             core,
             name,
             max_volumes: None,
-            limit: limit.saturating_sub(MARGIN),
+            limit: deadlines::inner(limit),
             failed: FailedMounts::default(),
             calls,
         }

@@ -17,6 +17,7 @@ use tracing::{Instrument, debug, info, warn};
 
 use super::answer::FlexVolumeAnswer;
 use crate::core::Core;
+use crate::deadlines::{self, KUBELET, LONGEST_CALL};
 use crate::drivers::call_out::{self, CallOutcome};
 use crate::drivers::socket::{self, PrivateSocket, SocketError};
 
@@ -26,8 +27,8 @@ const MOST: usize = 256;
 /// Longest that a request may take to come in, and an answer to go out.
 const PEER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Kept back of a call-out's time, for the answer's own way.
-const MARGIN: Duration = Duration::from_secs(2);
+// The shim still waits when the answer of the longest call-out goes out.
+const _: () = assert!(LONGEST_CALL.as_secs() + PEER_LIMIT.as_secs() < KUBELET.as_secs());
 
 /// The mounter's socket.
 #[derive(Debug)]
@@ -61,7 +62,10 @@ impl Socket {
             calls = calls.len(),
             "the mounter takes no new call-outs, and finishes those in progress"
         );
-        if tokio::time::timeout(limit, calls.wait()).await.is_err() {
+        if tokio::time::timeout(deadlines::outer(limit), calls.wait())
+            .await
+            .is_err()
+        {
             warn!(calls = calls.len(), "stopped before these call-outs were finished");
         }
     }
@@ -86,7 +90,7 @@ async fn converse(core: &Core, mut stream: UnixStream, limit: Duration) {
     };
     let call = args.first().cloned().unwrap_or_default();
     async {
-        let (answer, category) = super::handle(core, &args, start + limit.saturating_sub(MARGIN)).await;
+        let (answer, category) = super::handle(core, &args, start + deadlines::inner(limit)).await;
         let outcome = match &answer {
             FlexVolumeAnswer::Success | FlexVolumeAnswer::Init | FlexVolumeAnswer::VolumeName(_) => {
                 CallOutcome::Success
