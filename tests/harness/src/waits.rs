@@ -1,12 +1,13 @@
 //! The wait of the tests, with a limit, which is longer on a busy machine.
 
+use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use super::waiting::wait_for;
-use mooring_testbed::progress::spoken;
+use mooring_testbed::progress::{note, spoken};
 
 /// The shortest pause between two looks, then the longest.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -17,21 +18,43 @@ const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 const MOST_PATIENCE: f64 = 4.0;
 const BUSY: f64 = 4.0;
 
+/// The errors that a wait meets. Each one is printed once, also if the wait succeeds: a state may be wrong for a moment.
+#[derive(Default)]
+struct Errors {
+    seen: BTreeSet<String>,
+    last: Option<String>,
+}
+
+impl Errors {
+    /// Keeps an error; whether it differs from all earlier ones by more than numbers.
+    fn keep(&mut self, error: &anyhow::Error) -> bool {
+        let text = format!("{error:#}");
+        let is_new = self.seen.insert(text.replace(|c: char| c.is_ascii_digit(), ""));
+        self.last = Some(text);
+        is_new
+    }
+}
+
 /// Looks until there is something, or the limit is over. An error does not end the wait: the API server may be
 /// restarting.
 pub async fn wait_until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     let _waiting = wait_for(what);
+    let mut errors = Errors::default();
     loop {
         let began = Instant::now();
-        let seen = match look().await {
+        match look().await {
             Ok(Some(value)) => return Ok(value),
-            Ok(None) => String::new(),
-            Err(error) => format!("; last error: {error:#}"),
-        };
+            Err(error) if errors.keep(&error) => note(format!("waiting for {what}: {error:#}")),
+            Ok(None) | Err(_) => {}
+        }
         let waited = start.elapsed();
         if waited >= limit && waited >= limit.mul_f64(patience()) {
-            bail!("waited {} for {what} in vain{seen}", spoken(waited));
+            let last = errors
+                .last
+                .map(|error| format!("; last error: {error}"))
+                .unwrap_or_default();
+            bail!("waited {} for {what} in vain{last}", spoken(waited));
         }
         // A long look, such as a command in a Pod, takes processor time from what the test waits for.
         tokio::time::sleep((began.elapsed() * 2).clamp(PERIOD, LONGEST_PERIOD)).await;
@@ -54,7 +77,34 @@ fn patience_at(load: &str, processors: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::patience_at;
+    use std::time::Duration;
+
+    use anyhow::{anyhow, bail};
+
+    use super::{Errors, patience_at, wait_until};
+
+    #[test]
+    fn errors_that_differ_in_numbers_only_are_printed_once() {
+        let mut errors = Errors::default();
+        let texts = ["3 are left", "2 are left", "no route", "1 are left"];
+        let new = texts.map(|text| errors.keep(&anyhow!(text)));
+        assert_eq!(new, [true, false, true, false]);
+        assert_eq!(errors.last.as_deref(), Some("1 are left"));
+    }
+
+    #[tokio::test]
+    async fn a_wait_in_vain_reports_the_last_error_also_when_a_later_look_had_none() {
+        let mut looks = 0;
+        let waited = wait_until("it", Duration::from_millis(100), async || {
+            looks += 1;
+            if looks == 1 {
+                bail!("no route");
+            }
+            Ok(None::<()>)
+        });
+        let error = waited.await.unwrap_err().to_string();
+        assert!(error.ends_with("for it in vain; last error: no route"), "{error}");
+    }
 
     #[test]
     fn waits_are_longer_on_a_busy_machine_but_not_for_ever() {
