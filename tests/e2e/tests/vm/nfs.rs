@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use mooring_harness::Scope;
-use mooring_harness::bare_machine::hung::CALL_TIMEOUT;
+use mooring_harness::bare_machine::hung::{CALL_TIMEOUT, OTHER};
 use mooring_harness::bare_machine::{LIMIT, Machine};
 use mooring_harness::nodes::on_own_nodes_within;
 use mooring_harness::server::Server;
@@ -21,7 +21,7 @@ async fn set_up(scope: &Scope) -> Result<(Server, Machine)> {
     let server = scope.storage_server("nfs", NODE, &Value::Null).await?;
     let mut machine = Machine::beside(scope, NODE)?;
     let timeout = format!("--call-timeout={}s", CALL_TIMEOUT.as_secs());
-    machine.start_mounter(&["--mount-container=nfs=self", &timeout])?;
+    machine.start_mounter(&["--mount-container=nfs=self", OTHER, &timeout])?;
     Ok((server, machine))
 }
 

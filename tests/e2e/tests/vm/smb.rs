@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mooring_harness::Scope;
-use mooring_harness::bare_machine::hung::CALL_TIMEOUT;
+use mooring_harness::bare_machine::hung::{CALL_TIMEOUT, OTHER};
 use mooring_harness::bare_machine::{LIMIT, Machine};
 use mooring_harness::nodes::{CallOut, on_own_nodes_within};
 use mooring_testbed::progress::{note, spoken};
@@ -29,7 +29,7 @@ async fn set_up(scope: &Scope) -> Result<(String, Machine)> {
     let server = scope.storage_server("samba", NODE, &Value::Null).await?;
     let mut machine = Machine::beside(scope, NODE)?;
     let timeout = format!("--call-timeout={}s", CALL_TIMEOUT.as_secs());
-    machine.start_mounter(&["--mount-container=smb=self", &timeout])?;
+    machine.start_mounter(&["--mount-container=smb=self", OTHER, &timeout])?;
     Ok((server.address, machine))
 }
 

@@ -1,16 +1,19 @@
 //! What a hanging server may do to a machine's volumes and what not, for every protocol.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Machine;
-use crate::Scope;
-use mooring_testbed::progress::{note, spoken};
+use crate::{Scope, wait_until};
+use mooring_testbed::progress::note;
 
 /// How long the mounter lets the kubelet wait here: less than usual, since the server hangs on purpose.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The mounter's flag for volumes that need no server.
+pub const OTHER: &str = "--mount-container=tmpfs=self";
 
 /// Longest wait until a server that answers again is tried again: the mounter refuses its mounts for 30 s.
 const HEAL_LIMIT: Duration = Duration::from_mins(2);
@@ -20,7 +23,8 @@ const WRITTEN_LIMIT: Duration = Duration::from_mins(3);
 
 impl Machine {
     /// Makes the server in Pod `pod` with address `server` hang while something writes to `used`, which is mounted.
-    /// Meanwhile, another `volume` of the server is refused with a message, and `used` can be unmounted. Once the
+    /// Meanwhile, a volume that needs no server is mounted before the mounter has given up on another `volume` of the
+    /// server, which is refused with a message, and `used` can be unmounted. The mounter has flag [`OTHER`]. Once the
     /// server answers again, the write and `volume` succeed. `first` is `volume` in a form that makes the kernel talk
     /// to the server when it mounts. Returns the message that `first` was refused with.
     pub async fn hang(
@@ -40,19 +44,21 @@ impl Machine {
         self.sh(&format!("until [ -s {writes}file ]; do sleep 0.1; done"))?;
 
         let stopped = scope.stop(pod).await?;
-        let asked = Instant::now();
-        let answer = self.mount(late, first)?;
+        self.begin_mount(late, first)?;
+        wait_until("a worker to wait for the hung server", HEAL_LIMIT, async || {
+            Ok((self.busy_workers()? > 0).then_some(()))
+        })
+        .await?;
+        self.mounted("other", &json!({"client": "tmpfs"}))?;
+        ensure!(self.is_mounting()?, "the mount from the hung server was answered first");
+        let answer = self.end_mount()?;
         answer.refused(&[server, "did not answer"])?;
         let told = answer.message().to_owned();
-        note(format!(
-            "a hung server was told after {}: {told}",
-            spoken(asked.elapsed())
-        ));
+        note(format!("a hung server is reported: {told}"));
+        self.unmounted("other")?;
         self.mount(late, volume)?.refused(&[server, "is not tried again"])?;
         // Its user hangs in the middle of a write; the volume can still be unmounted.
-        let asked = Instant::now();
         self.unmounted(used)?;
-        note(format!("its volume was unmounted after {}", spoken(asked.elapsed())));
         ensure!(self.mounts(used)?.is_empty(), "{used} is still mounted");
         let log = self.mounter_log()?;
         for words in ["unmounted lazily", "did not answer in time"] {
@@ -66,16 +72,10 @@ impl Machine {
         ensure!(written.code == 0, "{}", written.output);
         let written = self.sh("cat /run/dd.log")?;
         ensure!(!written.to_lowercase().contains("error"), "{written}");
-        let back = Instant::now();
-        loop {
-            let answer = self.mount(late, volume)?;
-            if answer.status() == "Success" {
-                break;
-            }
-            ensure!(back.elapsed() < HEAL_LIMIT, "it does not heal: {}", answer.message());
-            tokio::time::sleep(Duration::from_secs(2)).await;
-        }
-        note(format!("healed within {}", spoken(back.elapsed())));
+        wait_until("a volume of the server to be mounted again", HEAL_LIMIT, async || {
+            self.mounted(late, volume).map(Some)
+        })
+        .await?;
         let size = self.sh(&format!("wc -c <{}", Self::path(late, "file")))?;
         ensure!(size.trim() == "65536", "the file has {size} bytes");
         self.unmounted(late)?;

@@ -10,7 +10,7 @@ use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET};
 use mooring_mounter::worker::BUSY;
 use serde_json::Value;
 
-use super::{Machine, Put};
+use super::{Machine, Put, Ran};
 use crate::Scope;
 use crate::nodes::{CallOut, read_call_out};
 use mooring_testbed::images;
@@ -21,6 +21,9 @@ use mooring_testbed::namespaces::find_init;
 const KUBELET: &str = "/var/lib/kubelet";
 
 const PLUGINS: &str = "/plugins";
+
+/// The exit code of the call that runs in the background, once it has ended; its answer is beside it.
+const BEGUN: &str = "/run/begun-mount";
 
 /// Longest call: the shim itself gives up after two minutes.
 const CALL_LIMIT: Duration = Duration::from_mins(3);
@@ -65,14 +68,12 @@ impl Machine {
 
     /// Runs the shim as the kubelet does, and reads its answer as the kubelet does.
     pub fn call(&mut self, args: &[&str]) -> Result<CallOut> {
+        answered(self.run(&format!("exec {}", Self::shim(args)), CALL_LIMIT)?)
+    }
+
+    fn shim(args: &[&str]) -> String {
         let args: Vec<_> = args.iter().map(|arg| quoted(arg)).collect();
-        let script = format!("exec {PLUGINS}/{FLEX_DRIVER_DIR}/{FLEX_EXECUTABLE} {}", args.join(" "));
-        let ran = self.run(&script, CALL_LIMIT)?;
-        read_call_out(&Output {
-            status: ExitStatus::from_raw(ran.code << 8),
-            stdout: ran.output.into_bytes(),
-            stderr: Vec::new(),
-        })
+        format!("{PLUGINS}/{FLEX_DRIVER_DIR}/{FLEX_EXECUTABLE} {}", args.join(" "))
     }
 
     /// A volume's directory, with a path as the kubelet makes it.
@@ -93,6 +94,30 @@ impl Machine {
         let target = target.to_string_lossy();
         self.sh(&format!("mkdir -p {}", quoted(&target)))?;
         self.call(&["mount", &target, &options.to_string()])
+    }
+
+    /// [`Self::mount`], which this does not wait for.
+    pub fn begin_mount(&mut self, volume: &str, options: &Value) -> Result<()> {
+        let target = Self::target(volume);
+        let target = target.to_string_lossy();
+        let shim = Self::shim(&["mount", &target, &options.to_string()]);
+        self.sh(&format!(
+            "mkdir -p {}; rm -f {BEGUN}
+             ({shim} >{BEGUN}.said; echo $? >{BEGUN}.code; mv {BEGUN}.code {BEGUN}) >/dev/null 2>&1 &",
+            quoted(&target)
+        ))?;
+        Ok(())
+    }
+
+    /// Whether the call of [`Self::begin_mount`] has no answer yet.
+    pub fn is_mounting(&mut self) -> Result<bool> {
+        Ok(self.run(&format!("[ ! -e {BEGUN} ]"), CALL_LIMIT)?.code == 0)
+    }
+
+    /// Waits for the answer to the call of [`Self::begin_mount`].
+    pub fn end_mount(&mut self) -> Result<CallOut> {
+        let script = format!("until [ -e {BEGUN} ]; do sleep 0.1; done; cat {BEGUN}.said; exit $(cat {BEGUN})");
+        answered(self.run(&script, CALL_LIMIT)?)
     }
 
     /// Mounts a volume, which has to succeed.
@@ -143,6 +168,14 @@ impl Machine {
             .map(str::to_owned)
             .collect())
     }
+}
+
+fn answered(ran: Ran) -> Result<CallOut> {
+    read_call_out(&Output {
+        status: ExitStatus::from_raw(ran.code << 8),
+        stdout: ran.output.into_bytes(),
+        stderr: Vec::new(),
+    })
 }
 
 /// A text as one word of a shell.
