@@ -68,6 +68,8 @@ struct Shared {
     watches: AtomicUsize,
     /// How late watches deliver changes, in milliseconds.
     lag: AtomicU64,
+    /// How many pieces of watches came late.
+    lagged: AtomicUsize,
     events_fail: AtomicBool,
     /// Kills the controller, waits until it is dead, and starts another.
     kill: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
@@ -82,6 +84,7 @@ impl Shared {
             cut: watch::channel(0).0,
             watches: AtomicUsize::new(0),
             lag: AtomicU64::new(0),
+            lagged: AtomicUsize::new(0),
             events_fail: AtomicBool::new(false),
             kill: Mutex::default(),
         }
@@ -224,6 +227,11 @@ impl ApiProxy {
     pub fn lag_watches(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.shared.lag.store(millis, Ordering::Relaxed);
+    }
+
+    /// How many pieces of watches have come late.
+    pub fn lagged(&self) -> usize {
+        self.shared.lagged.load(Ordering::Relaxed)
     }
 
     pub fn fail_events(&self, fail: bool) {
@@ -378,9 +386,14 @@ async fn watched(shared: &Arc<Shared>, parts: &http::request::Parts, body: Bytes
             }
         }
     });
-    let pieces = futures::stream::poll_fn(move |context| due.poll_recv(context)).then(|(when, piece)| async move {
-        tokio::time::sleep_until(when).await;
-        piece
+    let delaying = Arc::clone(shared);
+    let pieces = futures::stream::poll_fn(move |context| due.poll_recv(context)).then(move |(when, piece)| {
+        let shared = Arc::clone(&delaying);
+        async move {
+            tokio::time::sleep_until(when).await;
+            shared.lagged.fetch_add(usize::from(!lag.is_zero()), Ordering::Relaxed);
+            piece
+        }
     });
     let ended = async move {
         if cut.changed().await.is_err() {

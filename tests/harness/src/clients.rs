@@ -8,6 +8,8 @@ use kube::Api;
 use kube::api::ListParams;
 use mooring_contract::names::{NAMESPACE, labels};
 
+pub use mooring_mounter::agent::protocol::MAX_MESSAGE;
+
 use super::scope::Scope;
 use mooring_testbed::base_images::Archive;
 use mooring_testbed::command::output;

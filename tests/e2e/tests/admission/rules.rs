@@ -121,9 +121,15 @@ fn a_pod_mounts_nothing_by_itself_unless_its_namespace_may() {
             })
             .await?;
         }
-        for client in ["pool", "local", "host", "nfs"] {
+        for (client, why) in [
+            ("pool", "are never allowed"),
+            ("local", "are never allowed"),
+            ("host", "are never allowed"),
+            ("nfs", "client \"nfs\" are not allowed"),
+        ] {
             for volume in inline(json!({"client": client, "source": "x"})) {
-                refusal(try_it(&volume).await?);
+                let said = refusal(try_it(&volume).await?);
+                assert!(said.contains(why), "{client}: {why:?} is not in {said}");
             }
         }
         for (key, value) in [

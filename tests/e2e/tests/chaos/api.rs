@@ -10,7 +10,7 @@ use kube::api::{ListParams, ResourceExt};
 use kube::{Api, Resource};
 use mooring_contract::names::{annotations, finalizers};
 use mooring_harness::api_proxy::{Fault, Step};
-use mooring_harness::audit::listed;
+use mooring_harness::audit::{Write, listed};
 use mooring_harness::controller::{Rig, with_controllers};
 use mooring_harness::nodes::{POOL, on_own_nodes, on_own_nodes_within};
 use mooring_harness::provisioner::{MAKER, Provisioner};
@@ -285,6 +285,14 @@ fn watches_that_are_cut_and_events_that_are_refused_cost_no_volume() {
 /// well.
 const WHOLE_LIFE: usize = 11;
 
+/// Some of them, without which there is no volume or no end of it.
+const NEEDED: [(&str, &str); 4] = [
+    ("create", "pods"),
+    ("create", "persistentvolumes"),
+    ("patch", "persistentvolumeclaims"),
+    ("delete", "persistentvolumes"),
+];
+
 /// Proves: P7
 #[test]
 fn late_watches_cost_no_further_write() {
@@ -295,6 +303,7 @@ fn late_watches_cost_no_further_write() {
             // More time than the controller needs for any step. It counts from the next start of a watch.
             rig.proxy.lag_watches(Duration::from_millis(700));
             rig.proxy.renew_watches().await?;
+            let mut lagged = rig.proxy.lagged();
             for index in 0..3 {
                 let name = format!("c{index}");
                 let uid = rig.proxy.claim(&scope, &name, &provisioner.class, None).await?;
@@ -309,6 +318,14 @@ fn late_watches_cost_no_further_write() {
                     "more than {WHOLE_LIFE} writes: {}",
                     listed(&writes)
                 );
+                // The audit log has the claim's life, and the watches told late of it.
+                for (verb, resource) in NEEDED {
+                    let is_it = |write: &Write| write.verb == verb && write.resource == resource;
+                    assert!(writes.iter().any(is_it), "no {verb} of {resource}: {}", listed(&writes));
+                }
+                let now = rig.proxy.lagged();
+                ensure!(now > lagged, "no watch was late");
+                lagged = now;
             }
             Ok(())
         })

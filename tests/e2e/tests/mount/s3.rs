@@ -321,7 +321,14 @@ fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server()
         .await?;
 
         let silent = scope.stop("versitygw").await?;
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        // The same write waits as long as the server is silent.
+        let mut writes = String::new();
+        wait_until("a write to wait for the server", BACK_LIMIT, async || {
+            let now = scope.exec("writer", ["pidof", "dd"])?;
+            let before = std::mem::replace(&mut writes, now);
+            Ok((before == writes).then_some(()))
+        })
+        .await?;
         drop(silent);
         told(&scope, revived + 5).await?;
 

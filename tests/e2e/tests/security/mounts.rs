@@ -201,7 +201,7 @@ fn commas_blanks_and_dashes_in_mount_options_smuggle_nothing_in() {
         }
         // An option that the kernel does not know is an error, and never a similar option.
         for name in ["c", "d", "e", "f"] {
-            scope.event(name, "mount").await?;
+            scope.event(name, "MountVolume.SetUp failed").await?;
         }
         let table = scope.mounts_on(1)?;
         assert_eq!(table.len(), 2, "{table:#?}");

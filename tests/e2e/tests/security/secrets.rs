@@ -135,11 +135,16 @@ fn look(canaries: &Canaries, seen: &mut BTreeSet<String>) {
     }
 }
 
-/// Arguments of the shims that wait for a mount at this moment.
+/// Arguments of the shims that sleep until their mount is answered.
 fn waiting_shims() -> Vec<String> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    // The state comes first: a shim that runs may be about to wipe its arguments.
+    let read = |process: std::fs::DirEntry| {
+        let file = |name: &str| String::from_utf8_lossy(&at_once(&process.path().join(name))).into_owned();
+        file("status").contains("\nState:\tS").then(|| file("cmdline"))
+    };
     processes
-        .map(|process| String::from_utf8_lossy(&at_once(&process.path().join("cmdline"))).into_owned())
+        .filter_map(read)
         .filter(|arguments| arguments.contains("~vcs/vcs\0mount\0"))
         .collect()
 }
@@ -289,18 +294,15 @@ fn secrets_stand_in_no_spec_event_log_metric_process_or_mount_table() {
         });
         scope.volume("bad", &options)?;
         scope.pod("bad", "node-1", "bad", Value::Null)?;
-        wait_until(
-            "a shim that waits, its arguments wiped",
-            Duration::from_mins(1),
-            async || {
-                // Another test's mount might wait as well: the server has a connection only while ours waits.
-                scope.exec("silent", ["pidof", "sleep"])?;
-                let waiting = waiting_shims();
-                let clean = waiting.iter().all(|arguments| canaries.found_in(arguments).is_empty());
-                Ok((!waiting.is_empty() && clean).then_some(()))
-            },
-        )
+        let waiting = wait_until("a shim that waits", Duration::from_mins(1), async || {
+            // Another test's mount might wait as well: the server has a connection only while ours waits.
+            scope.exec("silent", ["pidof", "sleep"])?;
+            Ok(Some(waiting_shims()).filter(|shims| !shims.is_empty()))
+        })
         .await?;
+        for arguments in waiting {
+            canaries.check("the arguments of a shim that waits", &arguments)?;
+        }
         mounts_of_other_clients(&scope, &address).await?;
         scope.event("bad", "MountVolume.SetUp failed").await?;
         watch.end()?;
