@@ -44,6 +44,8 @@ pub mod migrate;
 mod names;
 mod namespace;
 mod nbd;
+#[cfg(test)]
+mod no_seconds;
 pub mod nodes;
 pub mod own_mounter;
 pub mod processes;

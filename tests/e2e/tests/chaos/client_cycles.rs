@@ -177,14 +177,14 @@ impl Field {
     /// each was.
     async fn kill(&self, mut random: Random, image: &str, cycles: usize) -> Result<BTreeMap<&'static str, usize>> {
         let limit = WHOLE_LIMIT + CYCLE_LIMIT * u32::try_from(cycles)?;
-        let started = Instant::now();
+        let deadline = Instant::now() + limit;
         let mut kills = BTreeMap::new();
         while self.done.load(Ordering::SeqCst) < cycles || kills.len() < VICTIMS.len() {
             if self.over.load(Ordering::SeqCst) {
                 break;
             }
             ensure!(
-                started.elapsed() < limit,
+                Instant::now() < deadline,
                 "{} cycles, and these kills: {kills:?}, after {}",
                 self.done.load(Ordering::SeqCst),
                 spoken(limit)

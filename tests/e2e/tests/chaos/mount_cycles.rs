@@ -321,7 +321,6 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
                 "no {what} was ever killed, so nothing was tried"
             );
         }
-        ensure!(started.elapsed() < limit, "it took {:?}", started.elapsed());
 
         let mut mounter = field.mounter.into_inner().unwrap_or_else(PoisonError::into_inner);
         wait_until("all to be as before", Duration::from_mins(2), async || {

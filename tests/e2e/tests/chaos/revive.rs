@@ -2,7 +2,7 @@
 //! a time: other volumes of the node use the same client container.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -14,7 +14,6 @@ use mooring_harness::processes::kill_all;
 use mooring_harness::ssh::SshServer;
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::command::output;
-use mooring_testbed::progress::note;
 use serde_json::json;
 
 const NODE: &str = "node-1";
@@ -33,15 +32,11 @@ const CONTAINERS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Counts up as fast as it can, with one line and one fsync per number, and repeats each number until it succeeds. Long
-/// waits go to /tmp/outages, in hundredths of a second.
+/// Counts up as fast as it can, with one line and one fsync per number, and repeats each number until it succeeds.
 const COUNT: &str = r"
-now() { read -r up rest </proc/uptime; echo ${up%.*}${up#*.}; }
-i=1; last=$(now); touch /tmp/outages
+i=1
 while :; do
     if echo $i 2>/dev/null | dd of=/data/log oflag=append conv=notrunc,fsync 2>/dev/null; then
-        time=$(now); took=$((time - last)); last=$time
-        [ $took -lt 30 ] || echo $took >>/tmp/outages
         echo $i >/tmp/next; mv /tmp/next /tmp/count; i=$((i + 1))
     fi
     sleep 0.05
@@ -128,13 +123,7 @@ async fn all_well(scope: &Scope, round: &str) -> Result<()> {
     wait_until("the count to continue", LIMIT, async || {
         Ok((count(scope)? > started + 3).then_some(()))
     })
-    .await?;
-    let outages = exec(scope, "main", "cat /tmp/outages; : >/tmp/outages")?;
-    note(format!(
-        "outages after {round}, in hundredths of a second: {}",
-        outages.replace('\n', " ")
-    ));
-    Ok(())
+    .await
 }
 
 /// Lines of the mount tables of the node and of each container.
@@ -227,12 +216,7 @@ fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed(
         kill(&process)?;
         scope.event("user", "mounting it again fails").await?;
         selector("ssh")?;
-        let back = Instant::now();
         all_well(&scope, "server").await?;
-        note(format!(
-            "all well {:.1} s after the server was back",
-            back.elapsed().as_secs_f64()
-        ));
 
         same_mounts(&scope, &before).await?;
         assert_eq!(user(&scope).await?, pod, "the Pod is another, or was restarted");

@@ -5,7 +5,7 @@ mod device;
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
 use mooring_harness::iscsi::PASSWORD;
@@ -240,16 +240,25 @@ fn a_file_of_an_nfs_server_is_a_device_on_nodes_without_nfs() {
         scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file && sync"])?;
         let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
 
-        // A server that is silent for a while is waited for.
-        let pid = "$(cat /run/ganesha/pid)";
-        let pause = format!("kill -STOP {pid}; (sleep 10; kill -CONT {pid}) >/dev/null 2>&1 &");
-        scope.exec("nfs", ["sh", "-c", &pause])?;
-        let paused = Instant::now();
-        scope.exec(
-            "first",
-            ["dd", "if=/dev/zero", "of=/data/more", "bs=1M", "count=1", "conv=fsync"],
-        )?;
-        assert!(paused.elapsed() > Duration::from_secs(5), "the server was not asked");
+        // A write waits for a server that is silent, and goes on with it.
+        let signal = |signal: &str| scope.exec("nfs", ["sh", "-c", &format!("kill -{signal} $(cat /run/ganesha/pid)")]);
+        signal("STOP")?;
+        let write = "(dd if=/dev/zero of=/data/more bs=1M count=1 conv=fsync; echo $? >/tmp/written) >/dev/null 2>&1 &";
+        scope.exec("first", ["sh", "-c", write])?;
+        let waits = wait_until("the write to wait for its server", HANG_LIMIT, async || {
+            scope.exec("first", ["sh", "-c", "grep 'State:.D' /proc/$(pidof dd)/status"])?;
+            Ok(Some(()))
+        })
+        .await
+        .and_then(|()| scope.exec("first", ["test", "!", "-e", "/tmp/written"]));
+        signal("CONT")?;
+        waits?;
+        wait_until("the write to end", HANG_LIMIT, async || {
+            let code = scope.exec("first", ["cat", "/tmp/written"])?;
+            ensure!(code == "0\n", "dd ended with {code}");
+            Ok(Some(()))
+        })
+        .await?;
         scope.delete("pod/first")?;
         scope.pod_gone("first").await?;
         scope.pod("second", &one, "file", Value::Null)?;
