@@ -13,7 +13,7 @@ use tracing::{info, warn};
 const LOOK_FOR_API: Duration = Duration::from_secs(10);
 
 /// How long a watch waits after an error.
-const AGAIN: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5_000 });
 
 /// Whether the cluster has an API; nothing is known at first. A clone is another handle on the same.
 #[derive(Debug, Clone)]

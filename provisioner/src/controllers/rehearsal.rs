@@ -8,6 +8,7 @@
 mod attach;
 mod capacity;
 mod clone;
+mod departures;
 mod discover;
 mod expand;
 mod fake_api;
@@ -15,6 +16,7 @@ mod fake_worker;
 mod group;
 mod migrate;
 mod modify;
+mod retain;
 mod snapshot;
 mod worker;
 

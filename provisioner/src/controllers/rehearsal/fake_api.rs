@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
@@ -24,6 +25,9 @@ impl Fault {
     pub(super) const ALL: [Self; 3] = [Self::Before, Self::After, Self::Conflict];
 }
 
+/// How long a watch waits for changes.
+const WATCH: Duration = Duration::from_millis(20);
+
 /// A handle on the server; a clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FakeApi {
@@ -44,6 +48,10 @@ pub(super) struct FakeState {
     pub(super) meanwhile: Option<(usize, &'static str, &'static str)>,
     /// Pods can't be patched: the controller has no right to that.
     pub(super) pods_stay_as_they_are: bool,
+    /// Every watch has expired, so that its client has to list again.
+    pub(super) watches_expire: bool,
+    /// What is gone, by kind, as it was last.
+    gone: Vec<(&'static str, Value)>,
     /// What was asked to be written.
     pub(super) log: Vec<String>,
 }
@@ -58,6 +66,11 @@ impl FakeApi {
                 let body = body.collect_bytes().await.unwrap_or_default();
                 let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
                 let query = parts.uri.query().unwrap_or_default();
+                if query.contains("watch=true") {
+                    tokio::time::sleep(WATCH).await;
+                    let events = api.lock().watch(parts.uri.path(), query);
+                    return Ok(Response::new(Body::from(events.into_bytes())));
+                }
                 let (status, answer) = api.lock().call(&parts.method, parts.uri.path(), query, &body);
                 let response = Response::builder().status(status);
                 Ok::<_, Infallible>(response.body(Body::from(answer.to_string().into_bytes())).unwrap())
@@ -130,7 +143,43 @@ impl FakeState {
         } else {
             self.version += 1;
             self.objects.entry(kind).or_default().remove(key);
+            object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+            self.gone.push((kind, object));
         }
+    }
+
+    /// Deletes, whatever holds it.
+    pub(super) fn take_away(&mut self, kind: &'static str, key: &str) {
+        let mut object = self.get(kind, key).unwrap();
+        object["metadata"]["finalizers"] = json!([]);
+        self.put(kind, object);
+        self.delete(kind, key);
+    }
+
+    /// The lines of a watch: all that has changed since the version that its client knows.
+    fn watch(&self, path: &str, query: &str) -> String {
+        let Some(Addressed { kind, .. }) = addressed(path) else {
+            return String::new();
+        };
+        if self.watches_expire {
+            let expired = status(StatusCode::GONE, "too old resource version").1;
+            return format!("{}\n", json!({"type": "ERROR", "object": expired}));
+        }
+        let known = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="));
+        let known: u64 = known.and_then(|version| version.parse().ok()).unwrap_or_default();
+        let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>();
+        let gone = self.gone.iter().filter(|(of, _)| *of == kind);
+        let gone = gone.map(|(_, object)| ("DELETED", object));
+        let there = self.each(kind).map(|object| ("MODIFIED", object));
+        let news = gone
+            .chain(there)
+            .map(|(change, object)| (version(object).unwrap(), change, object));
+        let mut news: Vec<_> = news.filter(|(version, ..)| *version > known).collect();
+        news.sort_by_key(|(version, ..)| *version);
+        let lines = news
+            .iter()
+            .map(|(_, change, object)| format!("{}\n", json!({"type": change, "object": object})));
+        lines.collect()
     }
 
     fn call(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
@@ -181,7 +230,8 @@ impl FakeState {
                 wanted.iter().all(|(key, value)| labels[*key] == *value)
             })
             .collect();
-        json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
+        let metadata = json!({"resourceVersion": self.version.to_string()});
+        json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items})
     }
 
     /// Puts what a patch has made of an object; gone, if it was only held by what the patch took off.
@@ -298,7 +348,10 @@ fn addressed(path: &str) -> Option<Addressed<'_>> {
         "secrets" => "secrets",
         "configmaps" => "configmaps",
         "volumesnapshotcontents" => "contents",
+        "volumesnapshots" => "snapshots",
         "volumesnapshotclasses" => "snapshotclasses",
+        "volumegroupsnapshotclasses" => "groupclasses",
+        "volumeattributesclasses" => "attributes",
         "volumegroupsnapshotcontents" => "groups",
         "storageclasses" => "classes",
         "csistoragecapacities" => "capacities",
