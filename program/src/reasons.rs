@@ -18,6 +18,8 @@ pub const REFUSED_VOLUME: &str = "VolumeRefused";
 pub const TIMED_OUT: &str = "ProvisioningTimedOut";
 /// The volume is gone.
 pub const DELETED: &str = "VolumeDeleted";
+/// Nobody uses the volume any more, and it stays in the storage.
+pub const KEPT: &str = "VolumeKept";
 /// A delete run failed and will be tried again.
 pub const DELETE_FAILED: &str = "VolumeDeletionFailed";
 /// A run that makes a volume larger has been started; the reasons of expansions are those of external-resizer.

@@ -163,12 +163,17 @@ pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String)
 
 /// Carries out what was decided for a run that has neither claim nor PV.
 pub async fn orphan(shared: &Shared, run: &Run, decision: RunDecision) -> Result<Action, ApplyError> {
-    let mut apply = Apply {
-        shared,
-        subject: Subject::Orphan(run.clone()),
-        record: None,
-    };
-    apply.run(decision).await
+    Apply::of_orphan(shared, run).run(decision).await
+}
+
+/// Tells that what an orphaned run has made stays, and lets the run go.
+pub async fn keep(shared: &Shared, run: &Run, note: Note) -> Result<(), ApplyError> {
+    let apply = Apply::of_orphan(shared, run);
+    // First: the run may be gone after its removal.
+    apply.say(note);
+    apply.remove(&run.to_remove()).await?;
+    shared.expectations.reclaimed(&run.uid());
+    Ok(())
 }
 
 /// One decision being carried out.
@@ -179,6 +184,14 @@ struct Apply<'a> {
 }
 
 impl<'a> Apply<'a> {
+    fn of_orphan(shared: &'a Shared, run: &Run) -> Self {
+        Self {
+            shared,
+            subject: Subject::Orphan(run.clone()),
+            record: None,
+        }
+    }
+
     fn of_config(shared: &'a Shared, config: &ProvisionerConfig) -> Self {
         let meta = ObjectMeta {
             namespace: Some(config.reference.namespace.clone()),
@@ -540,6 +553,9 @@ impl Apply<'_> {
                 }
             }
             Err(error) => return Err(error),
+        }
+        if let Some(run) = &let_go.reclaimed {
+            self.shared.expectations.reclaimed(run);
         }
         self.shared.expectations.let_go(&uid);
         if !self.shared.cache.has_volume(&name, &uid) {

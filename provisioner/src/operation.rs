@@ -27,6 +27,7 @@ pub mod modify;
 pub mod observed;
 pub mod parameters;
 pub mod provision;
+pub(crate) mod reclaim;
 pub mod record;
 pub mod request;
 pub mod snapshot;

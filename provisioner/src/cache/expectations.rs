@@ -19,6 +19,7 @@ struct State {
     let_go: HashSet<String>,
     supplied: HashSet<String>,
     told_of: HashSet<String>,
+    reclaimed: HashSet<String>,
     /// Resource version of the last write.
     written: HashMap<String, u64>,
     /// Nodes with volumes to delete that are not in the cluster, by host name, and since when that is known.
@@ -72,6 +73,16 @@ impl Expectations {
         self.lock().told_of.insert(uid.to_owned())
     }
 
+    /// Whether what this run made has been deleted, or users have been told that it stays.
+    pub fn is_reclaimed(&self, uid: &str) -> bool {
+        self.lock().reclaimed.contains(uid)
+    }
+
+    /// What this run made has been deleted, or users have been told that it stays.
+    pub fn reclaimed(&self, uid: &str) {
+        self.lock().reclaimed.insert(uid.to_owned());
+    }
+
     /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap.
     pub fn unserved_since(&self, uid: &str, now: Timestamp) -> Timestamp {
         *self.lock().unserved.entry(uid.to_owned()).or_insert(now)
@@ -113,6 +124,7 @@ impl Expectations {
         state.let_go.remove(uid);
         state.supplied.remove(uid);
         state.told_of.remove(uid);
+        state.reclaimed.remove(uid);
         state.written.remove(uid);
         state.unserved.remove(uid);
     }
@@ -128,6 +140,7 @@ impl Expectations {
         state.deleted.retain(|uid| uids.contains(uid));
         state.supplied.retain(|uid| uids.contains(uid));
         state.told_of.retain(|uid| uids.contains(uid));
+        state.reclaimed.retain(|uid| uids.contains(uid));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,7 +2,8 @@
 //!
 //! A controller that is paused for long enough between two calls (a frozen machine, a partition) can begin a run for a
 //! claim that another replica has brought to its end meanwhile. Such a run is found here by what it says of itself,
-//! what it may have made is deleted, and only then it is removed: it is the record.
+//! what it may have made is deleted, and only then it is removed: it is the record. What the reclaim policy or the
+//! ConfigMap does not let Mooring delete is named in an Event before the run is removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
-use mooring_contract::request::Request;
+use mooring_contract::request::{Request, Snapshot};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span, warn};
 
@@ -19,14 +20,17 @@ use crate::apply::live::is_orphan;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, RunDecision, Start};
-use crate::operation::describe::{Effect, describe};
+use crate::operation::describe::{Effect, action, describe};
 use crate::operation::observed::Limits;
 use crate::operation::observed::Surroundings;
+use crate::operation::reclaim::{Kept, ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
 use crate::operation::request;
+use crate::process::events::{Note, reasons};
 use crate::run::outcome::State;
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
+use crate::volume::persistent_volume;
 
 /// Name of this loop in its spans.
 const CONTROLLER: &str = "orphans";
@@ -180,10 +184,18 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
         Plan::Wait => return Ok(()),
         Plan::Remove(runs) => {
             info!(run = run.place(), "removing the runs of a claim that is gone");
+            // What holds the Pods may keep them for a while.
+            for run in &runs {
+                shared.expectations.reclaimed(run.uid());
+            }
             RunDecision::Remove(runs)
         }
         Plan::Undo(attempt) => {
-            let Some(start) = undoing(shared, run, attempt) else {
+            let config = config_of(shared, run);
+            if let Err(kept) = may_undo(run, config.as_deref()) {
+                return keep(shared, run, &kept).await;
+            }
+            let Some(start) = config.and_then(|config| undoing(shared, run, config, attempt)) else {
                 warn!(
                     run = run.place(),
                     "the claim is gone and its volume may exist, but its ConfigMap is gone too: create the ConfigMap \
@@ -202,10 +214,47 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
     apply::orphan(shared, run, decision).await.map(drop)
 }
 
+/// Whether what a run has made may be deleted; an attachment may always be undone.
+fn may_undo(done: &Run, config: Option<&ProvisionerConfig>) -> Result<(), Kept> {
+    let undone_by = done.operation().and_then(|operation| describe(operation).undone_by);
+    match undone_by.map(|operation| (operation, describe(operation).effect)) {
+        Some((operation, Effect::RemovesVolume | Effect::RemovesSnapshot)) => {
+            may_delete(&ReclaimPolicy::of_orphan(done), operation, config)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Lets a run go whose volume stays in the storage.
+async fn keep(shared: &Shared, run: &Run, kept: &Kept) -> Result<(), ApplyError> {
+    if shared.expectations.is_reclaimed(&run.uid()) {
+        return Ok(());
+    }
+    let request = run.request().ok();
+    let pv_name = persistent_volume::name_for(run.claim_uid().unwrap_or_default());
+    let (namespace, name) = run.claim().unwrap_or_default();
+    let what = match request.and_then(|request| request.snapshot) {
+        Some(Snapshot { name, content_name, .. }) => format!("{name}, whose content {content_name} is gone"),
+        None => format!("volume {pv_name}, whose claim {namespace}/{name} and PersistentVolume are gone"),
+    };
+    let text = format!(
+        "Mooring does not delete {what}: {kept}. If the storage still has it and nobody needs it, delete it there"
+    );
+    info!(run = run.place(), text);
+    apply::keep(
+        shared,
+        run,
+        Note::warning(reasons::KEPT, action(Operation::Delete), text),
+    )
+    .await
+}
+
+fn config_of(shared: &Shared, run: &Run) -> Option<Arc<ProvisionerConfig>> {
+    shared.context.configs.get(&run.config()?.parse().ok()?)
+}
+
 /// The run that undoes what another may have done.
-fn undoing(shared: &Shared, done: &Run, attempt: u32) -> Option<Start> {
-    let reference = done.config()?.parse().ok()?;
-    let config: Arc<ProvisionerConfig> = shared.context.configs.get(&reference)?;
+fn undoing(shared: &Shared, done: &Run, config: Arc<ProvisionerConfig>, attempt: u32) -> Option<Start> {
     let made_by = done.request().ok()?;
     let operation = describe(done.operation()?).undone_by?;
     let node = done.node().filter(|_| config.is_node_local()).map(str::to_owned);

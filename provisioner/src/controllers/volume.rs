@@ -13,6 +13,7 @@ use super::serving::{config_of, not_known, runs_in};
 use crate::apply::live::copied_by;
 use crate::apply::{self, ApplyError, Shared};
 use crate::operation::delete::plan_volume;
+use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::ObservedVolume;
 use crate::run::RunId;
 use crate::volume::persistent_volume::{self, is_ours};
@@ -67,6 +68,8 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let run = RunId::new(Operation::Delete, &uid);
     let delete_run = namespace.as_deref().and_then(|namespace| cache.run(namespace, &run));
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
+    let makes = |operation: &Operation| describe(*operation).effect == Effect::MakesVolume;
+    let making_run = Operation::ALL.into_iter().filter(makes).find_map(find);
     let (expand_run, modify_run) = (find(Operation::Expand), find(Operation::Modify));
     let claimed = cache.has_claim(
         claim.namespace.as_deref().unwrap_or_default(),
@@ -92,6 +95,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
             record: record.as_ref(),
             class: class.as_deref(),
             config: &config,
+            making_run: making_run.as_ref(),
             delete_run: delete_run.as_ref(),
             expand_run: expand_run.as_ref(),
             modify_run: modify_run.as_ref(),

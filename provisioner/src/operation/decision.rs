@@ -390,6 +390,8 @@ impl Altered {
 pub struct LetGo {
     /// Whether to delete the PV too (it may be deleted already).
     pub delete: bool,
+    /// Uid of the run that made the volume, if it is still there and nothing is left for it to undo.
+    pub reclaimed: Option<String>,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
     pub say: Option<Note>,

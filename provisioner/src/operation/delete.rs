@@ -14,6 +14,7 @@ use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Decision, ForVolume, Intent, LetGo, Start, VolumeDecision, name_and_uid, removable};
 use super::describe::{SubjectKind, action, describe, waiting};
 use super::observed::{Limits, ObservedVolume, Surroundings};
+use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
 use super::request;
 use super::step::{Step, step};
@@ -31,14 +32,15 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     if !is_ours(seen.volume) {
         return Decision::Rest;
     }
-    let spec = seen.volume.spec.as_ref();
     let phase = seen.volume.status.as_ref().and_then(|status| status.phase.as_deref());
-    if spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) != Some("Delete") {
+    let policy = ReclaimPolicy::of_volume(seen.volume);
+    if may_delete(&policy, Operation::Delete, None).is_err() {
         let going = seen.volume.metadata.deletion_timestamp.is_some() && phase != Some("Bound");
-        return if going {
-            let_go(seen, false, None, None)
-        } else {
-            Decision::Rest
+        return match seen.making_run.filter(|run| run.leaving_since().is_none()) {
+            _ if !going => Decision::Rest,
+            // Without the PV, its request would say what the policy once was.
+            Some(run) => Decision::Stop(run.to_remove()),
+            None => let_go(seen, false, None, None),
         };
     }
     let released = matches!(phase, Some("Released" | "Failed"));
@@ -46,7 +48,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     if !released || seen.claimed || uid.is_empty() {
         return Decision::Rest;
     }
-    match deletion(seen, uid, now) {
+    match deletion(seen, policy, uid, now) {
         Err(decision) => *decision,
         Ok(deletion) => match deletion.plan(now) {
             Ok(decision) => decision,
@@ -57,8 +59,10 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
 
 /// Removes the PV's finalizer, and deletes the PV if it has to go.
 fn let_go(seen: &ObservedVolume<'_>, delete: bool, say: Option<Note>, took: Option<Duration>) -> VolumeDecision {
+    let reclaimed = seen.making_run.filter(|_| delete);
     Decision::Own(ForVolume::LetGo(Box::new(LetGo {
         delete,
+        reclaimed: reclaimed.map(|run| run.uid().into_owned()),
         runs: left_behind(seen),
         say,
         took,
@@ -66,7 +70,12 @@ fn let_go(seen: &ObservedVolume<'_>, delete: bool, say: Option<Note>, took: Opti
 }
 
 /// The deletion of a volume that nobody wants any more; `Err` with what comes before it, or in place of it.
-fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<Deletion<'a>, Box<VolumeDecision>> {
+fn deletion<'a>(
+    seen: &ObservedVolume<'a>,
+    policy: ReclaimPolicy,
+    uid: &str,
+    now: Timestamp,
+) -> Result<Deletion<'a>, Box<VolumeDecision>> {
     if let Some(copy) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
         // Whatever becomes of the copy, its change wakes this.
         let text = format!("Mooring is copying the volume for {copy}: it deletes the volume after that");
@@ -95,6 +104,7 @@ fn deletion<'a>(seen: &ObservedVolume<'a>, uid: &str, now: Timestamp) -> Result<
     Ok(Deletion {
         run: RunId::new(Operation::Delete, uid),
         asked_by: SubjectKind::Volume,
+        policy,
         config,
         record: seen.record.filter(|record| record.is_delete()),
         there: seen.delete_run,
@@ -188,6 +198,7 @@ pub(super) struct Deletion<'a> {
     pub(super) run: RunId,
     /// The object that it is for, which carries the record.
     pub(super) asked_by: SubjectKind,
+    pub(super) policy: ReclaimPolicy,
     pub(super) config: &'a Arc<ProvisionerConfig>,
     /// The record, if it is one of a deletion already.
     pub(super) record: Option<&'a Record>,
@@ -207,8 +218,8 @@ pub(super) struct Deletion<'a> {
 impl Deletion<'_> {
     /// What to do; `Err` when the volume is gone, with the time it took if something was run.
     pub(super) fn plan<Own>(self, now: Timestamp) -> Result<Decision<Own>, Option<Duration>> {
-        if !self.config.operations.contains(&Operation::Delete) {
-            // The ConfigMap says that there is nothing to run.
+        if may_delete(&self.policy, Operation::Delete, Some(self.config)).is_err() {
+            // There is nothing to run.
             return Err(None);
         }
         let owner = self.owner.as_ref();

@@ -115,6 +115,8 @@ pub struct ObservedVolume<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
+    /// The run that made it.
+    pub making_run: Option<&'a Run>,
     pub delete_run: Option<&'a Run>,
     pub expand_run: Option<&'a Run>,
     pub modify_run: Option<&'a Run>,

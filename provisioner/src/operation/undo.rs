@@ -14,6 +14,7 @@ use super::decision::{ClaimDecision, Decision, ForClaim, Refuse, Undone, name_an
 use super::delete::Deletion;
 use super::describe::{SubjectKind, action, waiting};
 use super::observed::ObservedClaim;
+use super::reclaim::ReclaimPolicy;
 use super::record::Record;
 use super::step::{Step, step};
 use super::{attributes, request};
@@ -183,6 +184,8 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     let deletion = Deletion {
         run: seen.run(Operation::Delete),
         asked_by: SubjectKind::Claim,
+        // A volume that nobody was given is nothing to retain.
+        policy: ReclaimPolicy::Delete,
         config,
         record: (record.is_delete() || record.refused).then_some(record),
         there: seen.delete_run,

@@ -258,6 +258,7 @@ impl Released {
         let volume: PersistentVolume = serde_json::from_value(self.volume.clone()).unwrap();
         plan_volume(
             &ObservedVolume {
+                making_run: None,
                 volume: &volume,
                 record: self.record.as_ref(),
                 class: None,

@@ -1,0 +1,111 @@
+//! Whether a volume or a snapshot that nobody uses any more may be deleted. Every plan that deletes asks here.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::operation::Operation;
+
+use super::describe::{Effect, describe};
+use crate::config::ProvisionerConfig;
+use crate::run::Run;
+
+/// What is to become of a volume when nobody uses it any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReclaimPolicy {
+    Delete,
+    /// `Retain`, or a policy that Mooring does not have.
+    Other(String),
+    Unknown,
+}
+
+/// Why a volume is not deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Kept {
+    #[error("its reclaim policy is {0}")]
+    Policy(String),
+    #[error("its reclaim policy is not known any more")]
+    Unknown,
+    #[error("ConfigMap {config} does not list {operation:?} in its key \"operations\"")]
+    NotOffered { config: String, operation: &'static str },
+}
+
+impl ReclaimPolicy {
+    fn named(policy: &str) -> Self {
+        match policy {
+            "Delete" => Self::Delete,
+            "" => Self::Unknown,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+
+    pub(crate) fn of_volume(volume: &PersistentVolume) -> Self {
+        let spec = volume.spec.as_ref();
+        let policy = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+        Self::named(policy.unwrap_or_default())
+    }
+
+    /// Of what an orphaned run has made.
+    ///
+    /// The controller asks a run to go when a PV, or the record of a claim or a content, has taken over. Those are gone
+    /// too, and an administrator may have changed the policy before. A run that nobody has asked to go was the last to
+    /// know of its volume, so the policy of its request is the volume's.
+    pub(crate) fn of_orphan(run: &Run) -> Self {
+        if run.leaving_since().is_some() {
+            return Self::Unknown;
+        }
+        match run.request() {
+            // A snapshot that was never ready is nothing that anybody could want to retain.
+            Ok(request) if describe(request.operation).effect == Effect::TakesSnapshot => Self::Delete,
+            Ok(request) => Self::named(&request.reclaim_policy),
+            Err(_) => Self::Unknown,
+        }
+    }
+}
+
+/// Whether a volume or a snapshot with this policy may be deleted by this operation. Without a ConfigMap at hand, the
+/// policy alone is looked at.
+pub(crate) fn may_delete(
+    policy: &ReclaimPolicy,
+    operation: Operation,
+    config: Option<&ProvisionerConfig>,
+) -> Result<(), Kept> {
+    match (policy, config) {
+        (ReclaimPolicy::Unknown, _) => Err(Kept::Unknown),
+        (ReclaimPolicy::Other(policy), _) => Err(Kept::Policy(policy.clone())),
+        (ReclaimPolicy::Delete, Some(config)) if !config.operations.contains(&operation) => Err(Kept::NotOffered {
+            config: config.reference.to_string(),
+            operation: operation.as_str(),
+        }),
+        (ReclaimPolicy::Delete, _) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_contract::operation::Operation;
+    use serde_json::json;
+
+    use super::{Kept, ReclaimPolicy, may_delete};
+    use crate::operation::tests::{config, ended, leaving, run, run_with};
+    use crate::run::properties::tests::silver;
+
+    #[test]
+    fn a_volume_is_deleted_only_if_policy_and_configmap_are_known_to_say_so() {
+        let able = config(&[]);
+        let mut unable = config(&[]);
+        unable.operations.remove(&Operation::Delete);
+        let may = |policy: &str, config| may_delete(&ReclaimPolicy::named(policy), Operation::Delete, config);
+        assert_eq!(may("Delete", Some(&able)), Ok(()));
+        assert_eq!(may("Delete", None), Ok(()));
+        assert!(matches!(may("Delete", Some(&unable)), Err(Kept::NotOffered { .. })));
+        assert_eq!(may("Retain", Some(&able)), Err(Kept::Policy("Retain".into())));
+        assert_eq!(may("", Some(&able)), Err(Kept::Unknown));
+    }
+
+    #[test]
+    fn the_policy_of_an_orphan_is_that_of_its_request_until_it_is_asked_to_go() {
+        let made = run_with("provision", 1, 100, &ended(0, ""), &json!(silver()));
+        assert_eq!(ReclaimPolicy::of_orphan(&made), ReclaimPolicy::Delete);
+        assert_eq!(ReclaimPolicy::of_orphan(&leaving(made)), ReclaimPolicy::Unknown);
+        let unreadable = run("provision", 1, 100, &ended(0, ""));
+        assert_eq!(ReclaimPolicy::of_orphan(&unreadable), ReclaimPolicy::Unknown);
+    }
+}
