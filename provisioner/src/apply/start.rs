@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::{Apply, ApplyError, report_workers};
-use crate::cache::limiter::Place;
+use crate::cache::limiter::{Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
 use crate::operation::describe::{BackupAccess, Reads, describe};
@@ -56,14 +56,18 @@ impl Apply<'_> {
     pub(super) async fn start(&mut self, mut start: Start) -> Result<Action, ApplyError> {
         let config = start.config.clone();
         let place = start.run.in_namespace(&config.reference.namespace);
-        let target = self.subject.target(&start.request);
         let shared = self.shared;
+        let waiter = Waiter {
+            run: place.clone(),
+            operation: start.run.operation,
+            object: self.subject.meta().uid.clone().unwrap_or_default(),
+            item: self.subject.target(&start.request),
+        };
         let taken = shared.limiter.take(
-            &place,
+            &waiter,
             &config.reference.to_string(),
             config.max_parallel.map(std::num::NonZeroUsize::get),
             || shared.cache.in_flight(),
-            &target,
         );
         match taken {
             Place::Free => {}

@@ -129,11 +129,6 @@ impl Expectations {
         state.unserved.remove(uid);
     }
 
-    /// Of PVs, keeps only what is about these.
-    pub fn keep_volumes(&self, uids: &HashSet<String>) {
-        self.lock().let_go.retain(|uid| uids.contains(uid));
-    }
-
     /// Of runs, keeps only what is about these.
     pub fn keep_runs(&self, uids: &HashSet<String>) {
         let mut state = self.lock();
@@ -197,7 +192,7 @@ mod tests {
         seen.let_go("volume");
         seen.keep_runs(&["c".to_owned()].into());
         assert!(!seen.is_supplied("b") && seen.is_let_go("volume"));
-        seen.keep_volumes(&["c".to_owned()].into());
+        seen.gone("volume");
         assert!(!seen.is_let_go("volume"));
         assert!(seen.is_first_report("a") && !seen.is_first_report("a"));
     }

@@ -6,9 +6,10 @@ use kube::runtime::watcher::{Config, Error as WatchError, Event, watcher};
 use kube::{Client, ResourceExt};
 
 use super::PAGE;
+use super::departures::Departures;
 use super::groups::GroupWriters;
 use super::optional_api::OptionalApi;
-use super::store::{Cache, emptied, slim};
+use super::store::{Cache, slim};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::process::call::is_not_found;
 use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
@@ -19,6 +20,7 @@ pub(super) struct GroupApi {
     pub(super) cache: Cache,
     pub(super) writers: GroupWriters,
     pub(super) queue: WorkQueue,
+    pub(super) departures: Departures,
 }
 
 /// What one of the two watches has brought.
@@ -52,8 +54,8 @@ impl OptionalApi for GroupApi {
     }
 
     fn forget(&mut self) {
-        emptied(&mut self.writers.contents);
-        emptied(&mut self.writers.classes);
+        self.departures.empty(&mut self.writers.contents);
+        self.departures.empty(&mut self.writers.classes);
         self.cache.groups.presence.note(false);
     }
 
@@ -63,6 +65,7 @@ impl OptionalApi for GroupApi {
             cache,
             writers,
             queue,
+            departures,
         } = self;
         let all = || Config::default().page_size(PAGE);
         let contents = watcher(Api::all(client.clone()), all()).map(|event| event.map(Brought::Content));
@@ -74,7 +77,7 @@ impl OptionalApi for GroupApi {
                 Err(error) => return Some(error),
                 Ok(Brought::Content(event)) => {
                     let event = slim(event);
-                    writers.contents.apply_watcher_event(&event);
+                    departures.reflect(&mut writers.contents, &event);
                     match event {
                         Event::Apply(content) | Event::Delete(content) => {
                             queue.add(&WorkItem::Group(content.name_any()));
@@ -90,7 +93,7 @@ impl OptionalApi for GroupApi {
                 }
                 Ok(Brought::Class(event)) => {
                     let event = slim(event);
-                    writers.classes.apply_watcher_event(&event);
+                    departures.reflect(&mut writers.classes, &event);
                     match event {
                         Event::Apply(_) => cache.groups.queue(queue, None),
                         Event::InitDone => listed[1] = true,

@@ -3,10 +3,17 @@
 //! What is in flight is counted from the runs that are watched. Only what has been begun and is not seen yet is
 //! remembered here, so a restart loses nothing. Those that wait take turns. A ConfigMap takes no more than half of what
 //! the others leave, and may always have one run, so one that hangs does not stop the others.
+//!
+//! Nobody waits for what is gone: an object waits only for as long as every look at it asks for the place again
+//! ([`Limiter::looking`]), and not when it is gone ([`Limiter::gone`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use mooring_contract::operation::Operation;
+use tokio::sync::Notify;
 
 use crate::cache::work_queue::WorkItem;
 
@@ -31,6 +38,27 @@ pub enum Place {
 pub struct Limiter {
     total: usize,
     state: Mutex<State>,
+    /// Somebody else may have a turn now.
+    moved: Notify,
+}
+
+/// Who asks for a place.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    /// `namespace/name` of the run to begin.
+    pub run: String,
+    pub operation: Operation,
+    /// Uid of the object that the run is for.
+    pub object: String,
+    /// What is looked at when its turn comes.
+    pub item: WorkItem,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    waiter: Waiter,
+    /// The present look at its object, or the last one, has asked for the place.
+    asked: bool,
 }
 
 #[derive(Debug, Default)]
@@ -38,15 +66,22 @@ struct State {
     /// Runs begun but not seen yet, the ConfigMap of each, and when.
     begun: BTreeMap<String, (String, Instant)>,
     /// Who waits, by ConfigMap, in order of arrival.
-    waiting: BTreeMap<String, Vec<(String, WorkItem)>>,
+    waiting: BTreeMap<String, Vec<Waiting>>,
 }
 
 impl State {
-    fn forget(&mut self, pod: &str) {
-        for queue in self.waiting.values_mut() {
-            queue.retain(|(waits, _)| waits != pod);
+    /// Keeps those in the queues that are `wanted`, by ConfigMap. Whether all were.
+    fn keep(&mut self, wanted: impl Fn(&str, &Waiting) -> bool) -> bool {
+        let before = self.count();
+        for (config, queue) in &mut self.waiting {
+            queue.retain(|waiting| wanted(config, waiting));
         }
         self.waiting.retain(|_, queue| !queue.is_empty());
+        self.count() == before
+    }
+
+    fn count(&self) -> usize {
+        self.waiting.values().map(Vec::len).sum()
     }
 }
 
@@ -59,22 +94,23 @@ impl Limiter {
         Self {
             total,
             state: Mutex::default(),
+            moved: Notify::default(),
         }
     }
 
-    /// Asks for a place for `pod` (`namespace/name`) among those `in_flight`. If there is none, `target` is woken when
-    /// its turn comes.
+    /// Asks for a place among those `in_flight`. If there is none, who asks waits for its turn.
     ///
     /// `in_flight` is called when nobody can be [`Self::seen`] any more: a run that is seen between the two counts
     /// would be in neither.
     pub fn take(
         &self,
-        pod: &str,
+        waiter: &Waiter,
         config: &str,
         max: Option<usize>,
         in_flight: impl FnOnce() -> Vec<InFlight>,
-        target: &WorkItem,
     ) -> Place {
+        let pod = waiter.run.as_str();
+        let is_same = |waiting: &Waiting| waiting.waiter.run == pod;
         let now = Instant::now();
         let mut state = self.lock();
         if let Some((_, since)) = state.begun.get_mut(pod) {
@@ -100,19 +136,22 @@ impl Limiter {
             free => free,
         };
         let queue = state.waiting.get(config).map_or(&[][..], Vec::as_slice);
-        let ahead = queue.iter().position(|(waits, _)| waits == pod).unwrap_or(queue.len());
+        let ahead = queue.iter().position(is_same).unwrap_or(queue.len());
         if ahead < free {
-            state.forget(pod);
+            state.keep(|_, waiting| !is_same(waiting));
             state.begun.insert(pod.to_owned(), (config.to_owned(), now));
             return Place::Free;
         }
         // Its class may have another ConfigMap now.
-        for (of, queue) in &mut state.waiting {
-            queue.retain(|(waits, _)| of == config || waits != pod);
-        }
+        state.keep(|of, waiting| of == config || !is_same(waiting));
         let queue = state.waiting.entry(config.to_owned()).or_default();
-        if !queue.iter().any(|(waits, _)| waits == pod) {
-            queue.push((pod.to_owned(), target.clone()));
+        let waiting = Waiting {
+            waiter: waiter.clone(),
+            asked: true,
+        };
+        match queue.iter_mut().find(|waiting| is_same(waiting)) {
+            Some(there) => *there = waiting,
+            None => queue.push(waiting),
         }
         Place::Full
     }
@@ -130,14 +169,36 @@ impl Limiter {
         self.lock().begun.remove(pod);
     }
 
-    /// The run of this name, which has a claim's uid in it, must not begin any more in any namespace. If it stayed in a
-    /// queue and took no place when one is free, it would keep all behind it waiting.
-    pub fn forget(&self, name: &str) {
-        let mut state = self.lock();
-        for queue in state.waiting.values_mut() {
-            queue.retain(|(waits, _)| waits.rsplit('/').next() != Some(name));
+    /// Runs one look at the object of this uid. What the object waited for and does not ask for again leaves the queue:
+    /// if it stayed there and took no place when one is free, it would keep all behind it waiting.
+    pub async fn looking<T>(&self, object: &str, look: impl Future<Output = T>) -> T {
+        for waiting in self.lock().waiting.values_mut().flatten() {
+            waiting.asked &= waiting.waiter.object != object;
         }
-        state.waiting.retain(|_, queue| !queue.is_empty());
+        let looked = look.await;
+        self.keep(|waiting| waiting.asked || waiting.waiter.object != object);
+        looked
+    }
+
+    /// The object of this uid is gone, or nobody looks at it any more.
+    pub fn gone(&self, object: &str) {
+        self.keep(|waiting| waiting.waiter.object != object);
+    }
+
+    fn keep(&self, wanted: impl Fn(&Waiting) -> bool) {
+        if !self.lock().keep(|_, waiting| wanted(waiting)) {
+            self.wake();
+        }
+    }
+
+    /// A place may have become free.
+    pub fn wake(&self) {
+        self.moved.notify_one();
+    }
+
+    /// Returns when those that are [`Self::next`] may have a turn.
+    pub async fn moved(&self) {
+        self.moved.notified().await;
     }
 
     /// Which to queue when a place has become free: the first few of every ConfigMap.
@@ -145,11 +206,14 @@ impl Limiter {
         const FEW: usize = 4;
         let state = self.lock();
         let firsts = state.waiting.values().flat_map(|queue| queue.iter().take(FEW));
-        firsts.map(|(_, target)| target.clone()).collect()
+        firsts.map(|waiting| waiting.waiter.item.clone()).collect()
     }
 
-    pub fn waiting(&self) -> usize {
-        self.lock().waiting.values().map(Vec::len).sum()
+    /// How many runs of this operation wait.
+    pub fn waiting(&self, operation: Operation) -> usize {
+        let state = self.lock();
+        let all = state.waiting.values().flatten();
+        all.filter(|waiting| waiting.waiter.operation == operation).count()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -159,17 +223,33 @@ impl Limiter {
 
 #[cfg(test)]
 mod tests {
-    use super::{InFlight, LOST, Limiter, Place};
+    use mooring_contract::operation::Operation;
+
+    use super::{InFlight, LOST, Limiter, Place, Waiter};
     use crate::cache::work_queue::WorkItem;
 
     fn target(name: &str) -> WorkItem {
         WorkItem::Volume(name.to_owned())
     }
 
+    /// Who asks for a place for this run; its object is called like it.
+    fn waiter(run: &str) -> Waiter {
+        let operation = run
+            .rsplit('/')
+            .next()
+            .and_then(|name| name.split('-').next()?.parse().ok());
+        Waiter {
+            run: run.to_owned(),
+            operation: operation.unwrap_or(Operation::Provision),
+            object: run.to_owned(),
+            item: target(run),
+        }
+    }
+
     #[test]
     fn a_config_map_has_no_more_pods_than_it_may() {
         let limiter = Limiter::new(100);
-        let taken = |pod: &str, seen: &[InFlight]| limiter.take(pod, "a/c", Some(2), || seen.to_vec(), &target(pod));
+        let taken = |pod: &str, seen: &[InFlight]| limiter.take(&waiter(pod), "a/c", Some(2), || seen.to_vec());
         let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
         assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
@@ -178,20 +258,20 @@ mod tests {
         limiter.seen("1");
         assert_eq!(limiter.unseen("1"), None);
         assert!(!take("3", &seen), "begun or seen, it counts once");
-        assert_eq!(limiter.waiting(), 2);
+        assert_eq!(limiter.lock().count(), 2);
         limiter.seen("2");
         assert!(!take("4", &seen), "first come, first served");
         assert_eq!(limiter.next(), [target("3"), target("4")]);
         assert!(take("3", &seen));
         limiter.seen("3");
         assert!(take("4", &seen));
-        assert_eq!(limiter.waiting(), 0);
+        assert_eq!(limiter.lock().count(), 0);
     }
 
     #[test]
     fn a_run_that_is_never_seen_does_not_keep_its_place_for_good() {
         let limiter = Limiter::new(100);
-        let take = |pod: &str| limiter.take(pod, "a/c", Some(1), Vec::new, &target(pod));
+        let take = |pod: &str| limiter.take(&waiter(pod), "a/c", Some(1), Vec::new);
         assert_eq!((take("1"), take("2")), (Place::Free, Place::Full));
         limiter.lock().begun.get_mut("1").unwrap().1 -= LOST;
         assert_eq!(take("2"), Place::Free);
@@ -202,7 +282,7 @@ mod tests {
     fn a_run_that_is_seen_while_places_are_counted_is_counted_once() {
         let limiter = Limiter::new(100);
         let take =
-            |pod: &str, seen: &mut dyn FnMut() -> Vec<InFlight>| limiter.take(pod, "a/c", Some(1), seen, &target(pod));
+            |pod: &str, seen: &mut dyn FnMut() -> Vec<InFlight>| limiter.take(&waiter(pod), "a/c", Some(1), seen);
         assert_eq!(take("1", &mut Vec::new), Place::Free);
         std::thread::scope(|scope| {
             let mut list_then_see = || {
@@ -227,7 +307,7 @@ mod tests {
         let mut taken = Vec::new();
         for config in ["a/hangs", "a/hangs-too", "a/third", "a/fourth"] {
             let pods = (0..200).map(|index| format!("{config}-{index}"));
-            let got = pods.filter(|pod| limiter.take(pod, config, None, Vec::new, &target(pod)) == Place::Free);
+            let got = pods.filter(|pod| limiter.take(&waiter(pod), config, None, Vec::new) == Place::Free);
             taken.push(got.count());
         }
         assert_eq!(taken, [50, 25, 13, 6]);
@@ -236,11 +316,11 @@ mod tests {
     #[test]
     fn a_run_that_has_gone_or_changed_its_configmap_holds_no_place() {
         let limiter = Limiter::new(100);
-        let take = |pod: &str, config: &str| limiter.take(pod, config, Some(1), Vec::new, &target(pod)) == Place::Free;
+        let take = |pod: &str, config: &str| limiter.take(&waiter(pod), config, Some(1), Vec::new) == Place::Free;
         assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));
         assert!(!take("a/provision-3", "a/c") && !take("a/provision-4", "a/c"));
         // Its claim was deleted, whichever ConfigMap its class has now.
-        limiter.forget("provision-3");
+        limiter.gone("a/provision-3");
         // Another ConfigMap serves its class.
         assert!(!take("a/provision-4", "a/d"));
         assert!(!take("a/delete-3", "a/c"));
@@ -254,11 +334,40 @@ mod tests {
         let limiter = Limiter::new(2);
         let hanging: Vec<InFlight> = ["1", "2"].map(|pod| (pod.to_owned(), "a/hangs".to_owned())).into();
         let take =
-            |pod: &str, config: &str| limiter.take(pod, config, None, || hanging.clone(), &target(pod)) == Place::Free;
+            |pod: &str, config: &str| limiter.take(&waiter(pod), config, None, || hanging.clone()) == Place::Free;
         assert!(!take("3", "a/hangs"));
         assert!(take("4", "a/other"));
         assert!(!take("5", "a/other"));
-        limiter.forget("5");
-        assert_eq!(limiter.waiting(), 1);
+        limiter.gone("5");
+        assert_eq!(limiter.lock().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_object_that_does_not_ask_again_leaves_the_queue_and_wakes_those_behind_it() {
+        let limiter = Limiter::new(100);
+        let take = |run: &str| limiter.take(&waiter(run), "a/c", Some(1), Vec::new);
+        assert_eq!(take("a/provision-1"), Place::Free);
+        for run in ["a/delete-2", "a/delete-3"] {
+            assert_eq!(limiter.looking(run, async { take(run) }).await, Place::Full);
+        }
+        assert_eq!(
+            (
+                limiter.waiting(Operation::Delete),
+                limiter.waiting(Operation::Provision)
+            ),
+            (2, 0)
+        );
+        limiter.looking("a/delete-2", async { take("a/delete-2") }).await;
+        assert_eq!(
+            limiter.next(),
+            [target("a/delete-2"), target("a/delete-3")],
+            "it keeps its turn"
+        );
+        limiter.looking("a/delete-2", async {}).await;
+        limiter.moved().await;
+        assert_eq!(limiter.next(), [target("a/delete-3")]);
+        limiter.gone("a/delete-3");
+        limiter.moved().await;
+        assert!(limiter.next().is_empty());
     }
 }

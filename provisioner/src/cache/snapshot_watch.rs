@@ -6,9 +6,10 @@ use kube::runtime::watcher::{Config, Error as WatchError, Event, watcher};
 use kube::{Client, ResourceExt};
 
 use super::PAGE;
+use super::departures::Departures;
 use super::optional_api::OptionalApi;
 use super::snapshots::SnapshotWriters;
-use super::store::{Cache, emptied, slim};
+use super::store::{Cache, slim};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::content::Content;
 use crate::process::call::is_not_found;
@@ -39,6 +40,7 @@ pub(super) struct SnapshotApi {
     pub(super) cache: Cache,
     pub(super) writers: SnapshotWriters,
     pub(super) queue: WorkQueue,
+    pub(super) departures: Departures,
 }
 
 impl OptionalApi for SnapshotApi {
@@ -68,9 +70,9 @@ impl OptionalApi for SnapshotApi {
     }
 
     fn forget(&mut self) {
-        emptied(&mut self.writers.contents);
-        emptied(&mut self.writers.snapshots);
-        emptied(&mut self.writers.classes);
+        self.departures.empty(&mut self.writers.contents);
+        self.departures.empty(&mut self.writers.snapshots);
+        self.departures.empty(&mut self.writers.classes);
         self.cache.snapshots.presence.note(false);
     }
 
@@ -80,6 +82,7 @@ impl OptionalApi for SnapshotApi {
             cache,
             writers,
             queue,
+            departures,
         } = self;
         let all = || Config::default().page_size(PAGE);
         let contents = watcher(Api::all(client.clone()), all()).map(|event| event.map(Brought::Content));
@@ -92,7 +95,7 @@ impl OptionalApi for SnapshotApi {
                 Err(error) => return Some(error),
                 Ok(Brought::Content(event)) => {
                     let event = slim(event);
-                    writers.contents.apply_watcher_event(&event);
+                    departures.reflect(&mut writers.contents, &event);
                     match event {
                         Event::Apply(content) | Event::Delete(content) => {
                             queue.add(&WorkItem::Snapshot(content.name_any()));
@@ -112,7 +115,7 @@ impl OptionalApi for SnapshotApi {
                 }
                 Ok(Brought::Snapshot(event)) => {
                     let event = slim(event);
-                    writers.snapshots.apply_watcher_event(&event);
+                    departures.reflect(&mut writers.snapshots, &event);
                     match event {
                         Event::Apply(snapshot) | Event::Delete(snapshot) => {
                             let namespace = snapshot.namespace().unwrap_or_default();
@@ -124,7 +127,7 @@ impl OptionalApi for SnapshotApi {
                 }
                 Ok(Brought::Class(event)) => {
                     let event = slim(event);
-                    writers.classes.apply_watcher_event(&event);
+                    departures.reflect(&mut writers.classes, &event);
                     queue.add(&WorkItem::Configs);
                     match event {
                         Event::Apply(_) => cache.snapshots.queue(queue, None),

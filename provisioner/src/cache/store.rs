@@ -7,11 +7,13 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
+#[cfg(test)]
+use kube::Resource;
+use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher::Event;
-use kube::{Resource, ResourceExt};
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, annotations, finalizers};
 use mooring_contract::pool::PoolRoom;
@@ -650,12 +652,6 @@ impl Cache {
 /// Without what nobody here reads.
 pub(super) fn slim<K: ResourceExt>(event: Event<K>) -> Event<K> {
     event.modify(|object| object.meta_mut().managed_fields = None)
-}
-
-/// Has a store know of nothing, as if nothing had been listed.
-pub(super) fn emptied<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>) {
-    writer.apply_watcher_event(&Event::Init);
-    writer.apply_watcher_event(&Event::InitDone);
 }
 
 fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {

@@ -1,6 +1,7 @@
 //! The watches that fill [`Cache`] and put into the queue what a change concerns. One watch of each kind serves all
 //! controllers.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::{Arc, PoisonError};
@@ -22,6 +23,7 @@ use tracing::warn;
 use super::PAGE;
 use super::capacity_watch;
 use super::consumer_watch;
+use super::departures::Departures;
 use super::expectations::Expectations;
 use super::grant_watch::GrantApi;
 use super::group_watch::GroupApi;
@@ -35,8 +37,8 @@ use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::modify;
 use crate::process::context::Context;
 use crate::process::metrics::Metrics;
+use crate::run::Run;
 use crate::run::carrier::{Carrier, selector};
-use crate::run::{Run, RunId};
 use crate::volume::persistent_volume;
 
 /// Keeps [`Cache`] up to date and the queue filled, until it is dropped.
@@ -50,12 +52,17 @@ pub async fn watch(
 ) {
     let capacities = capacity_watch::watch(context.clone(), cache.capacities.clone());
     let consumers = consumer_watch::watch(context.clone(), cache.clone(), queue.clone());
+    let mut changes = context.configs.subscribe();
     let Context {
         client,
         configs,
         metrics,
         ..
     } = context;
+    let departures = Departures {
+        limiter: limiter.clone(),
+        expectations: expectations.clone(),
+    };
     let seen = Seen {
         cache,
         queue,
@@ -64,11 +71,29 @@ pub async fn watch(
         metrics,
     };
     let by_config = {
+        let (seen, departures) = (seen.clone(), departures.clone());
+        let uids = move || -> BTreeSet<String> { configs.all().iter().map(|config| config.uid.clone()).collect() };
+        async move {
+            let mut known = uids();
+            while changes.changed().await.is_ok() {
+                let there = uids();
+                for uid in known.difference(&there) {
+                    departures.gone(uid);
+                }
+                known = there;
+                seen.cache.queue_all(&seen.queue);
+            }
+        }
+    };
+    let turns = {
         let seen = seen.clone();
         async move {
-            let mut changes = configs.subscribe();
-            while changes.changed().await.is_ok() {
-                seen.cache.queue_all(&seen.queue);
+            loop {
+                seen.limiter.moved().await;
+                for target in seen.limiter.next() {
+                    seen.queue.add(&target);
+                }
+                seen.count_waiting();
             }
         }
     };
@@ -77,12 +102,14 @@ pub async fn watch(
         cache: seen.cache.clone(),
         writers: writers.snapshots,
         queue: seen.queue.clone(),
+        departures: departures.clone(),
     });
     let groups = keep_watching(GroupApi {
         client: client.clone(),
         cache: seen.cache.clone(),
         writers: writers.groups,
         queue: seen.queue.clone(),
+        departures: departures.clone(),
     });
     let grants = keep_watching(GrantApi {
         client: client.clone(),
@@ -92,28 +119,45 @@ pub async fn watch(
     let runs = writers.carriers.into_iter().map(|(namespace, writer)| {
         let (seen, ours) = (seen.clone(), pages().labels(&selector()));
         let carriers = watcher(Api::namespaced(client.clone(), &namespace), ours);
-        drive("pods", carriers, writer, move |event| seen.run(&namespace, event))
+        drive("pods", carriers, writer, departures.clone(), move |event| {
+            seen.run(&namespace, event);
+        })
     });
     tokio::join!(
-        drive("claims", all(&client), writers.claims, seen.by(Seen::claim)),
+        drive(
+            "claims",
+            all(&client),
+            writers.claims,
+            departures.clone(),
+            seen.by(Seen::claim)
+        ),
         drive(
             "persistentvolumes",
             all(&client),
             writers.volumes,
+            departures.clone(),
             seen.by(Seen::volume)
         ),
         join_all(runs),
-        drive("storageclasses", all(&client), writers.classes, seen.by(Seen::class)),
+        drive(
+            "storageclasses",
+            all(&client),
+            writers.classes,
+            departures.clone(),
+            seen.by(Seen::class)
+        ),
         drive(
             "volumeattributesclasses",
             all(&client),
             writers.attributes,
+            departures.clone(),
             seen.by(Seen::attributes)
         ),
         drive(
             "nodes",
             watcher(Api::<PartialObjectMeta<ApiNode>>::all(client.clone()), pages()),
             writers.nodes,
+            departures.clone(),
             seen.by(Seen::node)
         ),
         snapshots,
@@ -122,6 +166,7 @@ pub async fn watch(
         consumers,
         capacities,
         by_config,
+        turns,
     );
 }
 
@@ -183,7 +228,10 @@ impl Seen {
                 cache.queue_copies(queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
                 cache.queue_sources(queue, &claim);
                 cache.forget_departed(&claim);
-                self.claim_gone(claim.metadata.uid.as_deref().unwrap_or_default());
+                // Its volume may be waiting for it to go.
+                for volume in cache.volumes_of(claim.metadata.uid.as_deref().unwrap_or_default()) {
+                    queue.add(&WorkItem::Volume(volume.name_any()));
+                }
             }
             // Of claims that went while nobody watched there is no other sign, and their volumes wait for one.
             Event::InitDone => {
@@ -195,31 +243,12 @@ impl Seen {
         }
     }
 
-    fn claim_gone(&self, uid: &str) {
-        self.expectations.gone(uid);
-        for operation in Operation::ALL {
-            self.limiter.forget(&RunId::new(operation, uid).name());
-        }
-        // What was behind it may be the next.
-        for target in self.limiter.next() {
-            self.queue.add(&target);
-        }
-        // Its volume may be waiting for it to go.
-        for volume in self.cache.volumes_of(uid) {
-            self.queue.add(&WorkItem::Volume(volume.name_any()));
-        }
-    }
-
     fn volume(&self, event: Event<PersistentVolume>) {
         let Self { cache, queue, .. } = self;
         let there = !matches!(event, Event::Delete(_));
         match event {
             Event::Apply(volume) | Event::Delete(volume) => {
                 cache.note_volume(&volume, there);
-                if !there {
-                    self.expectations
-                        .gone(volume.metadata.uid.as_deref().unwrap_or_default());
-                }
                 queue.add(&WorkItem::Volume(volume.name_any()));
                 if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
                     let part = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -228,12 +257,7 @@ impl Seen {
                 }
             }
             Event::InitApply(volume) => cache.note_volume(&volume, true),
-            Event::InitDone => {
-                let volumes = cache.volumes.state();
-                self.expectations
-                    .keep_volumes(&volumes.iter().filter_map(|volume| volume.uid()).collect());
-                cache.queue_all(queue);
-            }
+            Event::InitDone => cache.queue_all(queue),
             Event::Init => {}
         }
     }
@@ -272,9 +296,7 @@ impl Seen {
                 } else {
                     self.run_is(&run, gone);
                 }
-                for target in self.limiter.next() {
-                    queue.add(&target);
-                }
+                self.limiter.wake();
             }
             Event::InitDone => {
                 let mut listed = cache.listed.write().unwrap_or_else(PoisonError::into_inner);
@@ -340,7 +362,13 @@ impl Seen {
             let in_flight = runs.filter(|run| run.operation() == Some(operation) && !run.is_over());
             self.metrics.set_in_flight(operation, in_flight.count());
         }
-        self.metrics.set_queued(Operation::Provision, self.limiter.waiting());
+        self.count_waiting();
+    }
+
+    fn count_waiting(&self) {
+        for operation in Operation::ALL {
+            self.metrics.set_queued(operation, self.limiter.waiting(operation));
+        }
     }
 }
 
@@ -394,7 +422,8 @@ fn targets(run: &Run) -> Vec<WorkItem> {
 fn drive<K>(
     kind: &'static str,
     events: impl Stream<Item = Result<Event<K>, WatchError>> + Send + 'static,
-    writer: Writer<K>,
+    mut writer: Writer<K>,
+    departures: Departures,
     mut seen: impl FnMut(Event<K>) + Send + 'static,
 ) -> impl Future<Output = ()> + Send
 where
@@ -403,7 +432,6 @@ where
     let events = events
         .default_backoff()
         .modify(|object: &mut K| object.meta_mut().managed_fields = None)
-        .reflect(writer)
         .inspect_err(move |error| {
             warn!(
                 kind,
@@ -415,6 +443,7 @@ where
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
             if let Ok(event) = event {
+                departures.reflect(&mut writer, &event);
                 seen(event);
             }
         }

@@ -96,11 +96,6 @@ pub(super) async fn act(
         };
         match attach::plan(&seen, Timestamp::now()) {
             Ok(decision) => {
-                for operation in [Operation::Attach, Operation::Detach] {
-                    if decision.begins() != Some(operation) {
-                        shared.limiter.forget(&RunId::new(operation, uid).name());
-                    }
-                }
                 tracing::debug!(volume = volume.name_any(), ?decision);
                 return apply::volume(shared, volume, record, decision).await;
             }

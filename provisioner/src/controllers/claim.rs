@@ -141,7 +141,6 @@ impl Known<'_> {
                 }
                 // Done already, and not seen yet.
                 Err(first @ (First::LookUp | First::MakeVolume(_))) => {
-                    forget_places(shared, uid, None);
                     tracing::debug!(claim = key(claim), decision = ?first);
                     return Ok(Action::requeue(Duration::from_secs(1)));
                 }
@@ -153,7 +152,6 @@ impl Known<'_> {
                 tracing::debug!(claim = key(claim), "the deletion waits until the run before it is seen");
                 return Ok(Action::requeue(left));
             }
-            forget_places(shared, uid, decision.begins());
             tracing::debug!(claim = key(claim), ?decision);
             return apply::claim(shared, claim, self.record, decision).await;
         }
@@ -194,15 +192,5 @@ impl Known<'_> {
             shared.expectations.served(&self.uid);
         }
         provision::plan(&seen, now)
-    }
-}
-
-/// Leaves the queues in which the claim waits for nothing any more: one that is deleted while it waits for its
-/// provisioning waits for its undoing from then on.
-fn forget_places(shared: &Shared, uid: &str, begins: Option<Operation>) {
-    for operation in Operation::ALL {
-        if begins != Some(operation) {
-            shared.limiter.forget(&RunId::new(operation, uid).name());
-        }
     }
 }

@@ -108,7 +108,8 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
                 answers.insert(config.reference.clone(), listing);
             }
         }
-        match act(shared, config, run.as_ref()).instrument(span(config)).await {
+        let look = act(shared, config, run.as_ref()).instrument(span(config));
+        match shared.limiter.looking(&config.uid, look).await {
             Ok(due) => after = after.min(due.unwrap_or(LOOK_AGAIN)),
             Err(error) => {
                 is_well = false;
@@ -177,9 +178,6 @@ async fn act(
     let decision = plan(&seen, Timestamp::now());
     // A moment later than due, so that the clock has surely passed it.
     let due = decision.due().map(|after| after + Duration::from_millis(100));
-    if !decision.begins() {
-        shared.limiter.forget(&run_of(config).name());
-    }
     tracing::debug!(config = %config.reference, ?decision);
     apply::config(shared, config, decision).await.map(|_: Action| due)
 }

@@ -5,7 +5,7 @@
 //! what it may have made is deleted, and only then it is removed: it is the record. What the reclaim policy or the
 //! ConfigMap does not let Mooring delete is named in an Event before the run is removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,6 +133,7 @@ fn plan_end(done: &Run, undo: &Run, limits: &Limits, now: Timestamp) -> Plan {
 
 /// Looks through the runs whenever some have changed, until `stop`.
 pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToken) {
+    let mut known = BTreeSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -143,7 +144,12 @@ pub(super) async fn run(shared: Shared, resync: Duration, stop: CancellationToke
             () = stop.cancelled() => return,
             () = tokio::time::sleep(GATHER) => {}
         }
-        for uid in shared.cache.orphans() {
+        let orphans = shared.cache.orphans();
+        for run in known.difference(&orphans).flat_map(|uid| shared.cache.runs_of(uid)) {
+            shared.limiter.gone(run.meta().uid.as_deref().unwrap_or_default());
+        }
+        known.clone_from(&orphans);
+        for uid in orphans {
             let span = info_span!("reconcile", controller = CONTROLLER, object.uid = uid);
             if let Err(error) = Box::pin(settle(&shared, &uid)).instrument(span).await {
                 warn!(
@@ -177,6 +183,13 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
     let Some(run) = attachment.or(found.made).or(found.delete).or(found.change) else {
         return Ok(());
     };
+    let carrier = run.meta().uid.clone().unwrap_or_default();
+    let step = Box::pin(carry_out(shared, uid, run, decided));
+    shared.limiter.looking(&carrier, step).await
+}
+
+/// Does what was decided for the runs of one claim that is gone, if it is.
+async fn carry_out(shared: &Shared, uid: &str, run: &Run, decided: Plan) -> Result<(), ApplyError> {
     if matches!(decided, Plan::Wait) || !is_orphan(shared, run, uid).await? {
         return Ok(());
     }

@@ -66,6 +66,9 @@ pub(super) async fn run<K: Reconciled>(
 
 async fn reconcile<K: Reconciled>(object: Arc<K>, work: Arc<Work>) -> Result<Action, ApplyError> {
     if !object.may_be_ours() {
+        work.shared
+            .limiter
+            .gone(object.meta().uid.as_deref().unwrap_or_default());
         return Ok(Action::await_change());
     }
     let done = Box::pin(look(&*object, &work.shared)).instrument(span(&*object)).await;
@@ -92,7 +95,8 @@ pub(crate) async fn look<K: Reconciled>(object: &K, shared: &Shared) -> Result<A
         // The watch brings what was written last, and that wakes this again.
         return Ok(Action::await_change());
     }
-    object.act(shared).await
+    let uid = object.meta().uid.clone().unwrap_or_default();
+    shared.limiter.looking(&uid, object.act(shared)).await
 }
 
 /// The record on an object; `Err` with what to do where it can't be read.

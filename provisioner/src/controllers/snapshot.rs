@@ -145,11 +145,6 @@ async fn decide(
         },
         now,
     );
-    for operation in [form.take(), form.delete()] {
-        if decision.begins() != Some(operation) {
-            shared.limiter.forget(&RunId::new(operation, content.uid()).name());
-        }
-    }
     tracing::debug!(content = content.name(), ?decision);
     Ok(Next::Do(Box::new(decision)))
 }

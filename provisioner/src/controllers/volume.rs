@@ -108,9 +108,6 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         },
         now,
     );
-    if decision.begins() != Some(Operation::Delete) {
-        shared.limiter.forget(&run.name());
-    }
     tracing::debug!(volume = volume.name_any(), ?decision);
     apply::volume(shared, volume, record, decision).await
 }

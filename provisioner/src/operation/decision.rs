@@ -185,11 +185,6 @@ impl<Own> Decision<Own> {
 }
 
 impl RunDecision {
-    /// Whether it begins a run.
-    pub fn begins(&self) -> bool {
-        matches!(self, Self::Start(_))
-    }
-
     /// After what time it is to be looked at again, if nothing has changed.
     pub fn due(&self) -> Option<Duration> {
         match self {
