@@ -20,6 +20,10 @@ const FOLDERS: &[&str] = &["images", "mounter", "provisioner", "tests/e2e/tests"
 
 const MARK: &str = "/// Proves:";
 
+/// The mark of a known failure, and the beginning of the line in the test's doc comment that explains it.
+const SHOULD_PANIC: &str = "#[should_panic";
+const KNOWN_FAILING: &str = "/// Known failing: ";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guarantee {
     /// Such as `P1`.
@@ -44,7 +48,8 @@ type Claim = (Vec<String>, Proof);
 /// The guarantees of the repository in `root`, in the page's order. A guarantee may lack a proof: see [`report`].
 ///
 /// # Errors
-/// If a file can't be read, a list item has no id, a mark names an unknown guarantee, or a mark is not above a test.
+/// If a file can't be read, a list item has no id, a mark names an unknown guarantee, or a mark is not above a test; or
+/// if a known failure is not explained.
 pub fn guarantees(root: &Path) -> Result<Vec<Guarantee>> {
     let page = root.join(PAGE);
     let text = read_to_string(&page).with_context(|| format!("failed to read {}", page.display()))?;
@@ -53,6 +58,7 @@ pub fn guarantees(root: &Path) -> Result<Vec<Guarantee>> {
         for file in rust_files(&root.join(folder))? {
             let text = read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
             let name = file.strip_prefix(root).unwrap_or(&file);
+            explained(name, &text)?;
             for claim in marks(name, &text)? {
                 assign(&mut all, claim)?;
             }
@@ -158,6 +164,28 @@ fn marks(file: &Path, text: &str) -> Result<Vec<Claim>> {
     Ok(found)
 }
 
+/// Checks that each known failure has the words with which it fails, and says in its doc comment what is wrong.
+fn explained(file: &Path, text: &str) -> Result<()> {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    for (index, line) in lines.iter().enumerate() {
+        if !line.starts_with(SHOULD_PANIC) {
+            continue;
+        }
+        let mut above = lines[..index]
+            .iter()
+            .rev()
+            .take_while(|line| line.starts_with("///") || line.starts_with("#["));
+        ensure!(
+            line.contains("expected = \"") && above.any(|line| line.starts_with(KNOWN_FAILING)),
+            "{}:{}: a known failure is marked {SHOULD_PANIC}(expected = \"…\")], and its doc comment has a line \
+             \"{KNOWN_FAILING}…\"",
+            file.display(),
+            index + 1
+        );
+    }
+    Ok(())
+}
+
 /// The name of the test below a mark.
 fn marked(after: &[&str], file: &str) -> Result<String> {
     let attributes = after
@@ -168,6 +196,9 @@ fn marked(after: &[&str], file: &str) -> Result<String> {
     let (attributes, rest) = after.split_at(attributes);
     if attributes.iter().any(|line| line.starts_with("#[ignore")) {
         bail!("the test is ignored, and proves nothing");
+    }
+    if attributes.iter().any(|line| line.starts_with(SHOULD_PANIC)) {
+        bail!("the test is known to fail, and proves nothing");
     }
     let line = rest.first().context("the file ends there")?;
     let name = if attributes.iter().any(is_test) {
@@ -211,7 +242,7 @@ mod tests {
 
     use mooring_testbed::layout::repository;
 
-    use super::{Claim, assign, marks, report, stated};
+    use super::{Claim, assign, explained, marks, report, stated};
 
     const PAGE: &str = "## What must always hold\n\n- **P1. No leak.** More.\n  **Bold**\n- **M12. Two words.**\n\n\
         - Not bold.\n\n## Next\n- **X. No guarantee.**\n";
@@ -246,7 +277,7 @@ mod tests {
     #[test]
     fn a_mark_belongs_to_the_test_below_it() {
         let read = read(
-            "/// Words.\n///\n/// Proves: P1, M2\n#[test]\n#[should_panic]\nfn one() {\n    /// Proves: P3\n    \
+            "/// Words.\n///\n/// Proves: P1, M2\n#[test]\nfn one() {\n    /// Proves: P3\n    \
              #[tokio::test(start_paused = true)]\n    async fn two(a in any()) {\n",
         )
         .unwrap();
@@ -268,6 +299,7 @@ mod tests {
             "/// Proves: P1\nfn no_test() {",
             "/// Proves: P1\n#[cfg(test)]\nmod tests {",
             "/// Proves: P1\n#[test]\n#[ignore = \"slow\"]\nfn ignored() {",
+            "/// Proves: P1\n#[test]\n#[should_panic(expected = \"x\")]\nfn known_failing() {",
             "/// Proves: P1\n\n#[test]\nfn apart() {",
             "/// Proves: P1",
         ] {
@@ -282,6 +314,21 @@ mod tests {
                 .unwrap_err()
                 .contains("a mark begins with")
         );
+    }
+
+    #[test]
+    fn a_known_failure_says_with_which_words_it_fails_and_what_is_wrong() {
+        let check = |text: &str| explained(Path::new("a.rs"), text);
+        let good = "/// Known failing: it leaks.\n#[test]\n#[should_panic(expected = \"leak\")]\nfn one() {";
+        check(good).unwrap();
+        for (from, to) in [
+            ("/// Known failing: it leaks.", "/// It leaks."),
+            ("/// Known failing: it leaks.", "/// Known failing: it leaks.\n"),
+            ("(expected = \"leak\")", ""),
+        ] {
+            let error = check(&good.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains("a known failure is marked"), "{error}");
+        }
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl Lanes<'_> {
                 let results = ready.and_then(|target| self.run_job(&job, &layout, &target));
                 let results = Results::told(&title, results);
                 locked(jobs).ended(&job);
-                if !results.failed.is_empty()
+                if results.may_leave_things()
                     && let Some(cluster) = &mut cluster
                 {
                     cluster.has_failed = true;
@@ -178,7 +178,7 @@ impl Lanes<'_> {
     }
 
     /// The cluster of a lane for its next file: the one that it has, if that has the wanted nodes and no test has failed
-    /// there. What a failed test left would fail the tests after it.
+    /// there, as a known failure does too. What a failed test left would fail the tests after it.
     fn ready(
         &self,
         current: &mut Option<LaneCluster>,

@@ -19,14 +19,19 @@ use nix::unistd::Pid;
 /// Beginning of the line by which a test says that it is skipped; its name and the reason follow.
 const SKIPPED: &str = "testbed-skipped: ";
 
+/// What the test harness puts after the name of a test with `#[should_panic]`, which is the mark of a known failure.
+const MARKED: &str = " - should panic";
+
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Results {
-    /// How many passed, without skipped ones.
+    /// How many passed, without skipped ones and known failures.
     pub(super) passed: usize,
     /// Those that failed, with their output.
     pub(super) failed: BTreeMap<String, String>,
     /// Those that were skipped, with the reason.
     pub(super) skipped: BTreeMap<String, String>,
+    /// Those that failed as their mark says.
+    pub(super) known_failing: BTreeSet<String>,
 }
 
 impl Results {
@@ -57,12 +62,19 @@ impl Results {
         )
     }
 
+    /// Whether a test has failed, with or without a mark: such a test may leave things behind.
+    pub(super) fn may_leave_things(&self) -> bool {
+        !self.failed.is_empty() || !self.known_failing.is_empty()
+    }
+
     /// Adds the results of another program; `title` is put before its tests' names.
     pub(super) fn add(&mut self, title: &str, other: Self) {
         let named = |(name, text): (String, String)| (format!("{title}: {name}"), text);
         self.passed += other.passed;
         self.failed.extend(other.failed.into_iter().map(named));
         self.skipped.extend(other.skipped.into_iter().map(named));
+        let named = |name: String| format!("{title}: {name}");
+        self.known_failing.extend(other.known_failing.into_iter().map(named));
     }
 }
 
@@ -203,6 +215,10 @@ struct Reading {
     ok: usize,
     /// The test whose name was read, but not its end.
     open: Option<String>,
+    /// The test whose output the harness repeats.
+    repeated: Option<String>,
+    /// Why a known failure counts as failed, by test.
+    unexpected: BTreeMap<String, String>,
     /// The panic that is being read, with the test's name.
     panic: Option<String>,
     panics: BTreeMap<String, String>,
@@ -256,6 +272,7 @@ impl Reading {
                 .and_then(|(before, _)| before.split(' ').next_back());
             self.counted = count.and_then(|count| count.parse().ok());
         }
+        self.follow_mark(text);
         // Without a terminal, a panic's message may be on either output.
         self.follow_panic(text);
     }
@@ -266,10 +283,12 @@ impl Reading {
         let Some(name) = self.open.take() else {
             return;
         };
+        let marked = name.strip_suffix(MARKED).map(str::to_owned);
         if text == "ok" {
             self.ok += 1;
+            self.results.known_failing.extend(marked);
         } else if text == "FAILED" {
-            self.results.failed.insert(name, String::new());
+            self.results.failed.insert(marked.unwrap_or(name), String::new());
         } else if text == "ignored" || text.starts_with("ignored, ") {
             self.results.skipped.insert(name, "ignored".to_owned());
         } else {
@@ -282,6 +301,25 @@ impl Reading {
             self.results.skipped.insert(name.to_owned(), reason.to_owned());
         }
         self.follow_panic(text);
+    }
+
+    /// Reads what the harness says of a test with `#[should_panic]` that failed.
+    fn follow_mark(&mut self, text: &str) {
+        if let Some(name) = text
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
+            self.repeated = Some(name.to_owned());
+        } else if let Some(name) = &self.repeated {
+            let why = if text.starts_with("note: test did not panic as expected") {
+                "it is marked as known failing, and passed: remove the mark"
+            } else if text.starts_with("note: panic did not contain expected string") {
+                "it is marked as known failing, and failed with other words than the mark's"
+            } else {
+                return;
+            };
+            self.unexpected.insert(name.clone(), why.to_owned());
+        }
     }
 
     /// Keeps a panic's message, up to its backtrace.
@@ -305,9 +343,12 @@ impl Reading {
 
     fn results(mut self, success: bool, why: &str) -> Results {
         for (name, said) in &mut self.results.failed {
-            if let Some(panic) = self.panics.get(name) {
-                said.clone_from(panic);
-            }
+            let parts: Vec<_> = [self.unexpected.get(name), self.panics.get(name)]
+                .into_iter()
+                .flatten()
+                .map(String::as_str)
+                .collect();
+            *said = parts.join("\n");
         }
         let skipped = self
             .results
@@ -315,7 +356,8 @@ impl Reading {
             .values()
             .filter(|reason| *reason != "ignored")
             .count();
-        self.results.passed = self.counted.unwrap_or(self.ok).saturating_sub(skipped);
+        let not_passed = skipped + self.results.known_failing.len();
+        self.results.passed = self.counted.unwrap_or(self.ok).saturating_sub(not_passed);
         // It was killed, or ended itself: tests that had not ended have no line.
         if !self.ended || (!success && self.results.failed.is_empty()) {
             let panics: Vec<_> = self.panics.into_values().collect();
@@ -396,6 +438,37 @@ mod tests {
         assert_eq!((results.passed, results.failed.len()), (1, 0));
         assert_eq!(results.skipped["a::c"], "it works on the nodes: of the testbed");
         assert_eq!(results.skipped.len(), 2);
+    }
+
+    #[test]
+    fn a_known_failure_is_not_passed_and_fails_if_it_passes_or_fails_otherwise() {
+        let results = read(
+            &[
+                "test a::b - should panic ... ok",
+                "test a::c - should panic ... FAILED",
+                "test a::d - should panic ... FAILED",
+                "test a::e ... ok",
+                "---- a::c stdout ----",
+                "note: test did not panic as expected at lib.rs:7:8",
+                "---- a::d stdout ----",
+                "",
+                "thread 'a::d' (7) panicked at lib.rs:12:9:",
+                "other words",
+                "note: panic did not contain expected string",
+                "test result: FAILED. 2 passed; 2 failed",
+            ],
+            &[],
+            false,
+        );
+        assert_eq!(results.passed, 1);
+        assert_eq!(results.known_failing.iter().collect::<Vec<_>>(), ["a::b"]);
+        assert!(results.failed["a::c"].contains("remove the mark"), "{results:?}");
+        let said = &results.failed["a::d"];
+        assert!(
+            said.contains("than the mark's") && said.contains("other words"),
+            "{said}"
+        );
+        assert_eq!(results.counts(), "1 passed, 2 failed, 0 skipped");
     }
 
     #[test]

@@ -165,6 +165,12 @@ impl Report {
             ));
         }
         told("skipped", &self.results.skipped);
+        if !self.results.known_failing.is_empty() {
+            say(format!("\n== known failing: {}", self.results.known_failing.len()));
+        }
+        for name in &self.results.known_failing {
+            say(format!("known failing {name}"));
+        }
         told("FAILED", &self.results.failed);
         say(format!("\n{}", self.results.counts()));
         self.results.failed.is_empty()
