@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::suite::TestArgs;
 use crate::suite::lanes::left_over;
 use mooring_testbed::command::cargo;
-use mooring_testbed::images::{self, Selection};
+use mooring_testbed::images::{self, Form, Selection};
 use mooring_testbed::layout::Layout;
 use mooring_testbed::namespaces::INIT_COMMAND;
 use mooring_testbed::node::Flavour;
@@ -188,7 +188,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Logs { name, lines } => mooring_testbed::logs::show(&layout, name.as_deref(), lines)?,
         Command::Images { build_only: true, .. } => {
             packages::ensure_packages()?;
-            images::build(Selection::All)?;
+            images::build(Selection::All, Form::Shipped)?;
         }
         Command::Images { target, .. } => {
             target.open(&layout)?.load_images(Selection::All)?;

@@ -5,7 +5,9 @@ pub(crate) mod lanes;
 mod libtest;
 mod outcome;
 mod plan;
+mod preparation;
 mod programs;
+mod proofs;
 mod report;
 mod stop;
 
@@ -13,17 +15,19 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use mooring_e2e::{FILES, File, guarantees};
+use mooring_e2e::{FILES, File, Tier};
 use mooring_testbed::extra_checks::CHECKS;
 use mooring_testbed::image_store::ImageStore;
-use mooring_testbed::images::{self, Built, Selection};
+use mooring_testbed::images::{Built, Form};
 use mooring_testbed::layout::{Layout, repository};
 use mooring_testbed::node::Flavour;
-use mooring_testbed::progress::say;
+use mooring_testbed::progress::{labelled, say};
 use mooring_testbed::target::TargetArgs;
-use mooring_testbed::{binaries, cluster, earlier, packages};
+use mooring_testbed::{cluster, packages};
 
-use lanes::Lanes;
+use lanes::{Forms, Lanes};
+use preparation::Prepared;
+use programs::Programs;
 use report::{Load, Report};
 
 /// Arguments of `cargo testbed test`.
@@ -52,6 +56,10 @@ pub(crate) struct TestArgs {
     /// uncommitted files.
     #[arg(long, conflicts_with_all = ["prefix", "soak", "repeat"])]
     changed: bool,
+    /// Everything: also virtual machines, whole matrices of faults, all kits, an upgrade, and the programs as users get
+    /// them. Fails if a guarantee was not proved.
+    #[arg(long, conflicts_with = "changed")]
+    all: bool,
     /// Long forms that take hours: thousands of cycles with kills, all random tests with many seeds, and half a million
     /// inputs for each fuzz target. The suite itself has their short forms.
     #[arg(long, conflicts_with_all = ["unit", "repeat"])]
@@ -60,15 +68,27 @@ pub(crate) struct TestArgs {
     /// successes under load.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Only end-to-end tests of files whose names begin so, such as `provision` or `mount_local`.
+    /// Only end-to-end tests of files whose names begin so, such as `provision` or `mount_local`, of both tiers; or only
+    /// tests with these words in their names, such as `mount_hung::slow_server`.
     prefix: Vec<String>,
+}
+
+impl TestArgs {
+    /// The form of the programs in the images.
+    fn form(&self) -> Form {
+        if self.all || self.soak {
+            Form::Shipped
+        } else {
+            Form::Quick
+        }
+    }
 }
 
 /// Runs the checks; returns whether all of them passed.
 pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
     for prefix in &args.prefix {
         ensure!(
-            FILES.iter().any(|file| file.title().starts_with(prefix)),
+            FILES.iter().any(|file| plan::names(prefix, file)),
             "no file of end-to-end tests begins with {prefix:?}: see tests/e2e/src/files.rs"
         );
     }
@@ -76,46 +96,85 @@ pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
     let mut report = Report::begin();
     let changed = args.changed.then(changed::Changed::look).transpose()?;
     let wanted = wanted(args, changed.as_ref());
-    let only_end_to_end = args.end_to_end || args.soak || args.repeat > 1;
+    let only_end_to_end = args.end_to_end || args.soak || args.repeat > 1 || !args.prefix.is_empty();
     let ran_before = args.target.existing || cluster::running(layout)?.is_some();
     if !args.unit && !args.target.existing {
         packages::check_machine()?;
         report.step("Debian packages", packages::ensure_packages);
     }
+    let is_prepared = !wanted.is_empty() && !args.target.existing;
+    let prepare = || preparation::prepare(args, &wanted, ran_before);
+    let (programs, prepared) = std::thread::scope(|scope| {
+        // Compilers of Go and builds of images use the network, and at their ends one processor.
+        let beside = (is_prepared && has_memory_for_two()).then(|| scope.spawn(|| labelled("cluster: ", &prepare)));
+        let programs = check(args, &wanted, only_end_to_end, &mut report);
+        let prepared = match beside {
+            Some(beside) => beside.join().ok(),
+            None => (is_prepared && programs.is_some()).then(&prepare),
+        };
+        (programs, prepared)
+    });
+    let Prepared { built, store } = match prepared {
+        Some((steps, prepared)) => {
+            report.absorb(steps);
+            prepared
+        }
+        None => Prepared::default(),
+    };
+    let Some(programs) = programs else {
+        return Ok(report.finish());
+    };
+    if !wanted.is_empty() && (args.target.existing || built.is_some()) {
+        end_to_end(
+            layout,
+            args,
+            &wanted,
+            &programs,
+            built.as_deref(),
+            store.as_ref(),
+            &mut report,
+        )?;
+    }
+    if changed.is_none() && !only_end_to_end {
+        let (text, unproved) = proofs::report(repository(), report.ended())?;
+        say(text);
+        report.check("guarantees of docs/ARCHITECTURE.md", || {
+            ensure!(
+                !args.all || args.unit || unproved.is_empty(),
+                "no test proved {} in this run",
+                unproved.join(", ")
+            );
+            Ok(())
+        });
+    }
+    Ok(report.finish())
+}
+
+/// What needs no cluster; returns the test programs if they could be compiled.
+fn check(args: &TestArgs, wanted: &[&'static File], only_end_to_end: bool, report: &mut Report) -> Option<Programs> {
     if !only_end_to_end {
         for (name, check) in programs::checks() {
             report.check(name, check);
         }
         report.step("packages for checks", packages::ensure_check_packages);
-        for check in CHECKS {
+        for check in CHECKS.iter().filter(|check| args.all || check.is_quick) {
             report.verdict(check.name, check.run);
         }
     }
     let mut programs = None;
     report.step("compile the tests", || {
-        programs = Some(programs::build(&wanted)?);
+        programs = Some(programs::build(wanted, only_end_to_end && !args.soak)?);
         Ok(())
     });
-    let Some(programs) = programs else {
-        return Ok(report.finish());
-    };
+    let programs = programs?;
     if !only_end_to_end {
         report.tests("unit tests", || programs.run_unit_tests());
-        report.tests("documentation tests", programs::Programs::run_doc_tests);
+        report.tests("documentation tests", Programs::run_doc_tests);
     }
     if args.soak && args.prefix.is_empty() {
         report.tests("fuzz targets", || programs.run_fuzz_targets());
     }
-    if !args.unit && !wanted.is_empty() {
-        end_to_end(layout, args, &wanted, &programs, ran_before, &mut report)?;
-    }
-    if changed.is_none() && args.prefix.is_empty() && !only_end_to_end {
-        report.check("guarantees of docs/ARCHITECTURE.md", || {
-            say(guarantees::report(repository())?);
-            Ok(())
-        });
-    }
-    Ok(report.finish())
+    Some(programs)
 }
 
 /// The files of end-to-end tests to run.
@@ -125,8 +184,9 @@ fn wanted(args: &TestArgs, changed: Option<&changed::Changed>) -> Vec<&'static F
     }
     let wanted = |file: &&File| match changed {
         Some(changed) => changed.touches(file),
-        None if args.soak && args.prefix.is_empty() => plan::is_for_soak(file),
-        None => args.prefix.is_empty() || args.prefix.iter().any(|prefix| file.title().starts_with(prefix)),
+        None if !args.prefix.is_empty() => args.prefix.iter().any(|prefix| plan::names(prefix, file)),
+        None if args.soak => plan::is_for_soak(file),
+        None => args.all || file.tier == Tier::Default,
     };
     FILES.iter().filter(wanted).collect()
 }
@@ -135,56 +195,12 @@ fn end_to_end(
     layout: &Layout,
     args: &TestArgs,
     wanted: &[&'static File],
-    programs: &programs::Programs,
-    ran_before: bool,
+    programs: &Programs,
+    built: Option<&[Built]>,
+    store: Option<&ImageStore>,
     report: &mut Report,
 ) -> Result<()> {
-    let mut built: Option<Vec<Built>> = None;
-    let mut store = None;
-    if !args.target.existing {
-        let mut binaries = None;
-        report.step("Kubernetes, etcd and containerd", || {
-            binaries = Some(binaries::ensure_binaries()?);
-            Ok(())
-        });
-        report.step("images", || {
-            built = Some(images::build(Selection::All)?);
-            Ok(())
-        });
-        let (Some(binaries), Some(built)) = (&binaries, &built) else {
-            return Ok(());
-        };
-        if wanted.iter().any(|file| file.title() == "scale_bench") {
-            report.step("what the bench compares with", || binaries::ensure_peer().map(drop));
-        }
-        if wanted.iter().any(|file| {
-            matches!(
-                file.title().as_str(),
-                "provision_backup"
-                    | "provision_discover"
-                    | "provision_grant"
-                    | "provision_group"
-                    | "provision_snapshot"
-            )
-        }) {
-            report.step("snapshot-controller", || {
-                binaries::ensure_snapshot_controller().map(drop)
-            });
-        }
-        if wanted.iter().any(|file| file.title().starts_with("chaos_upgrade")) {
-            // A clone without that commit has no such programs; the test says so.
-            report.step("programs of an earlier version", || match earlier::missing() {
-                Some(_) => Ok(()),
-                None => earlier::ensure().map(drop),
-            });
-        }
-        if !ran_before {
-            report.step("images for the nodes", || {
-                store = Some(ImageStore::ensure(binaries, built)?);
-                Ok(())
-            });
-        }
-    }
+    let ran_before = args.target.existing || cluster::running(layout)?.is_some();
     let rounds = if args.soak { plan::SOAK_ROUNDS } else { args.repeat };
     let jobs = plan::jobs(wanted, rounds);
     let count = if ran_before {
@@ -197,11 +213,16 @@ fn end_to_end(
         target: &args.target,
         // What works on immutable nodes works on others.
         flavour: args.flavour.or((!ran_before).then_some(Flavour::Immutable)),
-        built: built.as_deref(),
-        store: store.as_ref(),
+        built,
+        store,
         programs,
         keep: args.keep || ran_before,
-        soak: args.soak,
+        forms: Forms {
+            soak: args.soak,
+            all: args.all || args.soak,
+            prefixes: &args.prefix,
+            programs: args.form(),
+        },
         count,
     };
     say(format!(
@@ -218,15 +239,24 @@ fn end_to_end(
 /// Most clusters for this machine: an empty one takes 1.2 GiB, and its tests as much again, with a virtual machine or a
 /// Ceph among them. Most tests wait more than they compute, so two processors are enough for three clusters.
 fn most_lanes(asked: Option<u8>) -> Result<usize> {
-    const KIB_EACH: usize = 5 << 20;
+    const GIB_EACH: usize = 5;
     const MOST: usize = 3;
-    if let Some(lanes) = asked {
-        return Ok(usize::from(lanes));
+    match asked {
+        Some(lanes) => Ok(usize::from(lanes)),
+        None => Ok((memory_in_gib()? / GIB_EACH).clamp(1, MOST)),
     }
+}
+
+/// Whether the compilers of Rust and of Go can run at once: each takes up to 5 GiB.
+fn has_memory_for_two() -> bool {
+    memory_in_gib().is_ok_and(|memory| memory >= 12)
+}
+
+fn memory_in_gib() -> Result<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").context("failed to read /proc/meminfo")?;
     let kib: usize = text
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())
         .context("/proc/meminfo has no MemTotal")?;
-    Ok((kib / KIB_EACH).clamp(1, MOST))
+    Ok(kib >> 20)
 }

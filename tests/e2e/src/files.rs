@@ -14,6 +14,14 @@ pub enum Needs {
     Machine,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// In every run of the suite. Its files prove every guarantee.
+    Default,
+    /// With `--all` only: virtual machines, long repetition, and whole matrices.
+    All,
+}
+
 /// One file of tests: a module of its group's test binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct File {
@@ -21,7 +29,9 @@ pub struct File {
     pub group: &'static str,
     pub name: &'static str,
     pub needs: Needs,
-    /// How long it took last, in seconds, beside another cluster on two processors. The longest start first.
+    pub tier: Tier,
+    /// How long it took last, in seconds, beside another cluster on two processors. The longest start first. A test that
+    /// has a longer form with `--all` counts with its short one.
     pub seconds: u32,
 }
 
@@ -37,7 +47,15 @@ const fn file(group: &'static str, name: &'static str, needs: Needs, seconds: u3
         group,
         name,
         needs,
+        tier: Tier::Default,
         seconds,
+    }
+}
+
+const fn long(group: &'static str, name: &'static str, needs: Needs, seconds: u32) -> File {
+    File {
+        tier: Tier::All,
+        ..file(group, name, needs, seconds)
     }
 }
 
@@ -46,31 +64,31 @@ pub const FILES: &[File] = &[
     file("admission", "drop_in", Needs::Cluster, 31),
     file("admission", "generated", Needs::Cluster, 8),
     file("admission", "rules", Needs::Cluster, 10),
-    file("chaos", "api", Needs::Quiet, 603),
-    file("chaos", "bounds", Needs::Quiet, 47),
-    file("chaos", "client_cycles", Needs::Quiet, 21),
+    file("chaos", "api", Needs::Quiet, 150),
+    long("chaos", "bounds", Needs::Quiet, 47),
+    long("chaos", "client_cycles", Needs::Quiet, 21),
     file("chaos", "control_plane", Needs::Quiet, 43),
-    file("chaos", "full", Needs::Quiet, 61),
-    file("chaos", "installation", Needs::Plain, 108),
-    file("chaos", "kube_proxy", Needs::Quiet, 12),
+    long("chaos", "full", Needs::Quiet, 61),
+    long("chaos", "installation", Needs::Plain, 108),
+    long("chaos", "kube_proxy", Needs::Quiet, 12),
     file("chaos", "kubelet", Needs::Quiet, 31),
-    file("chaos", "lost", Needs::Quiet, 37),
-    file("chaos", "mount", Needs::Quiet, 377),
-    file("chaos", "mount_cycles", Needs::Quiet, 10),
-    file("chaos", "pod", Needs::Quiet, 105),
+    long("chaos", "lost", Needs::Quiet, 37),
+    file("chaos", "mount", Needs::Quiet, 130),
+    long("chaos", "mount_cycles", Needs::Quiet, 10),
+    long("chaos", "pod", Needs::Quiet, 105),
     file("chaos", "provision", Needs::Quiet, 46),
-    file("chaos", "rbac", Needs::Quiet, 171),
-    file("chaos", "rbac_connections", Needs::Quiet, 162),
-    file("chaos", "rbac_mounter", Needs::Quiet, 202),
-    file("chaos", "readiness", Needs::Quiet, 86),
-    file("chaos", "reboot", Needs::Plain, 11),
+    long("chaos", "rbac", Needs::Quiet, 171),
+    long("chaos", "rbac_connections", Needs::Quiet, 162),
+    long("chaos", "rbac_mounter", Needs::Quiet, 202),
+    long("chaos", "readiness", Needs::Quiet, 86),
+    long("chaos", "reboot", Needs::Plain, 11),
     file("chaos", "revive", Needs::Quiet, 93),
     file("chaos", "swap", Needs::Quiet, 60),
-    file("chaos", "uninstall", Needs::Quiet, 15),
-    file("chaos", "upgrade", Needs::Quiet, 106),
-    file("chaos", "upgrade_controller", Needs::Quiet, 41),
-    file("mount", "block", Needs::Cluster, 246),
-    file("mount", "ceph", Needs::Cluster, 429),
+    long("chaos", "uninstall", Needs::Quiet, 15),
+    long("chaos", "upgrade", Needs::Quiet, 106),
+    long("chaos", "upgrade_controller", Needs::Quiet, 41),
+    file("mount", "block", Needs::Cluster, 140),
+    file("mount", "ceph", Needs::Cluster, 180),
     file("mount", "csi", Needs::Quiet, 105),
     file("mount", "glusterfs", Needs::Cluster, 67),
     file("mount", "health", Needs::Cluster, 66),
@@ -83,12 +101,12 @@ pub const FILES: &[File] = &[
     file("mount", "served", Needs::Cluster, 20),
     file("mount", "shim", Needs::Cluster, 8),
     file("mount", "sshfs", Needs::Cluster, 47),
-    file("mount", "vendor", Needs::Cluster, 54),
+    long("mount", "vendor", Needs::Cluster, 54),
     file("provision", "attach", Needs::Quiet, 184),
     file("provision", "backup", Needs::Cluster, 79),
     file("provision", "clone", Needs::Cluster, 16),
     file("provision", "config", Needs::Cluster, 12),
-    file("provision", "conform", Needs::Cluster, 565),
+    file("provision", "conform", Needs::Cluster, 120),
     file("provision", "contract", Needs::Cluster, 25),
     file("provision", "deleted", Needs::Cluster, 39),
     file("provision", "discover", Needs::Cluster, 26),
@@ -105,22 +123,22 @@ pub const FILES: &[File] = &[
     file("provision", "smb", Needs::Cluster, 26),
     file("provision", "snapshot", Needs::Cluster, 24),
     file("provision", "workers", Needs::Quiet, 70),
-    file("scale", "bench", Needs::Plain, 214),
-    file("scale", "claims", Needs::Quiet, 290),
+    long("scale", "bench", Needs::Plain, 214),
+    long("scale", "claims", Needs::Quiet, 290),
     file("security", "boundaries", Needs::Cluster, 17),
     file("security", "config", Needs::Cluster, 33),
     file("security", "credentials", Needs::Cluster, 15),
     file("security", "mounts", Needs::Cluster, 21),
-    file("security", "secrets", Needs::Cluster, 91),
+    long("security", "secrets", Needs::Cluster, 91),
     file("smoke", "cluster", Needs::Immutable, 16),
     file("smoke", "builds", Needs::Cluster, 2),
-    file("vm", "ceph", Needs::Machine, 542),
-    file("vm", "daemons", Needs::Machine, 365),
-    file("vm", "disk", Needs::Machine, 304),
-    file("vm", "nfs", Needs::Machine, 86),
-    file("vm", "node", Needs::Machine, 95),
-    file("vm", "silent", Needs::Machine, 185),
-    file("vm", "smb", Needs::Machine, 83),
+    long("vm", "ceph", Needs::Machine, 542),
+    long("vm", "daemons", Needs::Machine, 365),
+    long("vm", "disk", Needs::Machine, 304),
+    long("vm", "nfs", Needs::Machine, 86),
+    long("vm", "node", Needs::Machine, 95),
+    long("vm", "silent", Needs::Machine, 185),
+    long("vm", "smb", Needs::Machine, 83),
 ];
 
 #[cfg(test)]
@@ -128,7 +146,20 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::PathBuf;
 
-    use super::FILES;
+    use super::{FILES, Tier};
+
+    /// What the files of the default tier may take together, so that three lanes end within a quarter of an hour.
+    const MOST_SECONDS: u32 = 2_700;
+
+    #[test]
+    fn the_default_tier_takes_at_most_45_minutes_of_one_lane() {
+        let files = FILES.iter().filter(|file| file.tier == Tier::Default);
+        let seconds: u32 = files.map(|file| file.seconds).sum();
+        assert!(
+            seconds <= MOST_SECONDS,
+            "{seconds} s: move files to `--all`, or make them faster"
+        );
+    }
 
     #[test]
     fn every_test_file_is_listed_once_and_is_a_module_of_its_group() {

@@ -5,20 +5,27 @@
 //! test's name.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::{FILES, File, Tier};
 
 /// The page, and its section with the guarantees.
 const PAGE: &str = "docs/ARCHITECTURE.md";
 const SECTION: &str = "## What must always hold";
 
 /// Where tests are, relative to the repository.
-const FOLDERS: &[&str] = &["images", "mounter", "provisioner", "tests/e2e/tests"];
+const FOLDERS: &[&str] = &["images", "mounter", "provisioner", END_TO_END];
 
 const MARK: &str = "/// Proves:";
+
+/// Where the groups of end-to-end tests are, relative to the repository.
+pub const END_TO_END: &str = "tests/e2e/tests";
+
+/// A module of this name in a file of end-to-end tests is for `--all` only.
+pub const ALL_MODULE: &str = "all";
 
 /// The mark of a known failure, and the beginning of the line in the test's doc comment that explains it.
 const SHOULD_PANIC: &str = "#[should_panic";
@@ -42,10 +49,53 @@ pub struct Proof {
     pub test: String,
 }
 
+impl Proof {
+    pub fn tier(&self) -> Tier {
+        let Ok(file) = self.file.strip_prefix(END_TO_END) else {
+            return Tier::Default;
+        };
+        let words: Vec<_> = file
+            .iter()
+            .map(|word| word.to_string_lossy().replace(".rs", ""))
+            .collect();
+        let is_long = |listed: &File| {
+            words.first().is_some_and(|group| group == listed.group)
+                && words.get(1).is_some_and(|name| name == listed.name)
+                && listed.tier == Tier::All
+        };
+        if words.iter().any(|word| word == ALL_MODULE) || FILES.iter().any(is_long) {
+            Tier::All
+        } else {
+            Tier::Default
+        }
+    }
+
+    /// Whether this is the test `test`, with its modules, of the package or group of tests in `folder`.
+    pub fn is(&self, folder: &Path, test: &str) -> bool {
+        let Ok(file) = self.file.strip_prefix(folder) else {
+            return false;
+        };
+        let file = file.with_extension("");
+        let mut modules: Vec<_> = file.iter().map(|module| module.to_string_lossy()).collect();
+        match modules.first().map(AsRef::as_ref) {
+            Some("src") => drop(modules.remove(0)),
+            // A program of its own.
+            Some("tests") => modules.clear(),
+            _ => {}
+        }
+        if modules.last().is_some_and(|module| module == "lib" || module == "main") {
+            modules.pop();
+        }
+        let module: String = modules.iter().flat_map(|module| [module.as_ref(), "::"]).collect();
+        let within = test.strip_prefix(&module);
+        within.is_some_and(|within| within.rsplit("::").next() == Some(&self.test))
+    }
+}
+
 /// A proof with the ids of what it proves.
 type Claim = (Vec<String>, Proof);
 
-/// The guarantees of the repository in `root`, in the page's order. A guarantee may lack a proof: see [`report`].
+/// The guarantees of the repository in `root`, in the page's order. A guarantee may lack a proof.
 ///
 /// # Errors
 /// If a file can't be read, a list item has no id, a mark names an unknown guarantee, or a mark is not above a test; or
@@ -65,30 +115,6 @@ pub fn guarantees(root: &Path) -> Result<Vec<Guarantee>> {
         }
     }
     Ok(all)
-}
-
-/// The guarantees and their proofs as text: id, number of proofs and title, then one test per line.
-///
-/// # Errors
-/// Those of [`guarantees`]; also if a guarantee has no proof.
-pub fn report(root: &Path) -> Result<String> {
-    let all = guarantees(root)?;
-    let unproven: Vec<_> = all.iter().filter(|it| it.proofs.is_empty()).map(|it| &*it.id).collect();
-    ensure!(
-        unproven.is_empty(),
-        "no test proves {}: mark the test that does with \"{MARK} {}\", or write one",
-        unproven.join(", "),
-        unproven.join(", ")
-    );
-    let mut text = String::new();
-    for Guarantee { id, title, proofs } in &all {
-        let _ = writeln!(text, "{id:<4}{:>3}  {title}", proofs.len());
-        for Proof { file, test } in proofs {
-            let file = file.strip_prefix("tests/e2e/tests").unwrap_or(file).with_extension("");
-            let _ = writeln!(text, "         {}: {test}", file.display());
-        }
-    }
-    Ok(text)
 }
 
 /// The guarantees in the page's text, still without proofs.
@@ -242,7 +268,8 @@ mod tests {
 
     use mooring_testbed::layout::repository;
 
-    use super::{Claim, assign, explained, marks, report, stated};
+    use super::{Claim, MARK, Proof, assign, explained, guarantees, marks, stated};
+    use crate::Tier;
 
     const PAGE: &str = "## What must always hold\n\n- **P1. No leak.** More.\n  **Bold**\n- **M12. Two words.**\n\n\
         - Not bold.\n\n## Next\n- **X. No guarantee.**\n";
@@ -253,8 +280,80 @@ mod tests {
 
     #[test]
     fn each_guarantee_has_a_proof_and_each_mark_a_guarantee_and_a_test() {
-        let report = report(repository()).unwrap_or_else(|error| panic!("{error:#}"));
-        assert!(report.lines().count() > 50, "{report}");
+        let all = guarantees(repository()).unwrap_or_else(|error| panic!("{error:#}"));
+        for guarantee in &all {
+            let by_default = guarantee.proofs.iter().filter(|proof| proof.tier() == Tier::Default);
+            assert!(
+                by_default.count() > 0,
+                "no test of the default tier proves {}: mark the test that does with \"{MARK} {}\", or write one",
+                guarantee.id,
+                guarantee.id
+            );
+        }
+        let proofs: usize = all.iter().map(|guarantee| guarantee.proofs.len()).sum();
+        assert!(proofs > 50, "{proofs}");
+    }
+
+    #[test]
+    fn a_proof_is_found_among_the_tests_that_ran() {
+        let proof = |file: &str| Proof {
+            file: file.into(),
+            test: "it_holds".to_owned(),
+        };
+        for (file, folder, test, is) in [
+            (
+                "mounter/src/volume/target.rs",
+                "mounter",
+                "volume::target::tests::it_holds",
+                true,
+            ),
+            ("mounter/src/core/tests.rs", "mounter", "core::tests::it_holds", true),
+            (
+                "mounter/src/core/tests.rs",
+                "mounter",
+                "core::tests::that_it_holds",
+                false,
+            ),
+            ("mounter/src/core/tests.rs", "mounter", "volume::tests::it_holds", false),
+            (
+                "mounter/src/core/tests.rs",
+                "provisioner",
+                "core::tests::it_holds",
+                false,
+            ),
+            ("mounter/shim/tests/shim.rs", "mounter/shim", "it_holds", true),
+            (
+                "tests/e2e/tests/mount/block/device.rs",
+                "tests/e2e/tests/mount",
+                "block::device::it_holds",
+                true,
+            ),
+            (
+                "tests/e2e/tests/mount/local.rs",
+                "tests/e2e/tests/provision",
+                "local::it_holds",
+                false,
+            ),
+        ] {
+            assert_eq!(proof(file).is(Path::new(folder), test), is, "{file}, {test}");
+        }
+    }
+
+    #[test]
+    fn a_proof_is_in_the_tier_of_its_file_or_module() {
+        for (file, tier) in [
+            ("mounter/src/lib.rs", Tier::Default),
+            ("tests/e2e/tests/mount/hung.rs", Tier::Default),
+            ("tests/e2e/tests/mount/block/device.rs", Tier::Default),
+            ("tests/e2e/tests/mount/block/all.rs", Tier::All),
+            ("tests/e2e/tests/vm/nfs.rs", Tier::All),
+        ] {
+            let proof = Proof {
+                file: file.into(),
+                test: String::new(),
+            };
+            assert_eq!(proof.tier(), tier, "{file}");
+        }
     }
 
     #[test]

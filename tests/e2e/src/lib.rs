@@ -4,6 +4,7 @@
 
 mod files;
 pub mod guarantees;
+pub mod images;
 
 #[cfg(test)]
 mod policies;
@@ -12,4 +13,4 @@ mod rooms;
 #[cfg(test)]
 mod threat_model;
 
-pub use files::{FILES, File, Needs};
+pub use files::{FILES, File, Needs, Tier};

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::binaries::host_target;
 use crate::command::{cargo, command, output, watched};
-use crate::images::flags_of_programs;
 use crate::layout::{cache, make_folder, repository, write_file};
 use crate::lock::Lock;
 use crate::progress::Step;
@@ -211,6 +210,11 @@ fn keep(program: &Path, place: &Path) -> Result<()> {
     std::fs::copy(program, &copy)
         .and_then(|_| std::fs::rename(&copy, place))
         .with_context(|| format!("failed to keep {}", place.display()))
+}
+
+/// Static, as the images' programs are.
+fn flags_of_programs(target: &str) -> String {
+    format!("target.{target}.rustflags=[\"-Ctarget-feature=+crt-static\",\"-Crelocation-model=static\"]")
 }
 
 /// Like the images' programs, whatever that commit says about the profile.

@@ -14,11 +14,14 @@ use crate::binaries::host_target;
 use crate::command::{cargo, command, find_program, output, watched, watched_within};
 use crate::layout::{cache, repository};
 use crate::progress::Step;
+use crate::work_trees::leave_nothing_of_others;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Check {
     /// Its name in the output.
     pub name: &'static str,
+    /// Whether it is part of every run; the others compile more, and run with `--all`.
+    pub is_quick: bool,
     pub run: fn() -> Result<Verdict>,
 }
 
@@ -35,22 +38,27 @@ pub enum Verdict {
 pub const CHECKS: &[Check] = &[
     Check {
         name: "shellcheck",
+        is_quick: true,
         run: shellcheck,
     },
     Check {
         name: "shim for aarch64",
+        is_quick: false,
         run: aarch64_shim,
     },
     Check {
         name: "programs of the fuzz targets",
+        is_quick: false,
         run: fuzz_programs,
     },
     Check {
         name: "cargo-deny: bans, licences, sources",
+        is_quick: true,
         run: deny,
     },
     Check {
         name: "cargo-deny: advisories",
+        is_quick: true,
         run: advisories,
     },
 ];
@@ -166,6 +174,8 @@ fn deny_program() -> Result<PathBuf> {
     install.args(["--version", DENY, "--root"]).arg(&root);
     install
         .env("CARGO_TARGET_DIR", root.join("target"))
+        // An ordinary program, unlike those of this repository.
+        .env("CARGO_ENCODED_RUSTFLAGS", "")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "256");
@@ -197,8 +207,10 @@ pub fn fuzz_programs() -> Result<Verdict> {
         let why = error.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         return Ok(Verdict::Skipped(format!("their crates can't be had: {why}")));
     }
+    let folder = cache()?.join("fuzz-programs");
+    leave_nothing_of_others(&folder, FUZZ, &[])?;
     let mut check = cargo(["check", "--quiet", "--locked", "--manifest-path", FUZZ, "--target-dir"])?;
-    check.arg("target/fuzz-programs").current_dir(repository());
+    check.arg(&folder).current_dir(repository());
     watched_within(&mut check, FUZZ_LIMIT, |_| {})?;
     Ok(Verdict::Passed)
 }
@@ -245,7 +257,8 @@ pub fn aarch64_shim() -> Result<Verdict> {
         "--target",
         AARCH64,
     ])?;
-    let folder = repository().join("target/shim-aarch64");
+    let folder = cache()?.join("shim-aarch64");
+    leave_nothing_of_others(&folder, "Cargo.toml", &["--profile", "dist", "--target", AARCH64])?;
     build.args([
         "--config",
         &flags,

@@ -18,13 +18,12 @@ use anyhow::{Context, Result};
 
 pub use build::try_out;
 pub use built::{Built, HOST, TAG};
-pub(crate) use compile::flags_of_programs;
-pub use compile::{build_programs, program_folder};
+pub use compile::{Form, PROGRAMS_VARIABLE, program_folder};
 pub use notices::notices;
 pub use recipes::{Recipe, recipes};
 
 use build::Wanted;
-use compile::put_programs_of_others;
+use compile::{build_programs, put_programs_of_others};
 
 use crate::base_images::{self, Archive};
 use crate::layout::{cache, make_folder, repository};
@@ -32,31 +31,31 @@ use crate::lock::Lock;
 use crate::progress::say;
 
 #[derive(Debug, Clone, Copy)]
-pub enum Selection {
+pub enum Selection<'a> {
     /// All images of the repository, without those of OpenStack's services: they take minutes, and only
     /// [`Selection::OpenStack`] needs them.
     All,
     /// Those of OpenStack's services, and of Mooring what they need.
     OpenStack,
     /// The same, and those with these names.
-    OpenStackWith(&'static [&'static str]),
+    OpenStackWith(&'a [&'a str]),
     /// Those of OpenStack's services again, on the packages of Debian's release before: what an upgrade begins with.
     OpenStackBefore,
     /// Those whose names end with these parts, and the images that they start from.
-    Named(&'static [&'static str]),
+    Named(&'a [&'a str]),
 }
 
 /// Builds the selected images that are missing or outdated; returns all selected ones, each after those that it starts
 /// from.
-pub fn build(selection: Selection) -> Result<Vec<Built>> {
+pub fn build(selection: Selection<'_>, form: Form) -> Result<Vec<Built>> {
     let lock = Lock::images()?;
-    build_programs()?;
     let folder = cache()?.join("images");
     make_folder(&folder)?;
     let mut recipes = selected(recipes(repository(), &program_folder()?)?, selection);
     if matches!(selection, Selection::OpenStackBefore) {
         recipes = recipes.into_iter().map(earlier_debian::recipe).collect::<Result<_>>()?;
     }
+    build_programs(form, &recipes)?;
     put_programs_of_others(&recipes)?;
     let mut wanted: Vec<Wanted> = Vec::new();
     for recipe in recipes {
@@ -108,7 +107,7 @@ fn is_of_openstack(name: &str) -> bool {
 }
 
 /// The selected ones among recipes, in order.
-fn selected(recipes: Vec<Recipe>, selection: Selection) -> Vec<Recipe> {
+fn selected(recipes: Vec<Recipe>, selection: Selection<'_>) -> Vec<Recipe> {
     let is_usual = |name: &str| (is_of_openstack(name) || FOR_OPENSTACK.contains(&name)) && !OF_TRIALS.contains(&name);
     let by_itself = |name: &str| match selection {
         Selection::All => !is_of_openstack(name),

@@ -40,3 +40,4 @@ pub mod spec;
 pub mod target;
 pub mod virtual_machine;
 pub mod wait;
+mod work_trees;

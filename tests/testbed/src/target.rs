@@ -11,7 +11,7 @@ use crate::binaries::ensure_binaries;
 use crate::cluster::{self, Cluster};
 use crate::command::{command, find_program, output};
 use crate::image_store::{self, HELD, ImageStore};
-use crate::images::{self, Built, Selection};
+use crate::images::{self, Built, Form, Selection};
 use crate::layout::{Layout, cache, make_folder};
 use crate::lock::Lock;
 use crate::node::Flavour;
@@ -145,7 +145,7 @@ impl Target {
     }
 
     /// Builds the images and delivers those that changed to the cluster; returns all selected ones.
-    pub fn load_images(&self, selection: Selection) -> Result<Vec<Built>> {
+    pub fn load_images(&self, selection: Selection<'_>) -> Result<Vec<Built>> {
         if matches!(&self.delivery, Delivery::Commands(commands) if commands.is_empty()) {
             bail!(
                 "the images have to get to the existing cluster: give --image-registry, or --image-load (for kind: \
@@ -153,7 +153,7 @@ impl Target {
             );
         }
         packages::ensure_packages()?;
-        let built = images::build(selection)?;
+        let built = images::build(selection, Form::from_env())?;
         self.deliver(&built)?;
         Ok(built)
     }

@@ -1,17 +1,19 @@
 //! The clusters that end-to-end tests run on, side by side, each with one file at a time.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use mooring_e2e::Needs;
+use mooring_e2e::guarantees::{ALL_MODULE, END_TO_END};
+use mooring_e2e::{File, Needs};
 use mooring_testbed::cluster;
 use mooring_testbed::cluster::remains::{Before, remains};
+use mooring_testbed::command::{command, output};
 use mooring_testbed::image_store::ImageStore;
-use mooring_testbed::images::{Built, Selection};
+use mooring_testbed::images::{Built, Form, PROGRAMS_VARIABLE, Selection};
 use mooring_testbed::install::install_for_tests;
 use mooring_testbed::layout::{Layout, STATE_VARIABLE, repository};
 use mooring_testbed::node::Flavour;
@@ -27,6 +29,9 @@ use super::programs::Programs;
 const RESULTS_VARIABLE: &str = "MOORING_TESTBED_RESULTS";
 /// Environment variable: the seed of tests that draw random numbers.
 const SEED_VARIABLE: &str = "MOORING_TESTBED_SEED";
+
+/// Environment variable: tests that have a longer form run that.
+const ALL_VARIABLE: &str = "MOORING_TESTBED_ALL";
 
 /// Environment variable: in the environment of all that a run of the suite starts, by which it is found afterwards.
 const RUN_VARIABLE: &str = "MOORING_TESTBED_RUN";
@@ -55,9 +60,20 @@ pub(super) struct Lanes<'a> {
     pub(super) programs: &'a Programs,
     /// Leave the clusters up.
     pub(super) keep: bool,
-    /// Run the long forms.
-    pub(super) soak: bool,
+    pub(super) forms: Forms<'a>,
     pub(super) count: usize,
+}
+
+/// Which tests of the files run, and how long they are.
+pub(super) struct Forms<'a> {
+    /// Run the forms that take hours.
+    pub(super) soak: bool,
+    /// Run the forms of `--all`.
+    pub(super) all: bool,
+    /// The files and tests that the user named.
+    pub(super) prefixes: &'a [String],
+    /// The form of the programs in the images.
+    pub(super) programs: Form,
 }
 
 struct LaneCluster {
@@ -240,20 +256,25 @@ impl Lanes<'_> {
     }
 
     fn run_job(&self, job: &Job, layout: &Layout, target: &Target) -> Result<Results> {
-        let mut command = Command::new(self.programs.end_to_end(job.file.group)?);
+        let program = self.programs.end_to_end(job.file.group)?;
+        let mut command = Command::new(program);
         let at_once = match job.file.needs {
             Needs::Cluster | Needs::Immutable => 4,
             Needs::Quiet | Needs::Plain | Needs::Machine => 1,
         };
         command
-            .arg(format!("{}::", job.file.name))
+            .args(self.forms.filters(job.file, program)?)
             .arg(format!("--test-threads={at_once}"))
+            .env(PROGRAMS_VARIABLE, self.forms.programs.name())
             .current_dir(repository().join("tests/e2e"))
             .env("RUST_BACKTRACE", "1")
             .env(STATE_VARIABLE, &layout.state)
             .env(RUN_VARIABLE, run_name())
             .env(RESULTS_VARIABLE, results_folder(job.round));
-        if self.soak {
+        if self.forms.all {
+            command.env(ALL_VARIABLE, "1");
+        }
+        if self.forms.soak {
             command.envs(plan::SOAK_ENVIRONMENT.iter().copied());
         }
         if job.round > 1 && std::env::var_os(SEED_VARIABLE).is_none() {
@@ -265,10 +286,43 @@ impl Lanes<'_> {
                 command.env("KUBECONFIG", kubeconfig);
             }
         }
-        let limit = if self.soak { SOAK_LIMIT } else { FILE_LIMIT };
+        let limit = if self.forms.soak { SOAK_LIMIT } else { FILE_LIMIT };
         let results = libtest::run(command, &title(job), limit)?;
         ensure!(results != Results::default(), "there is no test in this file");
-        Ok(results)
+        Ok(results.of(&Path::new(END_TO_END).join(job.file.group)))
+    }
+}
+
+impl Forms<'_> {
+    /// The arguments by which a test program runs what is wanted of a file.
+    fn filters(&self, file: &File, program: &Path) -> Result<Vec<String>> {
+        let module = format!("{}::", file.name);
+        let Some(words) = plan::tests_named(self.prefixes, file) else {
+            let mut filters = vec![module];
+            if !self.all && self.prefixes.is_empty() {
+                filters.extend(["--skip".to_owned(), format!("{}::{ALL_MODULE}::", file.name)]);
+            }
+            return Ok(filters);
+        };
+        let listed = output(&mut command(program, [&module, "--list", "--format=terse"]))?;
+        let mut tests: Vec<_> = listed
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .filter(|test| {
+                words
+                    .iter()
+                    .any(|word| test.strip_prefix(&module).is_some_and(|test| test.contains(word)))
+            })
+            .map(str::to_owned)
+            .collect();
+        ensure!(
+            !tests.is_empty(),
+            "{} has no test with {}",
+            file.title(),
+            words.join(" or ")
+        );
+        tests.push("--exact".to_owned());
+        Ok(tests)
     }
 }
 

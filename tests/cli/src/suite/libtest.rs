@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -32,6 +33,28 @@ pub(super) struct Results {
     pub(super) skipped: BTreeMap<String, String>,
     /// Those that failed as their mark says.
     pub(super) known_failing: BTreeSet<String>,
+    /// How the tests ended that had a line: see [`Results::of`].
+    pub(super) ended: Vec<Ended>,
+    /// The names of those that passed.
+    pub(super) named: BTreeSet<String>,
+}
+
+/// How a test ended, for the report of what was proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// The folder of its package or group, relative to the repository.
+    pub(super) folder: PathBuf,
+    /// With its modules.
+    pub(super) test: String,
+    pub(super) end: End,
+}
+
+/// The worst is the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    Skipped,
+    Passed,
+    Failed,
 }
 
 impl Results {
@@ -67,6 +90,23 @@ impl Results {
         !self.failed.is_empty() || !self.known_failing.is_empty()
     }
 
+    /// Notes that these are the results of a program of this package or group.
+    pub(super) fn of(mut self, folder: &Path) -> Self {
+        let (passed, skipped, failed) = (self.named.iter(), self.skipped.keys(), self.failed.keys());
+        let ends = passed
+            .map(|test| (test, End::Passed))
+            .chain(skipped.map(|test| (test, End::Skipped)))
+            .chain(failed.map(|test| (test, End::Failed)));
+        self.ended = ends
+            .map(|(test, end)| Ended {
+                folder: folder.to_owned(),
+                test: test.clone(),
+                end,
+            })
+            .collect();
+        self
+    }
+
     /// Adds the results of another program; `title` is put before its tests' names.
     pub(super) fn add(&mut self, title: &str, other: Self) {
         let named = |(name, text): (String, String)| (format!("{title}: {name}"), text);
@@ -75,6 +115,7 @@ impl Results {
         self.skipped.extend(other.skipped.into_iter().map(named));
         let named = |name: String| format!("{title}: {name}");
         self.known_failing.extend(other.known_failing.into_iter().map(named));
+        self.ended.extend(other.ended);
     }
 }
 
@@ -259,7 +300,7 @@ impl Reading {
     }
 
     fn output(&mut self, text: &str) {
-        if let Some((name, ending)) = text.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+        if let Some((name, ending)) = beginning(text) {
             self.open = Some(name.to_owned());
             self.verdict(ending);
         } else {
@@ -286,7 +327,10 @@ impl Reading {
         let marked = name.strip_suffix(MARKED).map(str::to_owned);
         if text == "ok" {
             self.ok += 1;
-            self.results.known_failing.extend(marked);
+            match marked {
+                Some(marked) => self.results.known_failing.insert(marked),
+                None => self.results.named.insert(name),
+            };
         } else if text == "FAILED" {
             self.results.failed.insert(marked.unwrap_or(name), String::new());
         } else if text == "ignored" || text.starts_with("ignored, ") {
@@ -356,6 +400,9 @@ impl Reading {
             .values()
             .filter(|reason| *reason != "ignored")
             .count();
+        self.results
+            .named
+            .retain(|name| !self.results.skipped.contains_key(name));
         let not_passed = skipped + self.results.known_failing.len();
         self.results.passed = self.counted.unwrap_or(self.ok).saturating_sub(not_passed);
         // It was killed, or ended itself: tests that had not ended have no line.
@@ -371,12 +418,26 @@ impl Reading {
     }
 }
 
+/// A test's name and what follows it in its line. What another test has printed without a new line may be before that.
+fn beginning(text: &str) -> Option<(&str, &str)> {
+    let (name, ending) = text.split_once(" ... ")?;
+    let name = name
+        .strip_prefix("test ")
+        .or_else(|| Some(name.rsplit_once("test ")?.1))?;
+    let path = name.strip_suffix(MARKED).unwrap_or(name);
+    let is_path = path
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"_:".contains(&byte));
+    is_path.then_some((name, ending))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    use super::{Reading, run_quietly};
+    use super::{End, Reading, run_quietly};
 
     #[test]
     fn processes_that_a_test_program_leaves_are_ended() {
@@ -483,6 +544,9 @@ mod tests {
             true,
         );
         assert_eq!((results.passed, results.failed.len()), (2, 0));
+        let ended = results.of(Path::new("mounter")).ended;
+        assert_eq!(ended.len(), 2);
+        assert_eq!((ended[1].test.as_str(), ended[1].end), ("a::c", End::Passed));
     }
 
     #[test]

@@ -39,6 +39,24 @@ pub(super) fn is_for_soak(file: &File) -> bool {
     SOAK.contains(&file.title().as_str())
 }
 
+/// What separates a file from words in its tests' names.
+const TEST: &str = "::";
+
+/// Whether a user's words name this file, or tests in it.
+pub(super) fn names(prefix: &str, file: &File) -> bool {
+    match prefix.split_once(TEST) {
+        Some((title, _)) => file.title() == title,
+        None => file.title().starts_with(prefix),
+    }
+}
+
+/// Words of which the wanted tests' names have one; none if all tests of the file are wanted.
+pub(super) fn tests_named<'a>(prefixes: &'a [String], file: &File) -> Option<Vec<&'a str>> {
+    let naming = prefixes.iter().filter(|prefix| names(prefix, file));
+    let words: Option<Vec<_>> = naming.map(|prefix| Some(prefix.split_once(TEST)?.1)).collect();
+    words.filter(|words| !words.is_empty())
+}
+
 /// The kind of nodes of lane `index` of `count`. One of several lanes has plain nodes, like the demo and the bench, and
 /// runs the files that need a virtual machine. All others have immutable nodes, which offer Mooring nothing to rely on.
 /// When the first lane has done its own files, it takes some of the others'.
@@ -136,7 +154,7 @@ pub(super) fn lanes(jobs: &VecDeque<Job>, most: usize) -> usize {
 mod tests {
     use mooring_e2e::{FILES, File, Needs};
 
-    use super::{Queue, SOAK, jobs, lanes};
+    use super::{Queue, SOAK, jobs, lanes, names, tests_named};
 
     fn all() -> Vec<&'static File> {
         FILES.iter().collect()
@@ -212,6 +230,25 @@ mod tests {
         assert_eq!(lanes(&jobs(&of(&[Needs::Machine, Needs::Quiet]), 1), 4), 2);
         assert_eq!(lanes(&jobs(&of(&[Needs::Quiet]), 30), 4), 4);
         assert_eq!(lanes(&jobs(&all(), 1), 4), 4);
+    }
+
+    #[test]
+    fn a_file_is_named_by_its_beginning_and_tests_by_words_after_the_whole_name() {
+        let file = FILES.iter().find(|file| file.title() == "mount_hung").unwrap();
+        let prefixes = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        for (word, is_named) in [
+            ("mount", true),
+            ("mount_hung", true),
+            ("mount_hung::slow", true),
+            ("mount::slow", false),
+        ] {
+            assert_eq!(names(word, file), is_named, "{word}");
+        }
+        let words = prefixes(&["mount_hung::slow", "mount_s3", "mount_hung::heals"]);
+        assert_eq!(tests_named(&words, file), Some(vec!["slow", "heals"]));
+        assert_eq!(tests_named(&prefixes(&["mount_hung::slow", "mount"]), file), None);
+        assert_eq!(tests_named(&prefixes(&["mount_s3"]), file), None);
+        assert_eq!(tests_named(&[], file), None);
     }
 
     #[test]

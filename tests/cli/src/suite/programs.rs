@@ -1,6 +1,6 @@
 //! What cargo builds for the suite: the checks of the sources, and the test programs, all compiled in one go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use mooring_e2e::File;
 use mooring_testbed::command::{cargo, line, shown_within, watched_within};
+use mooring_testbed::layout::repository;
 use mooring_testbed::progress::say;
 use serde_json::Value;
 
@@ -60,15 +61,19 @@ pub(super) struct Programs {
     end_to_end: BTreeMap<String, PathBuf>,
 }
 
-/// Compiles the test programs of the whole workspace at once: for a part of it, cargo would compile shared crates again
-/// with other features.
-pub(super) fn build(wanted: &[&'static File]) -> Result<Programs> {
+/// Compiles test programs: only those of the wanted files, or all of them, with the features of the whole workspace in
+/// both cases. For one package, cargo would compile shared crates again with other features.
+pub(super) fn build(wanted: &[&'static File], only_wanted: bool) -> Result<Programs> {
     let mut build = cargo([
         "test",
         "--workspace",
         "--no-run",
         "--message-format=json-render-diagnostics",
     ])?;
+    if only_wanted {
+        let groups: BTreeSet<_> = wanted.iter().map(|file| file.group).collect();
+        build.args(groups.into_iter().flat_map(|group| ["--test", group]));
+    }
     let mut programs = Programs::default();
     watched_within(&mut build, COMPILE_LIMIT, |text| {
         // Messages are JSON; what is for a person is not.
@@ -79,7 +84,7 @@ pub(super) fn build(wanted: &[&'static File]) -> Result<Programs> {
         }
     })?;
     ensure!(
-        !programs.unit.is_empty(),
+        only_wanted || !programs.unit.is_empty(),
         "{} has told of no test program",
         line(&build)
     );
@@ -150,7 +155,8 @@ impl Programs {
             if results != Results::default() {
                 say(format!("{name}: {}", results.counts()));
             }
-            all.add(name, results);
+            let package = folder.strip_prefix(repository()).unwrap_or(folder);
+            all.add(name, results.of(package));
         }
         all
     }

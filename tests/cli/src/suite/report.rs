@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use mooring_testbed::extra_checks::Verdict;
 use mooring_testbed::progress::{fail, say, spoken};
 
-use super::libtest::{Results, is_stopped};
+use super::libtest::{Ended, Results, is_stopped};
 use super::outcome::{Outcome, Ran, Times};
 
 struct Step {
@@ -83,6 +83,19 @@ impl Report {
 
     pub(super) fn tests(&mut self, name: &str, run: impl FnOnce() -> Results) {
         self.timed(name, |_| run());
+    }
+
+    /// How each test ended so far.
+    pub(super) fn ended(&self) -> &[Ended] {
+        &self.results.ended
+    }
+
+    /// Adds the steps of a report that was written beside this one.
+    pub(super) fn absorb(&mut self, other: Self) {
+        self.steps.extend(other.steps);
+        let Results { failed, skipped, .. } = other.results;
+        self.results.failed.extend(failed);
+        self.results.skipped.extend(skipped);
     }
 
     /// Notes a failure of something that has no step.

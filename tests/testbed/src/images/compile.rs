@@ -2,91 +2,140 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use super::notices::{self, PACKAGES, notices};
 use super::recipes::Recipe;
 use crate::binaries::{ensure_for_image, host_target, names_for_images};
-use crate::command::{cargo, output, watched};
+use crate::command::{cargo, command, output, watched};
 use crate::layout::{cache, make_folder, repository, write_file};
 use crate::progress::Step;
+use crate::work_trees::leave_nothing_of_others;
 
 /// Mooring's own programs.
-pub(super) const PROGRAMS: [&str; 5] = ["flex-provisioner", "mounter", "provisioner-openstack", "pv", "vcs"];
+pub(super) const PROGRAMS: [&str; 5] = ["flex-provisioner", "mounter", "provisioner-openstack", "pv", SHIM];
+
+const SHIM: &str = "vcs";
+
+/// Environment variable: the form of the programs for the commands that a suite starts.
+pub const PROGRAMS_VARIABLE: &str = "MOORING_TESTBED_PROGRAMS";
+
+/// How the programs are compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As users get them.
+    Shipped,
+    /// In the tests' own profile. All crates are shared with the tests, so nothing is compiled twice. The shim is
+    /// as shipped even so, since in this profile it would be another program.
+    Quick,
+}
+
+impl Form {
+    /// The form that the suite around this process uses; by itself, it is the shipped one.
+    pub fn from_env() -> Self {
+        if std::env::var_os(PROGRAMS_VARIABLE).is_some_and(|form| form == Self::Quick.name()) {
+            Self::Quick
+        } else {
+            Self::Shipped
+        }
+    }
+
+    /// The value of [`PROGRAMS_VARIABLE`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shipped => "shipped",
+            Self::Quick => "quick",
+        }
+    }
+}
 
 /// The folder of programs that Containerfiles copy, relative to the repository.
 pub fn program_folder() -> Result<String> {
     Ok(format!("target/{}/dist", host_target()?))
 }
 
-/// Builds the static programs that go into the images. The compiled crates are kept in the cache, where every work tree
-/// finds those of other projects; the programs go to where `cargo build` would put them.
-pub fn build_programs() -> Result<()> {
-    let mut step = Step::begin("build the programs for the images");
-    let target = host_target()?;
-    let compiled = compiled_programs()?;
-    let flags = flags_of_programs(target);
-    leave_nothing_of_other_work_trees(&compiled, target)?;
-    let mut build = cargo([
-        "build",
-        "--profile",
-        "dist",
-        "--target",
-        target,
-        "--config",
-        &flags,
-        "--bins",
-        "--target-dir",
-    ])?;
-    build.arg(&compiled);
-    for package in PACKAGES {
-        build.args(["--package", package]);
-    }
-    watched(&mut build, |line| step.update(line.trim()))?;
+/// Builds Mooring's static programs that go into these images, and puts them where `cargo build --profile dist` would.
+pub(super) fn build_programs(form: Form, recipes: &[Recipe]) -> Result<()> {
     let folder = repository().join(program_folder()?);
+    let wanted: Vec<_> = PROGRAMS
+        .into_iter()
+        .filter(|program| recipes.iter().any(|recipe| recipe.copies(&folder.join(program))))
+        .collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
     make_folder(&folder)?;
-    for program in PROGRAMS {
-        put(&compiled.join(target).join("dist").join(program), &folder.join(program))?;
+    let mut step = Step::begin("build the programs for the images");
+    match form {
+        Form::Shipped => {
+            let built = compile_shipped(&PACKAGES, &mut step)?;
+            for program in &wanted {
+                put(&built.join(program), &folder.join(program))?;
+            }
+        }
+        Form::Quick => {
+            for (program, built) in compile_quickly(&wanted, &mut step)? {
+                put_stripped(&built, &folder.join(program))?;
+            }
+            if wanted.contains(&SHIM) {
+                put(
+                    &compile_shipped(&["mooring-shim"], &mut step)?.join(SHIM),
+                    &folder.join(SHIM),
+                )?;
+            }
+        }
     }
     write_file(&folder.join(notices::FILE), notices()?)?;
     step.done("");
     Ok(())
 }
 
-/// The file that says which work tree's crates were compiled last.
-const WORK_TREE: &str = "work-tree";
-
-/// Removes what was compiled from another work tree. cargo names the crates of a work tree by their places within it,
-/// and compares times: it would take another work tree's crates for this one's where they were compiled after this
-/// one's last change.
-fn leave_nothing_of_other_work_trees(compiled: &Path, target: &str) -> Result<()> {
-    let (record, this) = (compiled.join(WORK_TREE), repository().to_string_lossy().into_owned());
-    if std::fs::read_to_string(&record).is_ok_and(|last| last == this) {
-        return Ok(());
-    }
-    make_folder(compiled)?;
-    let mut clean = cargo([
-        "clean",
-        "--workspace",
+/// Compiles packages as users get them; returns the folder with the programs. The compiled crates are kept in the
+/// cache, where every work tree finds those of other projects.
+fn compile_shipped(packages: &[&str], step: &mut Step) -> Result<PathBuf> {
+    let (target, compiled) = (host_target()?, cache()?.join("programs"));
+    leave_nothing_of_others(&compiled, "Cargo.toml", &["--profile", "dist", "--target", target])?;
+    let mut build = cargo([
+        "build",
         "--profile",
         "dist",
         "--target",
         target,
+        "--bins",
         "--target-dir",
     ])?;
-    output(clean.arg(compiled))?;
-    write_file(&record, this)
+    build.arg(&compiled);
+    for package in packages {
+        build.args(["--package", package]);
+    }
+    watched(&mut build, |line| step.update(line.trim()))?;
+    Ok(compiled.join(target).join("dist"))
 }
 
-/// Where cargo compiles programs for images.
-fn compiled_programs() -> Result<PathBuf> {
-    Ok(cache()?.join("programs"))
-}
-
-/// A setting for cargo: the programs need no library and have a fixed address. So nothing has to be relocated at each
-/// start, which every mount has, and relocation takes no memory.
-pub(crate) fn flags_of_programs(target: &str) -> String {
-    format!("target.{target}.rustflags=[\"-Ctarget-feature=+crt-static\",\"-Crelocation-model=static\"]")
+/// Compiles programs, except the shim, with the features and in the profile that the tests have; returns where cargo
+/// has put each.
+fn compile_quickly<'a>(programs: &[&'a str], step: &mut Step) -> Result<Vec<(&'a str, PathBuf)>> {
+    let programs: Vec<_> = programs.iter().copied().filter(|program| *program != SHIM).collect();
+    let mut build = cargo(["build", "--workspace", "--message-format=json-render-diagnostics"])?;
+    for program in &programs {
+        build.args(["--bin", program]);
+    }
+    let mut messages = Vec::new();
+    watched(&mut build, |line| match serde_json::from_str::<Value>(line) {
+        Ok(message) => messages.push(message),
+        Err(_) => step.update(line.trim()),
+    })?;
+    let place = |program: &'a str| {
+        let of = messages
+            .iter()
+            .find(|message| message["target"]["name"] == program && message["executable"].is_string());
+        match of.and_then(|message| message["executable"].as_str()) {
+            Some(executable) => Ok((program, PathBuf::from(executable))),
+            None => bail!("cargo has named no program {program}"),
+        }
+    };
+    programs.into_iter().map(place).collect()
 }
 
 /// Puts a program in place atomically: it may be running.
@@ -95,6 +144,14 @@ fn put(from: &Path, to: &Path) -> Result<()> {
     std::fs::copy(from, &partial)
         .and_then(|_| std::fs::rename(&partial, to))
         .with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))
+}
+
+/// As [`put`], without the data for debuggers, which is most of the file and would be in each image.
+fn put_stripped(from: &Path, to: &Path) -> Result<()> {
+    let partial = to.with_extension("partial");
+    let mut strip = command("strip", ["--strip-debug", "-o"]);
+    output(strip.arg(&partial).arg(from))?;
+    std::fs::rename(&partial, to).with_context(|| format!("failed to put {} in place", to.display()))
 }
 
 /// Puts other projects' programs that these images copy beside Mooring's own.
