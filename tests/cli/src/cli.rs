@@ -8,15 +8,15 @@ use clap::{Parser, Subcommand};
 
 use crate::suite::TestArgs;
 use crate::suite::lanes::left_over;
+use mooring_openstack_trials::{self as openstack, Trials};
 use mooring_testbed::command::cargo;
 use mooring_testbed::images::{self, Form, Selection};
 use mooring_testbed::layout::Layout;
 use mooring_testbed::namespaces::INIT_COMMAND;
 use mooring_testbed::node::Flavour;
-use mooring_testbed::openstack::Trials;
 use mooring_testbed::progress::say;
 use mooring_testbed::target::TargetArgs;
-use mooring_testbed::{cluster, conform, demo, install, openstack, packages};
+use mooring_testbed::{cluster, conform, demo, install, packages};
 
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
@@ -237,7 +237,11 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Bench { args } => return bench(args),
         Command::Conform(Conform::Kubernetes(args)) => {
-            if !conform::kubernetes(&layout, &args)? {
+            let services = conform::Services {
+                start: openstack::conform::start,
+                remove: openstack::conform::remove,
+            };
+            if !conform::kubernetes(&layout, &args, services)? {
                 return Ok(ExitCode::FAILURE);
             }
         }

@@ -3,7 +3,6 @@
 mod csi;
 mod kubernetes;
 mod machine;
-mod openstack;
 mod report;
 mod server;
 mod snapshots;
@@ -11,5 +10,5 @@ mod suite_images;
 mod zones;
 
 pub use csi::{CsiArgs, csi, judge_driver};
-pub use kubernetes::{KubernetesArgs, kubernetes};
+pub use kubernetes::{KubernetesArgs, Services, kubernetes};
 pub use report::Report;

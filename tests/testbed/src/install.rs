@@ -91,7 +91,7 @@ pub fn apply(target: &Target, manifest: &str) -> Result<()> {
 }
 
 /// A folder's manifests, as kustomize makes them, with the target's names of images.
-pub(crate) fn render(folder: &str, target: &Target) -> Result<String> {
+pub fn render(folder: &str, target: &Target) -> Result<String> {
     let mut kustomize = target.kubectl(["kustomize"]);
     kustomize.arg(repository().join(folder));
     let manifest = output(&mut kustomize).with_context(|| format!("failed to render {folder}"))?;

@@ -31,7 +31,6 @@ pub mod network;
 pub mod node;
 pub mod node_folders;
 pub mod oci;
-pub mod openstack;
 pub mod packages;
 pub mod pki;
 pub mod progress;

@@ -150,7 +150,7 @@ const REACH: &[(&str, &[&str])] = &[
     ("tests/images/samba/", &["provision_smb", "vm_smb"]),
     ("tests/images/", &["mount_", "provision_"]),
     ("tests/testbed/src/earlier.rs", &["chaos_upgrade"]),
-    ("tests/testbed/src/openstack", &[]),
+    ("tests/openstack-trials/", &[]),
     ("tests/testbed/src/virtual_machine", &["vm_"]),
     ("tests/testbed/src/node/guest", &["vm_"]),
     ("tests/testbed/src/cluster/guest.rs", &["vm_"]),

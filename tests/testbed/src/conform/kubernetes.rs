@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::machine::Machine;
-use super::openstack;
 use super::report::Report;
 use super::server::Server;
 use super::snapshots::SnapshotController;
@@ -75,8 +74,16 @@ const LABELS: &str = "Feature: isSubsetOf {VolumeSnapshotDataSource, VolumeSourc
 /// Longest time for the whole suite.
 const LIMIT: Duration = Duration::from_hours(2);
 
+/// Storage services that some classes need.
+#[derive(Debug, Clone, Copy)]
+pub struct Services {
+    /// Starts them if a class, as text, needs them; whether it does.
+    pub start: fn(&Target, &str) -> Result<bool>,
+    pub remove: fn(&Target) -> Result<()>,
+}
+
 /// Runs the suite; whether all selected specs passed.
-pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
+pub fn kubernetes(layout: &Layout, args: &KubernetesArgs, services: Services) -> Result<bool> {
     let definitions = repository().join("tests/conformance");
     let file = |end: &str| definitions.join(format!("{}{end}", args.class));
     let class = std::fs::read_to_string(file(".yaml")).with_context(|| {
@@ -97,7 +104,7 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
     let images = suite_images::load(&target, &program)?;
     install(&target, &built)?;
     let machine = Machine::of_definition(&target, &wanted, &images)?;
-    let has_openstack = openstack::start(&target, &class)?;
+    let has_services = (services.start)(&target, &class)?;
     let servers = Server::of_class(&definitions, &class)?;
     let class = servers
         .iter()
@@ -111,8 +118,8 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs) -> Result<bool> {
         server.remove(&target)?;
     }
     drop(machine);
-    if has_openstack {
-        crate::openstack::remove(&target, true)?;
+    if has_services {
+        (services.remove)(&target)?;
     }
     let report = judged?;
     report.print();

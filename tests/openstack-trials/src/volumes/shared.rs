@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::{CLAIMS, Claim, TRIAL, Trial, pod, use_services, wait_until};
-use crate::progress::step;
+use mooring_testbed::progress::step;
 
 /// A volume type that lets several nodes have a volume, and its class.
 const TYPE: &str = "trial-shared";

@@ -7,10 +7,10 @@ use super::kustomization::Kustomization;
 use super::trial::Trial;
 use super::volumes::InUse;
 use super::{NAMESPACE, put_and_wait};
-use crate::command::output;
-use crate::images::{Built, HOST, Selection};
-use crate::progress::step;
-use crate::target::Target;
+use mooring_testbed::command::output;
+use mooring_testbed::images::{Built, HOST, Selection};
+use mooring_testbed::progress::step;
+use mooring_testbed::target::Target;
 
 /// What runs in Pods of which nothing is kept, and is of this release from the start: the Job that makes Secrets, and
 /// the client.

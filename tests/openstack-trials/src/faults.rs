@@ -28,10 +28,10 @@ use self::proxy::Proxy;
 use self::scene::{SCENES, Scene};
 use super::kustomization::Kustomization;
 use super::share_type;
-use crate::layout::repository;
-use crate::progress::{Step, fail, say, spoken, step};
-use crate::target::Target;
-use crate::wait::{Look, wait_for};
+use mooring_testbed::layout::repository;
+use mooring_testbed::progress::{Step, fail, say, spoken, step};
+use mooring_testbed::target::Target;
+use mooring_testbed::wait::{Look, wait_for};
 
 /// A share type of Manila's, made for this.
 const SHARE_TYPE: &str = "faults";

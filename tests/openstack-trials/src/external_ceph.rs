@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::kustomization::Kustomization;
 use super::trial::Trial;
 use super::{FOLDER, NAMESPACE, put_and_wait, put_class, wait_for_job, with_hashes};
-use crate::command::output;
-use crate::images::Built;
-use crate::install::{apply, render};
-use crate::progress::step;
-use crate::target::Target;
+use mooring_testbed::command::output;
+use mooring_testbed::images::Built;
+use mooring_testbed::install::{apply, render};
+use mooring_testbed::progress::step;
+use mooring_testbed::target::Target;
 
 pub(super) const COMPONENT: &str = "external-ceph";
 

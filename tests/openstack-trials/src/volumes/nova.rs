@@ -10,17 +10,17 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{CLAIMS, Claim, MOORING, SECRET, TRIAL, TYPE, Trial, login, pod, use_services, wait_until};
-use crate::cluster::Cluster;
-use crate::layout::make_folder;
-use crate::openstack::kustomization::Kustomization;
-use crate::progress::step;
-use crate::target::Target;
+use crate::kustomization::Kustomization;
+use mooring_testbed::cluster::Cluster;
+use mooring_testbed::layout::make_folder;
+use mooring_testbed::progress::step;
+use mooring_testbed::target::Target;
 
 /// Nova: a component for the services.
 const COMPONENT: &str = "tests/openstack/nova";
 
 /// What the trial needs besides the usual images.
-pub(in crate::openstack) const IMAGES: [&str; 1] = ["testbed-nova"];
+pub(crate) const IMAGES: [&str; 1] = ["testbed-nova"];
 
 /// The node that is a server of Nova's, with the server's name, and the image that it mounts volumes with.
 const MACHINE: &str = "machine-1";
@@ -32,11 +32,11 @@ const OTHER: &str = "node-1";
 const GIB: u64 = 1 << 30;
 
 /// The services with Nova.
-pub(in crate::openstack) fn settings() -> Kustomization {
+pub(crate) fn settings() -> Kustomization {
     Kustomization::new(&[]).with_component(COMPONENT)
 }
 
-pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
+pub(crate) fn run(target: &Target) -> Result<()> {
     let cluster = target
         .own_cluster()
         .context("Nova's server is a virtual machine, which only the testbed's own cluster has")?;

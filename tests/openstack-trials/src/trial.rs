@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use super::kustomization::Kustomization;
 use super::{LABEL, NAMESPACE, logs, nodes, put, put_and_wait, ready_within, script, use_services};
-use crate::command::output;
-use crate::images::Built;
-use crate::progress::step;
-use crate::target::Target;
-use crate::wait::{Look, wait_for};
+use mooring_testbed::command::output;
+use mooring_testbed::images::Built;
+use mooring_testbed::progress::step;
+use mooring_testbed::target::Target;
+use mooring_testbed::wait::{Look, wait_for};
 
 /// Used in the Pods that reach Ceph.
 const DATA: &str = include_str!("data.py");

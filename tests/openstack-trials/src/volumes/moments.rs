@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::{CLAIMS, MOORING, NAMESPACE, TRIAL, Trial, wait_until};
-use crate::progress::step;
+use mooring_testbed::progress::step;
 
 /// In GiB: below the quota of a project, and more than the storage can hold.
 const TOO_LARGE: u32 = 900;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::http::{Message, exchange};
-use crate::wait::{Look, wait_for};
+use mooring_testbed::wait::{Look, wait_for};
 
 /// As paths and JSON call several and one.
 const KINDS: [(&str, &str); 4] = [

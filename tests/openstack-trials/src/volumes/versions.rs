@@ -8,12 +8,12 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{CLAIMS, Claim, MOORING, SECRET, TRIAL, Trial, pod, wait_until};
-use crate::base_images::Archive;
-use crate::earlier;
-use crate::images::{Built, HOST, TAG};
-use crate::manifests::documents;
-use crate::oci::{Runs, write_archive};
-use crate::progress::{note, step};
+use mooring_testbed::base_images::Archive;
+use mooring_testbed::earlier;
+use mooring_testbed::images::{Built, HOST, TAG};
+use mooring_testbed::manifests::documents;
+use mooring_testbed::oci::{Runs, write_archive};
+use mooring_testbed::progress::{note, step};
 
 const CINDER: Claim = Claim {
     config: "versions-cinder",

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::calls::Seen;
 use super::fault::Fault;
 use super::proxy::Proxy;
-use crate::command::command;
-use crate::layout::write_file;
+use mooring_testbed::command::command;
+use mooring_testbed::layout::write_file;
 
 /// Longest that a run may take. It would end by itself after eight minutes.
 const LIMIT: Duration = Duration::from_mins(5);

@@ -5,9 +5,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Claim, MOORING, SECRET, Trial, login, pod, share_type, use_services, wait_until};
-use crate::openstack::kustomization::Kustomization;
-use crate::progress::step;
-use crate::target::Target;
+use crate::kustomization::Kustomization;
+use mooring_testbed::progress::step;
+use mooring_testbed::target::Target;
 
 /// The back ends: a component for the services.
 const COMPONENT: &str = "tests/openstack/back-ends";
@@ -20,7 +20,7 @@ const USER: &str = "mooring";
 const PASSWORD: &str = "not-to-be-seen, 12";
 
 /// What the trial needs besides the usual images.
-pub(in crate::openstack) const IMAGES: [&str; 3] = ["testbed-cinder-servers", "testbed-manila-servers", KERNEL_CLIENT];
+pub(crate) const IMAGES: [&str; 3] = ["testbed-cinder-servers", "testbed-manila-servers", KERNEL_CLIENT];
 
 /// The node in a virtual machine, whose kernel has iSCSI, NFS and SMB, and the image that it needs for the first.
 const MACHINE: &str = "machine-1";
@@ -52,7 +52,7 @@ const BY_FILE: Claim = Claim {
 };
 
 /// A share of another back end of Manila's.
-pub(in crate::openstack) struct Share {
+pub(crate) struct Share {
     /// The share type for it.
     kind: &'static str,
     back_end: &'static str,
@@ -64,7 +64,7 @@ pub(in crate::openstack) struct Share {
     user: Option<&'static str>,
 }
 
-pub(in crate::openstack) const SHARES: [Share; 2] = [
+pub(crate) const SHARES: [Share; 2] = [
     Share {
         kind: "nfs",
         back_end: "cephfsnfs",
@@ -92,11 +92,11 @@ pub(in crate::openstack) const SHARES: [Share; 2] = [
 ];
 
 /// The services with the back ends.
-pub(in crate::openstack) fn settings() -> Kustomization {
+pub(crate) fn settings() -> Kustomization {
     Kustomization::new(&[]).with_component(COMPONENT)
 }
 
-pub(in crate::openstack) fn run(target: &Target) -> Result<()> {
+pub(crate) fn run(target: &Target) -> Result<()> {
     let machine = target
         .own_cluster()
         .context("the back ends are tried with a virtual machine, which only the testbed's own cluster has")?;
@@ -258,7 +258,7 @@ fn by_the_kernel(trial: &Trial<'_>) -> Result<()> {
 
 impl Share {
     /// Makes a share type for its back end.
-    pub(in crate::openstack) fn make_type(&self, target: &Target, name: &str) -> Result<()> {
+    pub(crate) fn make_type(&self, target: &Target, name: &str) -> Result<()> {
         let specs = json!({"share_backend_name": self.back_end, "storage_protocol": self.protocol});
         use_services(target, "share_type", &[&json!(name), &specs]).map(drop)
     }

@@ -13,8 +13,8 @@ use super::ground::Ground;
 use super::program::{Ended, Program, Run};
 use super::proxy::{Proxy, REST};
 use super::scene::{Act, NODE, Scene, Step};
-use crate::progress::Step as Progress;
-use crate::wait::{Look, wait_for};
+use mooring_testbed::progress::Step as Progress;
+use mooring_testbed::wait::{Look, wait_for};
 
 /// How often an operation is tried. Once is usual.
 const TRIES: usize = 20;

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::cloud::Cloud;
 use super::proxy::{Proxy, Servers};
-use crate::command::output;
-use crate::images::program_folder;
-use crate::install::apply;
-use crate::layout::repository;
-use crate::openstack::{NAMESPACE, login};
-use crate::target::Target;
+use crate::{NAMESPACE, login};
+use mooring_testbed::command::output;
+use mooring_testbed::images::program_folder;
+use mooring_testbed::install::apply;
+use mooring_testbed::layout::repository;
+use mooring_testbed::target::Target;
 
 /// Where the Secrets with the keys of shares are.
 const SECRETS: &str = "openstack-faults";

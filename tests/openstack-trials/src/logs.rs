@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{NAMESPACE, use_services};
-use crate::command::output;
-use crate::progress::step;
-use crate::target::Target;
-use crate::wait::{Look, wait_for};
+use mooring_testbed::command::output;
+use mooring_testbed::progress::step;
+use mooring_testbed::target::Target;
+use mooring_testbed::wait::{Look, wait_for};
 
 /// The component with the collector.
 pub(super) const COMPONENT: &str = "log-collector";

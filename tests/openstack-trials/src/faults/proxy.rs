@@ -14,8 +14,8 @@ use nix::unistd::Pid;
 use super::calls::{Seen, State};
 use super::fault::{Fault, Kind, SLOW};
 use super::http::{Message, exchange};
-use crate::progress::note;
-use crate::wait::{Look, wait_for};
+use mooring_testbed::progress::note;
+use mooring_testbed::wait::{Look, wait_for};
 
 /// What a busy service says, in seconds.
 const BUSY: &str = "1";

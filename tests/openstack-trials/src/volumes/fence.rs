@@ -4,11 +4,11 @@
 use anyhow::{Context, Result, ensure};
 
 use super::{CLAIMS, TRIAL, Trial, pod, wait_until};
-use crate::cluster::Cluster;
-use crate::command::output;
-use crate::node;
-use crate::progress::{note, step};
-use crate::target::Target;
+use mooring_testbed::cluster::Cluster;
+use mooring_testbed::command::output;
+use mooring_testbed::node;
+use mooring_testbed::progress::{note, step};
+use mooring_testbed::target::Target;
 
 /// What the Pod on that node does. It ends if a write fails.
 const WRITE: &str = "echo before >/data/letter; while echo on >>/data/letter && sync; do sleep 1; done; exit 1";
@@ -24,7 +24,7 @@ fn spared(target: &Target) -> Option<(&Cluster, u8)> {
 }
 
 /// Keeps the services from the spared node while they are put on the others.
-pub(in crate::openstack) fn spare<T>(target: &Target, put: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn spare<T>(target: &Target, put: impl FnOnce() -> Result<T>) -> Result<T> {
     let Some((_, index)) = spared(target) else {
         return put();
     };

@@ -1,5 +1,7 @@
 //! `cargo testbed openstack`: OpenStack's storage services on the cluster, with a line and a time for each step.
+#![forbid(unsafe_code)]
 
+pub mod conform;
 mod external_ceph;
 mod faults;
 mod kustomization;
@@ -15,13 +17,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::command::{output, output_with_input};
-use crate::images::{Built, Selection};
-use crate::install::{apply, install, render};
-use crate::layout::{Layout, repository};
-use crate::progress::{note, say, spoken, step};
-use crate::target::{Target, TargetArgs};
-use crate::wait::{Look, wait_for};
+use mooring_testbed::command::{output, output_with_input};
+use mooring_testbed::images::{Built, Selection};
+use mooring_testbed::install::{apply, install, render};
+use mooring_testbed::layout::{Layout, repository};
+use mooring_testbed::progress::{note, say, spoken, step};
+use mooring_testbed::target::{Target, TargetArgs};
+use mooring_testbed::wait::{Look, wait_for};
 
 use kustomization::Kustomization;
 
@@ -54,7 +56,7 @@ const CLAIMS_PERIOD: Duration = Duration::from_secs(5);
 const IMAGE_ANNOTATION: &str = "testbed.mooring.dev/image";
 
 /// Used in Pod `client`.
-const USE: &str = include_str!("openstack/use.py");
+const USE: &str = include_str!("use.py");
 
 /// What is done with the services.
 #[derive(Debug, Clone, Copy)]
@@ -267,7 +269,7 @@ fn put(target: &Target, kustomization: &Path, images: &[Built]) -> Result<Vec<St
 /// it can't be changed.
 fn with_hashes(manifest: &str, builds: &[(String, &str)]) -> Result<Vec<Value>> {
     let mut items = Vec::new();
-    for mut item in crate::manifests::documents(manifest)? {
+    for mut item in mooring_testbed::manifests::documents(manifest)? {
         let text = item.to_string();
         let hashes: Vec<_> = builds
             .iter()
@@ -438,9 +440,9 @@ mod tests {
     use serde_json::Value;
 
     use super::{FOLDER, LABEL, with_hashes};
-    use crate::images::{HOST, TAG};
-    use crate::layout::repository;
-    use crate::manifests::documents;
+    use mooring_testbed::images::{HOST, TAG};
+    use mooring_testbed::layout::repository;
+    use mooring_testbed::manifests::documents;
 
     fn defaults() -> PathBuf {
         repository().join(FOLDER).join("defaults")

@@ -7,9 +7,9 @@ use mooring_contract::names::annotations;
 use serde_json::json;
 
 use super::{CLAIMS, LIMIT, TRIAL, Trial, pod, wait_until};
-use crate::command::output;
-use crate::openstack::use_services;
-use crate::progress::{say, step};
+use crate::use_services;
+use mooring_testbed::command::output;
+use mooring_testbed::progress::{say, step};
 
 const ROUNDS: usize = 5;
 

@@ -145,7 +145,7 @@ impl Expected {
 #[cfg(test)]
 mod tests {
     use super::Expected;
-    use crate::openstack::faults::scene::{Act, SCENES, Step};
+    use crate::faults::scene::{Act, SCENES, Step};
 
     #[test]
     fn each_scene_ends_with_nothing_and_its_rounds_where_they_began() {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{TRIAL, Trial};
-use crate::pki::Authority;
+use mooring_testbed::pki::Authority;
 
 /// Its Pod and its Service.
 const NAME: &str = "front";

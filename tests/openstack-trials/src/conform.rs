@@ -4,9 +4,8 @@ use anyhow::Result;
 use mooring_contract::names::NAMESPACE;
 use serde_json::json;
 
-use crate::install::apply;
-use crate::openstack;
-use crate::target::Target;
+use mooring_testbed::install::apply;
+use mooring_testbed::target::Target;
 
 /// The Secret that such classes name. It is made here.
 const SECRET: &str = "conform-openstack";
@@ -16,23 +15,31 @@ const SHARE_TYPE: &str = "conform";
 const NFS_TYPE: &str = "conform-nfs";
 
 /// Starts the services if a class has their Secret; whether it has.
-pub(super) fn start(target: &Target, class: &str) -> Result<bool> {
+pub fn start(target: &Target, class: &str) -> Result<bool> {
     if !class.contains(SECRET) {
         return Ok(false);
     }
     if class.contains(NFS_TYPE) {
-        openstack::serve_with_back_ends(target)?;
-        openstack::nfs_type(target, NFS_TYPE)?;
+        crate::serve_with_back_ends(target)?;
+        crate::nfs_type(target, NFS_TYPE)?;
     } else {
-        openstack::serve(target)?;
-        openstack::share_type(target, SHARE_TYPE)?;
+        crate::serve(target)?;
+        crate::share_type(target, SHARE_TYPE)?;
     }
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": SECRET, "namespace": NAMESPACE},
-        "stringData": openstack::login(target)?,
+        "stringData": crate::login(target)?,
     });
     apply(target, &secret.to_string())?;
     Ok(true)
+}
+
+/// Removes the services with their data.
+///
+/// # Errors
+/// If something of them could not be removed.
+pub fn remove(target: &Target) -> Result<()> {
+    crate::remove(target, true)
 }

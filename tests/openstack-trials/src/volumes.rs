@@ -20,12 +20,12 @@ use mooring_contract::names::NAMESPACE as MOORING;
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, login, share_type, use_services};
-use crate::command::{output, output_with_input};
-use crate::install::{apply, render};
-use crate::manifests::documents;
-use crate::progress::{note, step};
-use crate::target::Target;
-use crate::wait::{Look, wait_for};
+use mooring_testbed::command::{output, output_with_input};
+use mooring_testbed::install::{apply, render};
+use mooring_testbed::manifests::documents;
+use mooring_testbed::progress::{note, step};
+use mooring_testbed::target::Target;
+use mooring_testbed::wait::{Look, wait_for};
 
 pub(super) use fence::spare;
 pub(super) use in_use::InUse;

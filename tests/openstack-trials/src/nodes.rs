@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 
 use super::NAMESPACE;
 use super::trial::{Things, Trial};
-use crate::cluster::Cluster;
-use crate::command::output;
-use crate::node;
-use crate::progress::{note, step};
-use crate::target::Target;
-use crate::wait::{Look, wait_for};
+use mooring_testbed::cluster::Cluster;
+use mooring_testbed::command::output;
+use mooring_testbed::node;
+use mooring_testbed::progress::{note, step};
+use mooring_testbed::target::Target;
+use mooring_testbed::wait::{Look, wait_for};
 
 /// The component by which services and storage are on nodes of their own.
 pub(super) const COMPONENT: &str = "node-roles";

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{FOLDER, NAMESPACE};
-use crate::layout::{make_folder, repository, write_file};
+use mooring_testbed::layout::{make_folder, repository, write_file};
 
 /// Where they are written, below the repository, each run in a folder of its own: one refers to its base by a relative
 /// path.
@@ -74,8 +74,8 @@ fn up() -> String {
 #[cfg(test)]
 mod tests {
     use super::{FOLDER, FOLDER_HERE, Kustomization};
-    use crate::layout::repository;
-    use crate::openstack::{external_ceph, logs, nodes, volumes};
+    use crate::{external_ceph, logs, nodes, volumes};
+    use mooring_testbed::layout::repository;
 
     #[test]
     fn what_is_added_leaves_the_rest_and_the_original_as_they_are() {

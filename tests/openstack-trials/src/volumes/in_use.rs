@@ -3,15 +3,15 @@
 use anyhow::{Context, Result, ensure};
 
 use super::{CLAIMS, TRIAL, TYPE, Trial, pod, wait_until};
-use crate::progress::step;
-use crate::target::Target;
+use mooring_testbed::progress::step;
+use mooring_testbed::target::Target;
 
 const NODE: &str = "node-1";
 
 /// A number in each line, from 1 on. It ends if a write fails, and the container with it.
 const WRITE: &str = "i=1; while echo $i >>/data/letter && sync; do i=$((i+1)); sleep 1; done";
 
-pub(in crate::openstack) struct InUse<'a> {
+pub(crate) struct InUse<'a> {
     trial: Trial<'a>,
     /// Each Pod with its uid.
     pods: Vec<(String, String)>,
@@ -19,7 +19,7 @@ pub(in crate::openstack) struct InUse<'a> {
 
 impl<'a> InUse<'a> {
     /// Registers the services with Mooring, and starts the Pods.
-    pub(in crate::openstack) fn begin(target: &'a Target) -> Result<Self> {
+    pub(crate) fn begin(target: &'a Target) -> Result<Self> {
         let trial = Trial { target };
         trial.types(TYPE)?;
         trial.register()?;
@@ -43,7 +43,7 @@ impl<'a> InUse<'a> {
     }
 
     /// Each Pod is the same, was never restarted, has written all numbers, and writes more.
-    pub(in crate::openstack) fn goes_on(&self) -> Result<()> {
+    pub(crate) fn goes_on(&self) -> Result<()> {
         for (name, uid) in &self.pods {
             let is = self.trial.field(
                 "pod",
@@ -77,7 +77,7 @@ impl<'a> InUse<'a> {
     }
 
     /// New Pods find what the old ones wrote. Then all of it is removed.
-    pub(in crate::openstack) fn end(self) -> Result<()> {
+    pub(crate) fn end(self) -> Result<()> {
         for (claim, (name, _)) in CLAIMS.iter().zip(&self.pods) {
             let least = self.written(name)?;
             step(

@@ -5,8 +5,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{CLAIMS, Claim, MOORING, TRIAL, Trial, authority, pod, wait_until};
-use crate::openstack::use_services;
-use crate::progress::step;
+use crate::use_services;
+use mooring_testbed::progress::step;
 
 /// The other project, its user and its Secret. The names of its ConfigMaps begin with this.
 const TENANT: &str = "tenant";
