@@ -33,6 +33,7 @@ use super::snapshot_watch::SnapshotApi;
 use super::store::{Cache, Writers, claim_target, is_open};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::storage_class::is_discovered;
+use crate::config::store::ConfigStore;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::modify;
 use crate::process::context::Context;
@@ -52,7 +53,6 @@ pub async fn watch(
 ) {
     let capacities = capacity_watch::watch(context.clone(), cache.capacities.clone());
     let consumers = consumer_watch::watch(context.clone(), cache.clone(), queue.clone());
-    let mut changes = context.configs.subscribe();
     let Context {
         client,
         configs,
@@ -70,33 +70,8 @@ pub async fn watch(
         expectations,
         metrics,
     };
-    let by_config = {
-        let (seen, departures) = (seen.clone(), departures.clone());
-        let uids = move || -> BTreeSet<String> { configs.all().iter().map(|config| config.uid.clone()).collect() };
-        async move {
-            let mut known = uids();
-            while changes.changed().await.is_ok() {
-                let there = uids();
-                for uid in known.difference(&there) {
-                    departures.gone(uid);
-                }
-                known = there;
-                seen.cache.queue_all(&seen.queue);
-            }
-        }
-    };
-    let turns = {
-        let seen = seen.clone();
-        async move {
-            loop {
-                seen.limiter.moved().await;
-                for target in seen.limiter.next() {
-                    seen.queue.add(&target);
-                }
-                seen.count_waiting();
-            }
-        }
-    };
+    let by_config = seen.clone().follow_configs(configs, departures.clone());
+    let turns = seen.clone().take_turns();
     let snapshots = keep_watching(SnapshotApi {
         client: client.clone(),
         cache: seen.cache.clone(),
@@ -200,6 +175,32 @@ impl Seen {
     {
         let own = self.clone();
         move |event| seen(&own, event)
+    }
+
+    /// Wakes everybody when a ConfigMap has changed.
+    async fn follow_configs(self, configs: ConfigStore, departures: Departures) {
+        let mut changes = configs.subscribe();
+        let uids = || -> BTreeSet<String> { configs.all().iter().map(|config| config.uid.clone()).collect() };
+        let mut known = uids();
+        while changes.changed().await.is_ok() {
+            let there = uids();
+            for uid in known.difference(&there) {
+                departures.gone(uid);
+            }
+            known = there;
+            self.cache.queue_all(&self.queue);
+        }
+    }
+
+    /// Wakes those that may have a place now.
+    async fn take_turns(self) {
+        loop {
+            self.limiter.moved().await;
+            for target in self.limiter.next() {
+                self.queue.add(&target);
+            }
+            self.count_waiting();
+        }
     }
 
     fn claim(&self, event: Event<PersistentVolumeClaim>) {

@@ -108,7 +108,7 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
                 answers.insert(config.reference.clone(), listing);
             }
         }
-        let look = act(shared, config, run.as_ref()).instrument(span(config));
+        let look = Box::pin(act(shared, config, run.as_ref())).instrument(span(config));
         match shared.limiter.looking(&config.uid, look).await {
             Ok(due) => after = after.min(due.unwrap_or(LOOK_AGAIN)),
             Err(error) => {

@@ -1,6 +1,8 @@
 //! A provisioning Pod that outlives its claim and its PersistentVolume, as one on a lost node does: what becomes of the
 //! volume is up to the reclaim policy and to the operations of the ConfigMap.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::fake_api::key_of;
@@ -167,7 +169,7 @@ async fn a_run_that_was_left_beside_a_retained_pv_is_let_go_before_the_pv() {
     stage.theatre.api.lock().delete("claims", "default/data");
     stage.theatre.api.lock().delete("volumes", &format!("/{PV}"));
     // As another replica that knows nothing of what was done.
-    stage.theatre.shared.expectations = Default::default();
+    stage.theatre.shared.expectations = Arc::default();
     stage.turns().await;
     stage.check_kept("not known");
 }
