@@ -31,6 +31,13 @@ pub(super) fn asked(
     seen: &ObservedSnapshot<'_>,
     config: Option<&Arc<ProvisionerConfig>>,
 ) -> Result<Option<Asked>, SnapshotRefusal> {
+    if seen.content.of.uid.as_deref().unwrap_or_default().is_empty() {
+        return Err(SnapshotRefusal::Unbound(if seen.content.is_group {
+            "volumeGroupSnapshotRef"
+        } else {
+            "volumeSnapshotRef"
+        }));
+    }
     let found: Vec<_> = seen.targets.iter().map(usable).collect::<Result<_, _>>()?;
     check_class(seen)?;
     let Some(config) = config else { return Ok(None) };

@@ -17,6 +17,12 @@ pub enum SnapshotRefusal {
     Busy(String),
     #[error("the volume is on node {0}, which is not in the cluster: Mooring waits for the node")]
     NodeGone(String),
+    /// All such contents would have one name on the storage.
+    #[error(
+        "the content's {0}.uid is empty, and the snapshot is named after it: delete the content, and have \
+         snapshot-controller make it"
+    )]
+    Unbound(&'static str),
     /// What made it is not known.
     #[error(
         "annotation mooring.dev/request of PersistentVolume {0} can't be read, or is about another claim's volume: \
@@ -70,6 +76,7 @@ impl SnapshotRefusal {
             Self::NoVolume(_)
             | Self::NotOurs(_)
             | Self::Unclaimed(_)
+            | Self::Unbound(_)
             | Self::Unknown(_)
             | Self::OtherConfig { .. }
             | Self::OtherNode(..)
