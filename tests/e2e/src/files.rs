@@ -87,7 +87,7 @@ pub const FILES: &[File] = &[
     long("chaos", "uninstall", Needs::Quiet, 15),
     long("chaos", "upgrade", Needs::Quiet, 106),
     long("chaos", "upgrade_controller", Needs::Quiet, 41),
-    file("mount", "block", Needs::Cluster, 140),
+    file("mount", "block", Needs::Cluster, 80),
     file("mount", "ceph", Needs::Cluster, 180),
     file("mount", "csi", Needs::Quiet, 105),
     file("mount", "glusterfs", Needs::Cluster, 67),

@@ -75,7 +75,7 @@ pub use connection::{client, open_target};
 pub use in_namespace::{KEEP_VARIABLE, in_namespace, in_namespace_within, run};
 pub use results::RESULTS_VARIABLE;
 pub use scope::Scope;
-pub use skip::{SKIPPED_MARK, skip};
+pub use skip::{SKIPPED_MARK, is_whole_suite, skip, skipped_without_all};
 pub use time_limit::TEST_LIMIT;
 pub use waiting::WAITS_VARIABLE;
 pub use waits::wait_until;

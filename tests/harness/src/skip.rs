@@ -11,6 +11,23 @@ pub fn skip(reason: &str) {
     note(line(&test_name(), reason));
 }
 
+/// Environment variable: set in a run of the suite with `--all`.
+const ALL_VARIABLE: &str = "MOORING_TESTBED_ALL";
+
+/// Whether long forms of tests are to run: whole matrices, and repetition.
+pub fn is_whole_suite() -> bool {
+    std::env::var_os(ALL_VARIABLE).is_some()
+}
+
+/// Whether this test is skipped, since it runs with `--all` only. It says so.
+pub fn skipped_without_all() -> bool {
+    let skipped = !is_whole_suite();
+    if skipped {
+        skip("it takes minutes: --all runs it");
+    }
+    skipped
+}
+
 fn line(test: &str, reason: &str) -> String {
     // The runner counts lines.
     let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");

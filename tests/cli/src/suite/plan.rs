@@ -30,7 +30,8 @@ const SOAK: &[&str] = &[
 ];
 
 /// Environment that makes the short forms long.
-pub(super) const SOAK_ENVIRONMENT: &[(&str, &str)] = &[("MOORING_TESTBED_CYCLES", "1000")];
+pub(super) const SOAK_ENVIRONMENT: &[(&str, &str)] =
+    &[("MOORING_TESTBED_CYCLES", "1000"), ("MOORING_TESTBED_ALL", "1")];
 
 /// How often `--soak` runs each file, each time with another seed.
 pub(super) const SOAK_ROUNDS: u32 = 10;

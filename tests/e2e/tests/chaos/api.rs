@@ -14,7 +14,8 @@ use mooring_harness::audit::{Write, listed};
 use mooring_harness::controller::{Rig, with_controllers};
 use mooring_harness::nodes::{POOL, on_own_nodes, on_own_nodes_within};
 use mooring_harness::provisioner::{MAKER, Provisioner};
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::random::Random;
+use mooring_harness::{Scope, is_whole_suite, wait_until};
 use mooring_testbed::progress::note;
 
 /// Longest wait for all claims of a test to get or to lose their volumes.
@@ -184,8 +185,14 @@ async fn recorded(scope: &Scope, rig: &Rig, class: &str) -> Result<(Vec<Step>, V
     Ok((made, removed))
 }
 
-/// Every step combined with every fault.
+/// Every step combined with every fault with `--all`; else every step with one fault each, and every fault with some
+/// step: which one is drawn by the seed.
 fn pairs<'a>(steps: &'a [Step], faults: &[Fault]) -> Vec<(&'a Step, Fault)> {
+    if !is_whole_suite() {
+        let first = Random::new(Random::seed()).below(faults.len() as u64);
+        let turns = faults.iter().cycle().skip(usize::try_from(first).unwrap_or_default());
+        return steps.iter().zip(turns.copied()).collect();
+    }
     let with = |fault: &Fault| steps.iter().map(|step| (step, *fault)).collect::<Vec<_>>();
     faults.iter().flat_map(with).collect()
 }

@@ -13,7 +13,7 @@ use mooring_contract::names::{MOUNTER_CONFIG, NAMESPACE};
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::{POOL, on_own_nodes};
 use mooring_harness::processes::kill_all;
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::{Scope, is_whole_suite, wait_until};
 use mooring_program::reasons;
 use serde_json::{Value, json};
 
@@ -21,7 +21,9 @@ const NODE: &str = "node-1";
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// How often each is killed.
-const ROUNDS: usize = 10;
+fn rounds() -> usize {
+    if is_whole_suite() { 10 } else { 3 }
+}
 
 /// Ends the mounter of a node like a crash, and waits until the next one is ready. In turn, its container is restarted
 /// and its Pod is replaced, which avoids the kubelet's growing backoff.
@@ -94,7 +96,7 @@ fn volumes_stay_usable_and_mounted_once_while_mounter_and_kubelet_are_killed() {
         let all = scope.on_node(1, "wc -l </proc/self/mountinfo")?;
         let volumes = ["ssh", "local"].map(|claim| scope.volume_name(claim));
 
-        for round in 1..=ROUNDS {
+        for round in 1..=rounds() {
             let started = users.map(|user| scope.written(user));
             kill_mounter(&scope, round).await?;
             kill_kubelet(&scope, &volumes).await?;
@@ -141,7 +143,7 @@ fn another_client_pod_takes_over_from_a_killed_one_and_no_data_is_lost() {
         let mut options = server.volume("data");
         options["client-image"] = image.clone().into();
         scope.volume("data", &options)?;
-        for round in 1..=ROUNDS {
+        for round in 1..=rounds() {
             let user = format!("user-{round}");
             scope.writer(&user, NODE, "data")?;
             scope.pod_ready(&user).await?;
@@ -163,7 +165,7 @@ fn another_client_pod_takes_over_from_a_killed_one_and_no_data_is_lost() {
             }
             ensure!(killed > 0, "round {round}: there was no client container");
             // What a starting kubelet does with a dead mount.
-            if round == ROUNDS / 2 {
+            if round == rounds() / 2 {
                 kill_kubelet(&scope, &[scope.volume_name("data")]).await?;
             }
             let event = format!("involvedObject.name={user},reason={}", reasons::VOLUME_REVIVED);

@@ -12,7 +12,7 @@ use mooring_harness::iscsi::PASSWORD;
 use mooring_harness::nodes::{on_own_nodes, on_two_nodes};
 use mooring_harness::processes::kill_all;
 use mooring_harness::provisioner::user_of;
-use mooring_harness::wait_until;
+use mooring_harness::{skipped_without_all, wait_until};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
@@ -146,6 +146,9 @@ fn a_raw_volume_shows_the_device_as_a_file_and_again_after_its_daemon_is_killed(
 
 #[test]
 fn a_pod_that_writes_to_a_device_whose_server_hangs_can_be_deleted() {
+    if skipped_without_all() {
+        return;
+    }
     on_own_nodes("mount-block-hung", async |scope| {
         let (_, provisioner) = scope.iscsi_example("node-1").await?;
         let provisioner = provisioner.key("io-timeout", "20");
@@ -281,6 +284,9 @@ fn a_file_of_an_nfs_server_is_a_device_on_nodes_without_nfs() {
 
 #[test]
 fn a_client_container_that_is_killed_leaves_no_loop_device() {
+    if skipped_without_all() {
+        return;
+    }
     on_own_nodes("mount-loop", async |scope| {
         let address = scope.nbd_server("node-1", "true").await?;
         let image = own_image(&scope, BLOCK_CLIENT_IMAGE, "loop")?;

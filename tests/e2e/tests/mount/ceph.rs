@@ -10,7 +10,7 @@ use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
 use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
 use mooring_harness::snapshots::snapshot_of;
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::{Scope, skipped_without_all, wait_until};
 use serde_json::{Value, json};
 
 /// Longest until a Pod sees that its device was made larger.
@@ -257,6 +257,9 @@ async fn read_on_all(scope: &Scope, class: &str, nodes: [&str; 2]) -> Result<Str
 
 #[test]
 fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outlive_it() {
+    if skipped_without_all() {
+        return;
+    }
     on_two_nodes("mount-rbd-copies", async |scope, [one, two]| {
         let _controller = scope.snapshot_controller()?;
         let server = scope.ceph(&one, "rbd").await?;

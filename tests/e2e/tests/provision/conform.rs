@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::labels;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
-use mooring_harness::{Scope, in_namespace_within, skip, wait_until};
+use mooring_harness::{Scope, in_namespace_within, skipped_without_all, wait_until};
 
 /// Longest judgement of an image: dozens of runs, each a Pod.
 const LIMIT: Duration = Duration::from_mins(20);
@@ -169,13 +169,16 @@ fn ceph() {
 
 #[test]
 fn the_image_of_class_sshfs_passes_the_vendor_s_kit() {
+    if skipped_without_all() {
+        return;
+    }
     sshfs();
 }
 
 #[test]
 fn the_other_stock_images_pass_the_vendor_s_kit() {
-    if std::env::var_os("MOORING_TESTBED_CYCLES").is_none() {
-        return skip("it takes minutes: --soak runs it");
+    if skipped_without_all() {
+        return;
     }
     // One after the other: each kit has four Pods at work.
     local_with_backups();

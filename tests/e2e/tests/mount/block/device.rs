@@ -7,7 +7,7 @@ use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
 use mooring_harness::nodes::{POOL, on_own_nodes};
 use mooring_harness::processes::kill_all;
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::{Scope, skipped_without_all, wait_until};
 use mooring_testbed::command::output;
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
@@ -304,6 +304,9 @@ fn a_raw_block_volume_by_iscsi_grows_in_use_and_its_silent_server_holds_up_no_ot
 /// Proves: M1
 #[test]
 fn a_raw_block_volume_by_nbd_keeps_its_size_in_use_and_its_silent_server_holds_up_no_other() {
+    if skipped_without_all() {
+        return;
+    }
     on_own_nodes("mount-device-nbd", async |scope| {
         let address = scope.nbd_server("node-1", "true").await?;
         // It is given up long before.
