@@ -118,7 +118,8 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         found.filter(|entry| is_alike(entry, live)).collect()
     };
     let dead = of(&task.dead);
-    let unattributed = of(&Vec::from_iter(task.unattributed.iter().copied()));
+    let unattributed: Vec<_> = task.unattributed.iter().copied().collect();
+    let unattributed = of(&unattributed);
     if dead.is_empty() && unattributed.is_empty() {
         return Ok(());
     }

@@ -250,8 +250,11 @@ fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     let [node, container] = [NODE, CONTAINER].map(|text| Table::parse(text.as_bytes()));
     let devices =
         |minors: &[u32]| -> BTreeSet<_> { minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect() };
-    let none = BTreeSet::new();
-    assert_eq!(unattributed(&node, &container, &target(), &none), devices(&[40, 41]));
+    let recorded_none = BTreeSet::new();
+    assert_eq!(
+        unattributed(&node, &container, &target(), &recorded_none),
+        devices(&[40, 41])
+    );
     assert_eq!(
         unattributed(&node, &container, &target(), &devices(&[40])),
         devices(&[41])
@@ -259,11 +262,17 @@ fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     // Another volume of the same source is alive on the node.
     let two = NODE.to_owned() + "12 10 0:41 / /kubelet/pods/u/volumes/mooring.dev~vcs/w rw - fuse.sshfs h:/a rw\n";
     let two = Table::parse(two.as_bytes());
-    assert_eq!(unattributed(&two, &container, &target(), &none), devices(&[40]));
+    assert_eq!(
+        unattributed(&two, &container, &target(), &recorded_none),
+        devices(&[40])
+    );
     // Another Pod's container, and a volume that is not mounted.
     let other = Table::parse(CONTAINER.replace("pods/u/", "pods/x/").as_bytes());
-    assert_eq!(unattributed(&node, &other, &target(), &none), none);
-    assert_eq!(unattributed(&container, &container, &target(), &none), none);
+    assert_eq!(unattributed(&node, &other, &target(), &recorded_none), recorded_none);
+    assert_eq!(
+        unattributed(&container, &container, &target(), &recorded_none),
+        recorded_none
+    );
 }
 
 #[test]

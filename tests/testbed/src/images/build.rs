@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::built::Built;
-use super::compile::{PROGRAMS, program_folder};
+use super::compile::program_folder;
 use super::lists;
 use super::queue::{Next, Queue};
 use super::recipes::Recipe;
@@ -109,8 +109,6 @@ fn build_one(store: &Store, wanted: &Wanted, lists: &[String]) -> Result<()> {
         context: repository(),
         arguments: &arguments,
         archive: &partial,
-        // Its programs change with each edit, and what it has from Debian does not.
-        keeps_layers: recipe.runs_on_debian && copies_own_programs(recipe)?,
     };
     store
         .build(&build, |line| step.update(line))
@@ -121,11 +119,6 @@ fn build_one(store: &Store, wanted: &Wanted, lists: &[String]) -> Result<()> {
     }
     step.done("");
     Ok(())
-}
-
-fn copies_own_programs(recipe: &Recipe) -> Result<bool> {
-    let folder = repository().join(program_folder()?);
-    Ok(PROGRAMS.iter().any(|program| recipe.copies(&folder.join(program))))
 }
 
 /// Builds a Containerfile that is not one of the repository's images, in the same way as those, and discards the
@@ -141,7 +134,6 @@ pub fn try_out(containerfile: &Path) -> Result<()> {
         context,
         arguments: &[],
         archive: &archive,
-        keeps_layers: false,
     };
     let result = store.build(&build, |_| {});
     let _ = std::fs::remove_file(&archive);

@@ -58,7 +58,6 @@ fn fetch(store: &Store, debian: &Built, folder: &Path) -> Result<()> {
         context: &folder.join("cache"),
         arguments: &arguments,
         archive: &archive,
-        keeps_layers: false,
     };
     store.build(&build, |line| step.update(line))?;
     let _ = std::fs::remove_file(&archive);

@@ -60,8 +60,6 @@ pub(super) struct Build<'a> {
     pub(super) arguments: &'a [String],
     /// The OCI archive to write.
     pub(super) archive: &'a Path,
-    /// Whether the storage keeps the layers, for the next build of the image.
-    pub(super) keeps_layers: bool,
 }
 
 impl Store {
@@ -152,7 +150,6 @@ impl Store {
             context: &trial,
             arguments: &[over],
             archive: &trial.join("archive"),
-            keeps_layers: false,
         };
         let result = self.build(&build, |_| {});
         let _ = std::fs::remove_dir_all(&trial);
@@ -227,12 +224,12 @@ impl Store {
         Ok(())
     }
 
-    /// Builds an image into an archive, without a name in the storage.
+    /// Builds an image into an archive, without keeping it in the storage.
     pub(super) fn build(&self, build: &Build<'_>, each: impl FnMut(&str) + Send) -> Result<()> {
         let _ = std::fs::remove_file(build.archive);
-        let mut bud = self.buildah(["bud", "--pull=never"]);
-        bud.arg(format!("--layers={}", build.keeps_layers))
-            .args(build.arguments)
+        // Kept layers have no name, so the end of another build would remove them with what it replaces.
+        let mut bud = self.buildah(["bud", "--pull=never", "--layers=false"]);
+        bud.args(build.arguments)
             // Without ":name" after the file: containerd would otherwise find the image only by its digest.
             .arg(format!("--tag=oci-archive:{}", build.archive.display()))
             .arg("--file")
