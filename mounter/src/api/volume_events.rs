@@ -19,6 +19,8 @@ pub enum VolumeEvent {
     Failed(String),
     /// A container that uses it could not be given the new mount.
     Stuck(String),
+    /// A container has a dead mount that may be of this volume or of another one.
+    Unattributed(String),
     /// Its server does not answer and only that keeps its Pod from ending, so all that waited for it got an error.
     GivenUp,
     /// The same, but other volumes are of the same file system, so nothing got an error.
@@ -29,7 +31,7 @@ impl VolumeEvent {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Revived(_) => reasons::VOLUME_REVIVED,
-            Self::Failed(_) | Self::Stuck(_) => reasons::VOLUME_NOT_REVIVED,
+            Self::Failed(_) | Self::Stuck(_) | Self::Unattributed(_) => reasons::VOLUME_NOT_REVIVED,
             Self::GivenUp => reasons::VOLUME_GIVEN_UP,
             Self::Shared => reasons::VOLUME_NOT_GIVEN_UP,
         }
@@ -40,6 +42,7 @@ impl VolumeEvent {
         match self {
             Self::Revived(_) | Self::Failed(_) => "Mount",
             Self::Stuck(_) => "Replace",
+            Self::Unattributed(_) => "Check",
             Self::GivenUp | Self::Shared => "Unmount",
         }
     }
@@ -58,6 +61,10 @@ impl VolumeEvent {
             Self::Stuck(why) => format!(
                 "volume {volume} was mounted again, but not for every container: {why}. Delete this Pod: its \
                  replacement gets the new mount. Meanwhile Mooring tries again"
+            ),
+            Self::Unattributed(why) => format!(
+                "a container of this Pod has a dead mount that may be of volume {volume}: {why}. Delete this Pod: its \
+                 replacement has all volumes"
             ),
             Self::GivenUp => format!(
                 "volume {volume} did not answer, and this Pod is being deleted. Mooring ended the calls that waited \

@@ -69,8 +69,8 @@ enum ConnectError {
     #[error("the options in the volume's connection are not valid: {0}")]
     Options(#[from] VolumeError),
     #[error(
-        "the mounter can't read the volume's connection in Secret {namespace}/{name}, and uses no other copy of it: bind \
-         ClusterRole mooring-mounter-connections to the mounters in namespace {namespace}"
+        "the API server does not let this node read the volume's connection in Secret {namespace}/{name}: check that \
+         ClusterRole mooring-mounter-connections is bound to the mounters in namespace {namespace}"
     )]
     Unproven { namespace: String, name: String },
 }

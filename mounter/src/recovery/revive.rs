@@ -4,8 +4,8 @@
 //! daemon sees the new mount in its own mount table. It puts the new mount where containers still have a dead one
 //! ([`crate::worker::graft`]), and tells the agent to forget the dead mounts when none is left. All state is in the
 //! mount tables and with the agent, so a mounter that is killed in between finishes after its restart. What an agent
-//! knew goes with its container: then nothing tells which volume a dead mount is of ([`unattributed`]), it stays, and
-//! an Event says that the Pod has to be deleted.
+//! knew goes with its process: then nothing tells which volume a dead mount is of ([`unattributed`]), it stays, and an
+//! Event says that the Pod has to be deleted.
 //!
 //! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
 
@@ -30,7 +30,7 @@ use crate::client_pods::status::PodPhase;
 use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
 use crate::volume::job::PodRef;
-use crate::volume::mount_table::{DeviceNumber, Table};
+use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::Target;
 use crate::worker::graft::{GraftTask, dead_mounts, unattributed};
 use crate::worker::{Task, Workers};
@@ -53,6 +53,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Longest that a worker may take for one mount namespace: it may have to ask the server.
 const GRAFT_LIMIT: Duration = Duration::from_secs(15);
 
+/// Shortest time between two looks for dead mounts that no agent recorded.
+const DOUBT_PERIOD: Duration = Duration::from_secs(20);
+
 /// Longest that an agent may take to note something.
 const NOTE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -68,6 +71,8 @@ pub struct Reviver {
     stuck: BTreeMap<Target, (u32, Instant)>,
     /// Volumes whose dead mounts were all replaced at least once.
     over: BTreeMap<Target, Replaced>,
+    /// When dead mounts that no agent recorded were last looked for, and the volumes that they may be of.
+    doubts: Option<(Instant, BTreeSet<Target>)>,
 }
 
 /// Dead mounts that were replaced in all containers, and are looked for again in case a container was just starting.
@@ -106,8 +111,6 @@ struct Revived {
     uid: String,
     client: String,
     dead: Dead,
-    /// Devices of dead mounts that may be of this volume.
-    unattributed: BTreeSet<DeviceNumber>,
 }
 
 impl Reviver {
@@ -120,6 +123,7 @@ impl Reviver {
             known: BTreeMap::new(),
             stuck: BTreeMap::new(),
             over: BTreeMap::new(),
+            doubts: None,
         }
     }
 
@@ -162,9 +166,11 @@ impl Reviver {
     async fn look(&mut self) -> Duration {
         let mut wait = PERIOD;
         let mut revived = Vec::new();
+        let (mut mounted, mut has_heard_all) = (Vec::new(), true);
         let seen = self.pods.seen();
         for pod in seen.into_iter().filter(|pod| pod.phase != PodPhase::Ended) {
             let Ok(hello) = self.pods.hello(&pod.uid).await else {
+                has_heard_all = false;
                 continue;
             };
             for mount in hello.mounts {
@@ -172,7 +178,9 @@ impl Reviver {
                     continue;
                 };
                 self.known.insert(target.clone(), mount.pod.clone());
-                if mount.health != MountHealth::Mounted {
+                if mount.health == MountHealth::Mounted {
+                    mounted.push(target.clone());
+                } else {
                     wait = wait.min(SOON);
                 }
                 self.tell_failure(&target, &mount);
@@ -181,7 +189,6 @@ impl Reviver {
                     uid: pod.uid.clone(),
                     client: mount.client,
                     dead,
-                    unattributed: BTreeSet::new(),
                 }));
             }
         }
@@ -196,9 +203,40 @@ impl Reviver {
         let recorded = revived.iter().flat_map(|one| one.dead.devices.clone()).collect();
         revived.retain(|one| is_mounted_anew(&table, one));
         if !revived.is_empty() {
-            wait = wait.min(self.finish(revived, recorded, table).await);
+            wait = wait.min(self.finish(revived).await);
+        }
+        // An agent that does not answer may have recorded what is not known here.
+        if has_heard_all {
+            self.report_unattributed(mounted, recorded, table).await;
         }
         wait
+    }
+
+    /// Reports dead mounts of which no agent recorded the volume, if they are there at two looks: nobody repairs them.
+    async fn report_unattributed(&mut self, mounted: Vec<Target>, recorded: BTreeSet<DeviceNumber>, node: Table) {
+        let is_due = |(last, _): &(Instant, _)| last.elapsed() >= DOUBT_PERIOD;
+        if mounted.is_empty() || !self.doubts.as_ref().is_none_or(is_due) {
+            return;
+        }
+        let scanned = thread::run(move || suspects(Path::new("/proc"), &mounted, &recorded, &node)).await;
+        let Ok(Ok(tasks)) = scanned else {
+            warn!("failed to look for dead mounts that no agent recorded");
+            return;
+        };
+        let before = self.doubts.take().map(|(_, targets)| targets).unwrap_or_default();
+        let mut doubtful = BTreeSet::new();
+        for task in tasks {
+            let target = task.target.clone();
+            let checked = self.workers.run(&Task::Graft(task), Instant::now() + GRAFT_LIMIT).await;
+            let Err(error) = checked else { continue };
+            if before.contains(&target) {
+                let pod = self.known.get(&target).cloned();
+                let event = VolumeEvent::Unattributed(chain(&error));
+                self.recorder.record(&target, pod.as_ref(), event);
+            }
+            doubtful.insert(target);
+        }
+        self.doubts = Some((Instant::now(), doubtful));
     }
 
     fn tell_failure(&mut self, target: &Target, mount: &MountState) {
@@ -219,10 +257,9 @@ impl Reviver {
         self.over.retain(|target, _| is_there(target));
     }
 
-    /// Puts new mounts where dead ones are in use. `recorded` are the dead mounts of all volumes, `node` is this
-    /// process' mount table.
-    async fn finish(&mut self, revived: Vec<Revived>, recorded: BTreeSet<DeviceNumber>, node: Table) -> Duration {
-        let scanned = thread::run(move || users(Path::new("/proc"), revived, &recorded, &node)).await;
+    /// Puts new mounts where dead ones are in use.
+    async fn finish(&mut self, revived: Vec<Revived>) -> Duration {
+        let scanned = thread::run(move || users(Path::new("/proc"), &revived).map(|found| (revived, found))).await;
         let (revived, namespaces) = match scanned {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
@@ -241,14 +278,9 @@ impl Reviver {
 
     async fn finish_one(&mut self, one: &Revived, namespaces: &[Namespace]) -> Duration {
         let Revived {
-            target,
-            client,
-            dead,
-            unattributed,
-            ..
+            target, client, dead, ..
         } = one;
-        let wanted: Vec<_> = dead.devices.iter().chain(unattributed).copied().collect();
-        let has_dead = |namespace: &&Namespace| !dead_mounts(&namespace.table, target, &wanted).is_empty();
+        let has_dead = |namespace: &&Namespace| !dead_mounts(&namespace.table, target, &dead.devices).is_empty();
         let users: Vec<_> = namespaces.iter().filter(has_dead).collect();
         if users.is_empty() || self.over.get(target).is_some_and(|over| over.is_all_of(dead)) {
             self.done(one).await;
@@ -267,7 +299,7 @@ impl Reviver {
                 namespace: namespace.id,
                 target: target.clone(),
                 dead: dead.devices.clone(),
-                unattributed: unattributed.clone(),
+                unattributed: BTreeSet::new(),
             });
             if let Err(error) = self.workers.run(&task, Instant::now() + GRAFT_LIMIT).await {
                 failure = Some(chain(&error));
@@ -321,25 +353,34 @@ impl Reviver {
     }
 }
 
-/// The mount namespaces that may have a dead mount of these volumes; each volume gets the devices that are
-/// [`unattributed`].
-fn users(
+/// The mount namespaces that may have a dead mount of these volumes.
+fn users(proc: &Path, revived: &[Revived]) -> io::Result<Vec<Namespace>> {
+    let is_dead = |entry: &MountEntry| revived.iter().any(|one| one.dead.devices.contains(&entry.device));
+    namespaces(proc, |table| table.0.iter().any(is_dead))
+}
+
+/// Checks of mounts that are [`unattributed`], whether they are dead. `recorded` are the dead mounts of all volumes,
+/// `node` is this process' mount table.
+fn suspects(
     proc: &Path,
-    mut revived: Vec<Revived>,
+    mounted: &[Target],
     recorded: &BTreeSet<DeviceNumber>,
     node: &Table,
-) -> io::Result<(Vec<Revived>, Vec<Namespace>)> {
-    let doubtful = |table: &Table, one: &Revived| unattributed(node, table, &one.target, recorded);
-    let is_user = |table: &Table| {
-        table.0.iter().any(|entry| recorded.contains(&entry.device))
-            || revived.iter().any(|one| !doubtful(table, one).is_empty())
-    };
-    let namespaces = namespaces(proc, is_user)?;
-    for one in &mut revived {
-        let found = namespaces.iter().map(|namespace| doubtful(&namespace.table, one));
-        one.unattributed = found.flatten().collect();
-    }
-    Ok((revived, namespaces))
+) -> io::Result<Vec<GraftTask>> {
+    let doubtful = |table: &Table, target: &Target| unattributed(node, table, target, recorded);
+    let namespaces = namespaces(proc, |table| {
+        mounted.iter().any(|target| !doubtful(table, target).is_empty())
+    })?;
+    let tasks = namespaces.iter().flat_map(|namespace| {
+        mounted.iter().map(|target| GraftTask {
+            pid: namespace.pid,
+            namespace: namespace.id,
+            target: target.clone(),
+            dead: Vec::new(),
+            unattributed: doubtful(&namespace.table, target),
+        })
+    });
+    Ok(tasks.filter(|task| !task.unattributed.is_empty()).collect())
 }
 
 /// Whether the target has another mount than those that died.
@@ -356,10 +397,9 @@ fn since(ms: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::path::Path;
 
-    use super::{PASSES, Replaced, Revived, is_mounted_anew, users};
+    use super::{PASSES, Replaced, Revived, dead_mounts, is_mounted_anew, suspects, users};
     use crate::agent::protocol::Dead;
     use crate::sys::fake::target;
     use crate::volume::mount_table::{DeviceNumber, Table};
@@ -394,17 +434,26 @@ mod tests {
                 devices: vec![DeviceNumber { major: 0, minor }],
                 since_ms: 0,
             },
-            unattributed: BTreeSet::new(),
         });
-        let recorded = [40, 41].map(|minor| DeviceNumber { major: 0, minor }).into();
-        let node = Table::parse(NODE.as_bytes());
-        let (revived, namespaces) = users(proc.path(), revived.into(), &recorded, &node).unwrap();
+        let namespaces = users(proc.path(), &revived).unwrap();
         assert_eq!(namespaces.len(), 1);
-        for (one, name, minor) in [(&revived[0], "a", 40), (&revived[1], "b", 41)] {
-            let devices = vec![DeviceNumber { major: 0, minor }];
-            assert_eq!(one.dead.devices, devices, "the dead mounts of /{name}");
-            assert!(one.unattributed.is_empty(), "{name}");
+        for (one, point) in revived.iter().zip(["/a", "/b"]) {
+            let dead = dead_mounts(&namespaces[0].table, &one.target, &one.dead.devices);
+            let points: Vec<_> = dead.iter().map(|entry| entry.mount_point.as_path()).collect();
+            assert_eq!(points, [Path::new(point)]);
         }
+        // Nothing is doubtful while agents have recorded both; what no agent recorded may be of either.
+        let targets = revived.map(|one| one.target);
+        let node = Table::parse(NODE.as_bytes());
+        let devices = |minors: &[u32]| minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect();
+        assert!(
+            suspects(proc.path(), &targets, &devices(&[40, 41]), &node)
+                .unwrap()
+                .is_empty()
+        );
+        let tasks = suspects(proc.path(), &targets, &devices(&[40]), &node).unwrap();
+        let doubtful: Vec<_> = tasks.iter().map(|task| task.unattributed.clone()).collect();
+        assert_eq!(doubtful, [devices(&[41]), devices(&[41])]);
     }
 
     #[test]
@@ -443,7 +492,6 @@ mod tests {
                 devices: vec![DeviceNumber { major: 0, minor: 5 }],
                 since_ms: 0,
             },
-            unattributed: BTreeSet::new(),
         };
         assert!(!is_mounted_anew(&table(&["0:5"]), &one));
         assert!(is_mounted_anew(&table(&["0:5", "0:6"]), &one));

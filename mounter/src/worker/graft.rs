@@ -100,7 +100,7 @@ fn is_covered(table: &Table, entry: &MountEntry) -> bool {
 }
 
 /// Replaces every dead mount of a volume in one mount namespace. All of them are tried; the first failure is the
-/// result. An unattributed mount that is dead is a failure too.
+/// result. A dead mount that is unattributed stays, and is a failure.
 pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> {
     let table = sys.table()?;
     let live = table
@@ -149,7 +149,9 @@ fn refuse_if_dead<S: Grafts>(sys: &S, entry: &MountEntry) -> Result<(), MountErr
     match place_of(sys, entry)? {
         Some(place) if sys.is_dead(&place).map_err(|error| failed(entry, error))? => Err(not_done(
             &entry.mount_point,
-            "Mooring can't tell which volume of the Pod it is of".to_owned().into(),
+            "Mooring does not know which volume of the Pod it shows"
+                .to_owned()
+                .into(),
         )),
         _ => Ok(()),
     }

@@ -48,7 +48,7 @@ impl Scope {
     /// Kills the processes of s3fs on a node of the testbed that mount from the server; returns how many there were.
     pub fn kill_s3fs(&self, node: u8, server: &S3Server) -> Result<usize> {
         let kill = format!(
-            "for process in /proc/[0-9]*; do \
+            "pids=; for process in /proc/[0-9]*; do \
                [ \"$(cat $process/comm 2>/dev/null)\" = s3fs ] || continue; \
                tr '\\0' ' ' <$process/cmdline | grep -q 'url={} ' || continue; \
                pids=\"$pids ${{process#/proc/}}\"; \

@@ -285,7 +285,7 @@ fn a_dead_mount_that_may_be_another_volume_s_is_an_error_and_stays() {
         ..task()
     };
     let error = graft(&mut fake, &doubtful).unwrap_err().to_string();
-    assert!(error.contains("/data") && error.contains("can't tell"), "{error}");
+    assert!(error.contains("/data") && error.contains("does not know"), "{error}");
     assert_eq!(fake.container(), before);
     // One that is alive is none of Mooring's business.
     let mut fake = Fake {

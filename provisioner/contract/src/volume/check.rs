@@ -18,8 +18,8 @@ pub enum CheckError {
     #[error(transparent)]
     Node(#[from] NodeAccess),
     #[error(
-        "client {0} gives out something of the node itself, which a connection can't name: have operation attach print \
-         another client"
+        "client {0} is not allowed in the answer of attach, since it gives out the node's own storage: print the client \
+         by which nodes reach the volume"
     )]
     NodeClient(String),
     /// The client has no such option.

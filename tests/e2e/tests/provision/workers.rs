@@ -86,8 +86,11 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
             .key("workers", "1")
             .on_provision("echo 'no room' >&2; exit 75");
         failing.apply().await?;
-        let next = free_worker(&scope, &failing).await?;
-        assert_ne!(next, worker, "the ConfigMap changed, and its worker stayed");
+        wait_until("the changed ConfigMap to have another worker", LIMIT, async || {
+            let free = free_worker(&scope, &failing).await?;
+            Ok((free != worker).then_some(()))
+        })
+        .await?;
         scope.claim("four", &provisioner.class, "1Gi").await?;
         let event = scope.event("four", "no room").await?;
         let text = event.message.unwrap_or_default();
