@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const NODE: &str = "node-2";
 
 /// s3fs gives the kernel the same type and source for every bucket.
-const VOLUMES: [&str; 3] = ["a", "b", "c"];
+const VOLUMES: [&str; 3] = ["left", "middle", "right"];
 
 /// Enough for each volume's new mount to be made before and after the others'.
 const ROUNDS: usize = 5;
