@@ -250,9 +250,9 @@ fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     let [node, container] = [NODE, CONTAINER].map(|text| Table::parse(text.as_bytes()));
     let devices =
         |minors: &[u32]| -> BTreeSet<_> { minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect() };
-    let recorded_none = BTreeSet::new();
+    let unrecorded = BTreeSet::new();
     assert_eq!(
-        unattributed(&node, &container, &target(), &recorded_none),
+        unattributed(&node, &container, &target(), &unrecorded),
         devices(&[40, 41])
     );
     assert_eq!(
@@ -262,17 +262,11 @@ fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     // Another volume of the same source is alive on the node.
     let two = NODE.to_owned() + "12 10 0:41 / /kubelet/pods/u/volumes/mooring.dev~vcs/w rw - fuse.sshfs h:/a rw\n";
     let two = Table::parse(two.as_bytes());
-    assert_eq!(
-        unattributed(&two, &container, &target(), &recorded_none),
-        devices(&[40])
-    );
+    assert_eq!(unattributed(&two, &container, &target(), &unrecorded), devices(&[40]));
     // Another Pod's container, and a volume that is not mounted.
     let other = Table::parse(CONTAINER.replace("pods/u/", "pods/x/").as_bytes());
-    assert_eq!(unattributed(&node, &other, &target(), &recorded_none), recorded_none);
-    assert_eq!(
-        unattributed(&container, &container, &target(), &recorded_none),
-        recorded_none
-    );
+    assert_eq!(unattributed(&node, &other, &target(), &unrecorded), unrecorded);
+    assert_eq!(unattributed(&container, &container, &target(), &unrecorded), unrecorded);
 }
 
 #[test]
@@ -287,7 +281,7 @@ fn a_dead_mount_that_may_be_another_volume_s_is_an_error_and_stays() {
     let error = graft(&mut fake, &doubtful).unwrap_err().to_string();
     assert!(error.contains("/data") && error.contains("does not know"), "{error}");
     assert_eq!(fake.container(), before);
-    // One that is alive is none of Mooring's business.
+    // A mount that is alive is left alone without an error.
     let mut fake = Fake {
         dead: Vec::new(),
         ..Fake::default()
