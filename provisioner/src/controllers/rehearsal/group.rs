@@ -479,6 +479,32 @@ async fn no_volume_of_a_group_is_deleted_while_its_snapshot_is_taken() {
     }
 }
 
+/// Known failing: what an orphaned run has taken is deleted whatever the deletion policy is.
+#[tokio::test]
+#[should_panic(expected = "the storage lost the snapshots")]
+async fn a_retained_group_whose_run_outlives_its_content_stays() {
+    let mut stage = Stage::open(Taking {
+        retain: true,
+        ..Taking::default()
+    });
+    let mut run = None;
+    let is_ready =
+        |stage: &Stage| stage.theatre.api.lock().get("groups", GROUP).unwrap()["status"]["readyToUse"] == true;
+    while !is_ready(&stage) {
+        stage.turn().await;
+        run = stage.theatre.api.lock().all("pods").pop().or(run);
+    }
+    // The controller died before it removed the run.
+    stage.theatre.api.lock().put("pods", run.unwrap());
+    stage.theatre.shared = super::shared(&stage.theatre.api, stage.theatre.script);
+    stage.theatre.watched = 0;
+    stage.theatre.api.lock().take_away("groups", GROUP);
+    stage.play(None).await;
+    assert_eq!(stage.theatre.api.lock().all("pods"), [Value::Null; 0], "Pods left");
+    let kept = SOURCES.map(|end| stage.theatre.storage.contains(&taken_of(end)));
+    assert_eq!(kept, [true; 2], "the storage lost the snapshots");
+}
+
 /// API writes that a group of two may cost until its snapshots are ready and its Pod gone, and until nothing of it is
 /// left.
 const TAKEN: usize = 6 + 2;

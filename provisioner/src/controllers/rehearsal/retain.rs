@@ -174,6 +174,21 @@ async fn a_run_that_was_left_beside_a_retained_pv_is_let_go_before_the_pv() {
     stage.check_kept("not known");
 }
 
+/// Known failing: a PersistentVolume without Mooring's finalizer counts for nothing, and its volume is deleted.
+#[tokio::test]
+#[should_panic(expected = "the storage lost volume pvc-u1")]
+async fn a_volume_whose_pv_mooring_does_not_hold_is_not_deleted_as_an_orphan() {
+    let mut stage = Stage::bound().await;
+    stage.change("pods", POD, |pod| pod["metadata"]["deletionTimestamp"] = Value::Null);
+    stage.change("volumes", &format!("/{PV}"), |volume| {
+        volume["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection"]);
+    });
+    stage.theatre.api.lock().take_away("claims", "default/data");
+    stage.theatre.shared.expectations = Arc::default();
+    stage.turns().await;
+    stage.check_kept("mooring.dev/volume");
+}
+
 /// Proves: P2
 #[tokio::test]
 async fn of_a_volume_that_was_deleted_nobody_is_told_that_it_stays() {

@@ -11,6 +11,7 @@ use super::fake_api::key_of;
 use super::{Offers, PV, Script, Theatre, with_every_fault};
 use crate::cache::limiter::Limiter;
 use crate::config::ConfigRef;
+use crate::process::events::{EventRecorder, reasons};
 use crate::run::properties::tests::silver;
 use crate::volume::snapshot::Form;
 use crate::volume::snapshot::tests::content;
@@ -286,6 +287,67 @@ impl Stage {
         state.delete("contents", CONTENT);
     }
 
+    /// A snapshot that is ready. The controller died before it removed the run that took it, and another one starts.
+    async fn with_run_left(taking: Taking) -> Self {
+        let mut stage = Self::open(taking);
+        let place = format!("admin/{}-s1", taking.form.take().as_str());
+        let mut run = None;
+        while stage.state_of_content() != json!(true) {
+            stage.turn().await;
+            run = stage.theatre.api.lock().get("pods", &place).or(run);
+        }
+        stage.theatre.api.lock().put("pods", run.unwrap());
+        stage.restart();
+        stage
+    }
+
+    /// A snapshot that is being taken.
+    async fn being_taken(taking: Taking) -> Self {
+        let mut stage = Self::open(taking);
+        while stage.going == 0 {
+            stage.turn().await;
+        }
+        stage
+    }
+
+    fn state_of_content(&self) -> Value {
+        let content = self.theatre.api.lock().get("contents", CONTENT);
+        content.map_or(Value::Null, |content| content["status"]["readyToUse"].clone())
+    }
+
+    fn restart(&mut self) {
+        self.theatre.shared = super::shared(&self.theatre.api, self.theatre.script);
+        self.theatre.watched = 0;
+    }
+
+    /// Takes the content away, whatever holds it, and gives back what users are told about the run that is left.
+    async fn content_vanishes(&mut self) -> Vec<String> {
+        let (events, mut told) = EventRecorder::new(self.theatre.shared.context.metrics.clone());
+        self.theatre.shared.context.events = events;
+        self.theatre.api.lock().take_away("contents", CONTENT);
+        self.play().await;
+        assert_eq!(self.theatre.api.lock().all("pods"), [Value::Null; 0], "Pods left");
+        let told = std::iter::from_fn(|| told.try_next()).map(|(_, note)| note);
+        told.filter(|note| note.reason == reasons::KEPT)
+            .map(|note| note.text)
+            .collect()
+    }
+
+    /// The snapshot is still there, and one Event says why.
+    fn check_kept(&self, told: &[String]) {
+        let name = self.taking.name();
+        assert!(self.theatre.storage.contains(&name), "the storage lost a snapshot");
+        assert_eq!(told.len(), 1, "{told:#?}");
+        for part in [
+            &name,
+            "snapcontent-s1",
+            "deletion policy is Retain",
+            "admin/custom-isci-provisioner",
+        ] {
+            assert!(told[0].contains(part), "{part}: {told:#?}");
+        }
+    }
+
     /// Takes the ConfigMap away, and makes it again.
     fn config_map(&self, turn: usize) {
         let Some((gone, back)) = self.taking.config_away else {
@@ -463,6 +525,69 @@ async fn a_volume_is_never_deleted_while_its_snapshot_is_taken() {
         })
         .await;
     }
+}
+
+/// Known failing: what an orphaned run has taken is deleted whatever the deletion policy is.
+#[tokio::test]
+#[should_panic(expected = "the storage lost a snapshot")]
+async fn a_retained_snapshot_whose_run_outlives_its_content_stays() {
+    for form in [Form::Snapshot, Form::Backup] {
+        let mut stage = Stage::with_run_left(Taking {
+            form,
+            retain: true,
+            ..Taking::default()
+        })
+        .await;
+        let told = stage.content_vanishes().await;
+        stage.check_kept(&told);
+    }
+}
+
+/// Known failing: what an orphaned run has taken is deleted whatever the deletion policy is.
+#[tokio::test]
+#[should_panic(expected = "the storage lost a snapshot")]
+async fn a_snapshot_whose_content_vanishes_before_it_is_ready_stays_with_retain() {
+    let mut stage = Stage::being_taken(Taking {
+        retain: true,
+        ..Taking::default()
+    })
+    .await;
+    let told = stage.content_vanishes().await;
+    stage.check_kept(&told);
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_snapshot_whose_content_vanishes_before_it_is_ready_goes_with_delete() {
+    let mut stage = Stage::being_taken(Taking::default()).await;
+    assert_eq!(stage.content_vanishes().await, [""; 0]);
+    assert_eq!(stage.theatre.storage, [SOURCE_PV.to_owned()].into());
+}
+
+/// Known failing: the content goes first, and without it nobody knows that the policy has become `Retain`.
+#[tokio::test]
+#[should_panic(expected = "the storage lost a snapshot")]
+async fn a_run_that_was_left_beside_a_retained_content_goes_before_the_content() {
+    let taking = Taking::default();
+    with_every_fault(&taking, async |fault, what| {
+        let mut stage = Stage::with_run_left(taking).await;
+        {
+            let mut state = stage.theatre.api.lock();
+            let mut content = state.get("contents", CONTENT).unwrap();
+            content["spec"]["deletionPolicy"] = json!("Retain");
+            state.put("contents", content);
+        }
+        stage.delete_snapshot();
+        stage.theatre.fail(fault);
+        stage.play().await;
+        let kept = stage.theatre.storage.contains(&taking.name());
+        assert!(kept, "the storage lost a snapshot: {what}");
+        let state = stage.theatre.api.lock();
+        assert_eq!(state.all("pods"), [Value::Null; 0], "{what}: Pods left");
+        assert_eq!(state.get("contents", CONTENT), None, "{what}: the content hangs");
+        state.calls()
+    })
+    .await;
 }
 
 /// API writes that a snapshot may cost until it is ready and its Pod gone, and until nothing of it is left.
