@@ -759,6 +759,42 @@ mod tests {
         }
     }
 
+    /// Known failing: its program has the rest of the call, is ended before the server could answer, and the mounter
+    /// takes the server for silent.
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "its program was to start")]
+    async fn a_mount_that_waited_for_another_one_starts_no_program_with_the_rest_of_its_call() {
+        use FailureCategory::{Draining, InProgress};
+        for (limit, waited, expected) in [
+            (90, 80, InProgress),
+            (90, 60, Draining),
+            (11, 0, Draining),
+            (11, 7, InProgress),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
+            let mounts = Arc::new(mounts);
+            // A mount that could go on ends here.
+            mounts.drain();
+            let target = dir.path().join("pods/u/volumes/mooring.dev~vcs/v");
+            std::fs::create_dir_all(&target).unwrap();
+            let json = serde_json::json!({
+                "target": target, "client": "block", "source": "nbd://h/e", "limit_ms": limit * 1000
+            });
+            let call: MountCall = serde_json::from_value(json).unwrap();
+            let other = mounts.one_at_a_time.of(&call).lock_owned().await;
+            let mounting = tokio::spawn(async move { mounts.mount(call).await });
+            tokio::time::sleep(Duration::from_secs(waited)).await;
+            drop(other);
+            let error = mounting.await.unwrap().unwrap_err();
+            let category = error.category();
+            assert_eq!(
+                category, expected,
+                "its program was to start {waited} s after the call: {error}"
+            );
+        }
+    }
+
     #[tokio::test]
     async fn an_agent_does_not_end_while_it_can_t_read_the_record_of_a_mount() {
         let dir = tempfile::tempdir().unwrap();

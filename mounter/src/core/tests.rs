@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::volume::Volume;
 
+use super::circuit_breaker::CallEnd;
 use super::client::Client;
 use super::{Core, Places};
 use crate::core::metrics::MounterMetrics;
@@ -27,8 +28,15 @@ impl Client for Container {
         self.asked.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(job.image.as_deref(), Some("a/b:1"));
-        if job.server() != "dead" {
-            return Ok(());
+        match job.server().as_str() {
+            "dead" => {}
+            "busy" => {
+                return Err(MountError::InProgress {
+                    operation: "mount".to_owned(),
+                    seconds: 0,
+                });
+            }
+            _ => return Ok(()),
         }
         Err(MountError::Timeout {
             attempted: "the mount".to_owned(),
@@ -69,6 +77,20 @@ fn job(line: &str, name: &str) -> MountJob {
         image: None,
         deadline: Instant::now() + Duration::from_secs(10),
     }
+}
+
+/// Known failing: the mounter takes it for the server's answer.
+#[tokio::test]
+#[should_panic(expected = "counts as one that answers")]
+async fn a_mount_that_did_not_begin_says_nothing_about_its_server() {
+    let core = core(&Arc::default());
+    let (now, name) = (Instant::now(), "busy (nfs)");
+    let long_ago = now.checked_sub(Duration::from_mins(1)).unwrap();
+    let late = core.breakers().enter(name, long_ago).unwrap();
+    late.end(CallEnd::Late, long_ago);
+    let error = core.mount(job("client=nfs,source=busy:/x", "a")).await.unwrap_err();
+    assert_eq!(error.category(), "in-progress");
+    assert_eq!(core.breakers().tripped(now), [name], "counts as one that answers");
 }
 
 /// Proves: M1

@@ -16,7 +16,8 @@ use crate::volume::target::Target;
 struct Fake {
     volume: Value,
     connection: Value,
-    may_read: bool,
+    /// How many times the Secret may not be read.
+    forbidden: usize,
     /// Becomes the volume when the Secret is waited for.
     next: Option<(Value, Value)>,
     /// Becomes the volume when a note is written.
@@ -51,8 +52,12 @@ impl AttachmentApi for Shared {
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error> {
         assert_eq!((namespace, name), ("admin", "attachment-pvc-u1"));
-        let fake = self.0.lock().unwrap();
-        Ok(fake.may_read.then(|| Data {
+        let mut fake = self.0.lock().unwrap();
+        if let Some(left) = fake.forbidden.checked_sub(1) {
+            fake.forbidden = left;
+            return Ok(None);
+        }
+        Ok(Some(Data {
             version: "7".into(),
             values: secrets(&fake.connection),
         }))
@@ -114,7 +119,7 @@ fn world(volume: Value, connection: Value) -> (Shared, Attachments) {
     let fake = Shared(Arc::new(Mutex::new(Fake {
         volume,
         connection,
-        may_read: true,
+        forbidden: 0,
         next: None,
         after_note: None,
         noted: BTreeSet::new(),
@@ -130,7 +135,7 @@ impl Shared {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_volume_that_needs_no_attachment_costs_nothing() {
     let (fake, attachments) = world(attached("b"), connection("b"));
     let mut job = job(&connection("b"));
@@ -139,7 +144,7 @@ async fn a_volume_that_needs_no_attachment_costs_nothing() {
     assert!(fake.did().is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_volume_is_noted_before_it_is_mounted_and_until_it_is_unmounted() {
     let (fake, attachments) = world(attached("a"), connection("a"));
     // What the kubelet hands over may be old.
@@ -153,7 +158,7 @@ async fn a_volume_is_noted_before_it_is_mounted_and_until_it_is_unmounted() {
     assert_eq!(fake.did(), ["noted true", "noted false"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_mount_waits_until_its_node_has_the_volume() {
     let (fake, attachments) = world(volume(&json!({})), json!({"proof": "x"}));
     fake.0.lock().unwrap().next = Some((attached("a"), connection("a")));
@@ -162,7 +167,7 @@ async fn a_mount_waits_until_its_node_has_the_volume() {
     assert_eq!(fake.did(), ["waited", "noted true"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_volume_that_another_node_has_is_not_mounted() {
     let (fake, attachments) = world(attached("b"), connection("b"));
     let error = attachments.connect(&mut job(&connection("b"))).await.unwrap_err();
@@ -173,7 +178,7 @@ async fn a_volume_that_another_node_has_is_not_mounted() {
     assert!(fake.0.lock().unwrap().noted.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_volume_that_is_taken_away_in_the_same_moment_is_not_mounted() {
     let (fake, attachments) = world(attached("a"), connection("a"));
     let mut going = attached("a");
@@ -184,7 +189,7 @@ async fn a_volume_that_is_taken_away_in_the_same_moment_is_not_mounted() {
     assert!(fake.0.lock().unwrap().noted.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_a_pod_s_author_wrote_is_not_used() {
     let (fake, attachments) = world(attached("a"), connection("a"));
     let mut forged = connection("a");
@@ -198,10 +203,10 @@ async fn a_connection_that_a_pod_s_author_wrote_is_not_used() {
     assert!(fake.did().is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_can_t_be_read_in_the_api_is_not_used() {
     let (fake, attachments) = world(attached("a"), connection("a"));
-    fake.0.lock().unwrap().may_read = false;
+    fake.0.lock().unwrap().forbidden = usize::MAX;
     let Err(error) = attachments.connect(&mut job(&connection("a"))).await else {
         panic!("the kubelet's copy was used");
     };
@@ -210,7 +215,58 @@ async fn a_connection_that_can_t_be_read_in_the_api_is_not_used() {
     assert!(fake.did().is_empty());
 }
 
-#[tokio::test]
+/// Known failing: the mounter asks once. The node authorizer learns of a new Pod's volumes by a watch.
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "does not let this node read")]
+async fn a_connection_is_read_once_the_authorizer_knows_of_the_pod() {
+    let (fake, attachments) = world(attached("a"), connection("a"));
+    fake.0.lock().unwrap().forbidden = 3;
+    let mut job = job(&connection("a"));
+    job.deadline = Instant::now() + Duration::from_secs(20);
+    let connected = attachments.connect(&mut job).await;
+    connected.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(fake.did(), ["noted true"]);
+}
+
+/// Known failing: the controller lets a class's mount options through, and the mounter does not.
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "removes a protection")]
+async fn beside_a_connection_the_mount_options_are_allowed_that_the_persistent_volume_has() {
+    for (of_volume, handed, said, allowed) in [
+        ("suid", "suid", None, true),
+        ("suid,dev", "suid,dev", Some("dev,noatime"), true),
+        ("noatime", "noatime", Some("sync"), true),
+        // By a Pod's author, or by the image.
+        ("", "suid", None, false),
+        ("", "", Some("suid"), false),
+        ("dev", "dev", Some("suid"), false),
+    ] {
+        // On the node a class's options stand among the others.
+        for beside in [false, true] {
+            let mut volume = attached("a");
+            volume["spec"]["csi"]["volumeAttributes"] = json!({"client": "block", "source": "iscsi://h/t/1"});
+            if beside {
+                volume["spec"]["mountOptions"] = of_volume.split_terminator(',').collect();
+            } else {
+                volume["spec"]["csi"]["volumeAttributes"]["mount-options"] = json!(of_volume);
+            }
+            let mut connection = connection("a");
+            if let Some(said) = said {
+                connection["options"]["mount-options"] = json!(said);
+            }
+            let (_fake, attachments) = world(volume, connection.clone());
+            let mut job = job(&connection);
+            job.volume.mount_options = handed.split_terminator(',').map(str::to_owned).collect();
+            match attachments.connect(&mut job).await {
+                Err(error) if allowed => panic!("{of_volume:?}, {said:?}: {error}"),
+                Ok(_) if !allowed => panic!("{of_volume:?}, {handed:?}, {said:?} was used"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_connection_names_nothing_of_the_node_but_its_disk() {
     for options in [
         json!({"client": "pool", "source": ""}),
@@ -227,7 +283,7 @@ async fn a_connection_names_nothing_of_the_node_but_its_disk() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_says_no_more_than_an_image_may() {
     let mut reaching = connection("a");
     reaching["options"]["source"] = json!("/dev/sda");
@@ -236,7 +292,7 @@ async fn a_connection_says_no_more_than_an_image_may() {
     assert!(matches!(error, MountError::BadOptions(_)), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_may_name_a_disk_of_the_node() {
     let mut disk = connection("a");
     disk["options"] = json!({"client": "node-disk", "source": "serial://1"});
@@ -248,7 +304,7 @@ async fn a_connection_may_name_a_disk_of_the_node() {
     assert_eq!(by_nova.volume, wanted);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn notes_of_an_earlier_mounter_go_with_its_mounts() {
     let (fake, attachments) = world(attached("a"), connection("a"));
     fake.0.lock().unwrap().noted.insert("pvc-u1".into());
@@ -272,7 +328,7 @@ fn shared(record: &Value) -> (Value, Value) {
     (volume, json!({"proof": "x", "nodes": {"a": own("a"), "b": own("b")}}))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_of_several_nodes_uses_what_it_is_told_and_no_more() {
     // An operation for another node does not hold it up.
     for record in [Value::Null, json!({"operation": "detach", "node": "b"})] {
