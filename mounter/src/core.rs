@@ -28,7 +28,7 @@ use self::guard::Guards;
 use self::metrics::MounterMetrics;
 use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
-use crate::deadlines::{self, LONGEST_CALL, SMALLEST_MARGIN};
+use crate::deadlines::{self, FAIR_LIMIT, LONGEST_CALL};
 use crate::node::attachments::Attachments;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
@@ -51,21 +51,21 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// What a local volume waits for.
 const OWN_DISK: &str = "the disk under the node's pool";
 
-/// The least that a server has for its answer before it is taken for one that gives none.
-const FAIR_LIMIT: Duration = Duration::from_secs(10);
-
 // The longest call: what is left of it after its work is enough to end a worker, to clean up, and to end that worker.
 const _: () = assert!(
     deadlines::inner(LONGEST_CALL).as_secs() + 2 * REAP.as_secs() + CLEAR_LIMIT.as_secs() < LONGEST_CALL.as_secs()
 );
 
 /// What is left at most of a call whose time is up: the rest is for its answer.
-const CALL_END: Duration = Duration::from_secs(5);
+const CALL_END: Duration = Duration::from_secs(7);
 
-// Also where an agent had less than the fair time, and ended its program before.
+// Also where an agent ended a program that had less than the fair time. In a call that is longer than this, a program
+// has twice that time, or the fair time at least.
 const _: () = assert!({
-    let wait = FAIR_LIMIT.saturating_add(SMALLEST_MARGIN);
-    deadlines::inner(deadlines::inner(wait)).as_secs() + CALL_END.as_secs() > wait.as_secs()
+    let twice = FAIR_LIMIT.saturating_mul(2);
+    let wait = twice.saturating_add(CALL_END);
+    let program = deadlines::inner(deadlines::inner(wait));
+    program.as_millis() >= twice.as_millis() && wait.as_millis() - program.as_millis() < CALL_END.as_millis()
 });
 
 /// Whether a mount that took too long, after so many seconds, had only what was left of its call: the rest went to the
@@ -282,9 +282,12 @@ impl Core {
                     permit.end(CallEnd::Late, Instant::now());
                 }
                 // These say nothing about the server.
-                Err(MountError::Container { .. } | MountError::Forbidden(_) | MountError::BadOptions(_)) => {
-                    drop(permit);
-                }
+                Err(
+                    MountError::Container { .. }
+                    | MountError::Forbidden(_)
+                    | MountError::BadOptions(_)
+                    | MountError::InProgress { .. },
+                ) => drop(permit),
                 _ => permit.end(CallEnd::Answered, Instant::now()),
             }
         }

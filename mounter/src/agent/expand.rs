@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::mounts::{AgentError, Mounts, no_thread};
+use super::mounts::{AgentError, Mounts, for_program, no_thread};
 use super::{program, run, target_mounts};
 use crate::deadlines::AgentDeadlines;
 use crate::sys::thread;
@@ -31,7 +31,7 @@ impl Mounts {
         });
         let device = looked.await.map_err(no_thread(path))??;
         if invocation.program.is_file() {
-            return Ok(run::run(&invocation, deadlines.until_program()).await?);
+            return Ok(run::run(&invocation, for_program(path, deadlines)?).await?);
         }
         match device {
             // Its server has given it more room already.

@@ -237,6 +237,9 @@ pub struct AgentFailure {
     pub category: FailureCategory,
     /// The complete message, for the user's Event.
     pub message: String,
+    /// The time that a program had which took too long. Agents of earlier releases don't say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -117,7 +117,7 @@ impl Mounts {
         let invocation = program::mount(call, brings, &staging, &secrets)?;
         let flags = flags(call)?;
         let replaced = async {
-            self.run_mount(call, invocation, LIMIT).await?;
+            self.run_mount(call, invocation, || Ok(LIMIT)).await?;
             let (staging, target) = (staging.clone(), target.clone());
             let replaced = thread::run(move || target_mounts::replace(&staging, &target, device, flags));
             replaced

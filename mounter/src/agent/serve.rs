@@ -187,6 +187,7 @@ fn not_served(error: &ServiceError) -> AgentAnswer {
     AgentAnswer::Failed(AgentFailure {
         category: error.category(),
         message: error.report(),
+        limit_ms: None,
     })
 }
 
@@ -194,5 +195,6 @@ fn malformed(message: String) -> AgentAnswer {
     AgentAnswer::Failed(AgentFailure {
         category: FailureCategory::Protocol,
         message,
+        limit_ms: None,
     })
 }

@@ -412,11 +412,17 @@ fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
     }
 }
 
+/// How many seconds a program had that took too long, in a call with this `limit`.
+fn seconds_of(failure: &AgentFailure, limit: Duration) -> u64 {
+    failure.limit_ms.map_or(limit, Duration::from_millis).as_secs()
+}
+
 fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError {
     let attempted = format!(
         "mount {} in the client container for {}",
         job.volume.source, job.volume.client
     );
+    let seconds = seconds_of(&failure, limit);
     let message = failure.message;
     match failure.category {
         FailureCategory::Invalid => MountError::BadOptions(message.into()),
@@ -426,7 +432,7 @@ fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError
         },
         FailureCategory::TimedOut => MountError::Timeout {
             attempted: format!("to {attempted} ({message})"),
-            seconds: limit.as_secs(),
+            seconds,
             server: job.server(),
         },
         FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => MountError::Failed {
@@ -446,6 +452,7 @@ fn not_expanded(
     limit: Duration,
     failure: AgentFailure,
 ) -> Result<bool, MountError> {
+    let seconds = seconds_of(&failure, limit);
     let (attempted, message) = (
         format!("expand {} volume {}", mount.client, mount.source),
         failure.message,
@@ -463,7 +470,7 @@ fn not_expanded(
         },
         FailureCategory::TimedOut => MountError::Timeout {
             attempted: format!("to {attempted} ({message})"),
-            seconds: limit.as_secs(),
+            seconds,
             server: mount.source.clone(),
         },
         FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => MountError::Failed {
@@ -518,12 +525,12 @@ mod tests {
     use mooring_contract::volume::Volume;
     use tokio::io::DuplexStream;
 
-    use super::{mounted_by, not_expanded};
+    use super::{mounted_by, not_expanded, refused};
     use crate::agent::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory};
     use crate::agent::protocol::{MountHealth, MountState};
     use crate::client_pods::link;
     use crate::sys::fake::target;
-    use crate::volume::job::{Access, MountJob, PodRef, Secrets};
+    use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
     use crate::volume::target::Target;
 
     /// How late a busy machine wakes the agent.
@@ -539,6 +546,7 @@ mod tests {
         let answer = AgentAnswer::Failed(AgentFailure {
             category: FailureCategory::TimedOut,
             message: "ssh: 192.0.2.1 does not speak".to_owned(),
+            limit_ms: None,
         });
         // The caller may have given up.
         let _ = protocol::send(&mut stream, &answer).await;
@@ -580,6 +588,23 @@ mod tests {
     }
 
     #[test]
+    fn a_server_is_judged_by_the_time_that_the_program_had() {
+        let limit = Duration::from_secs(90);
+        for (limit_ms, expected) in [(Some(9_900), 9), (Some(85_000), 85), (None, 90)] {
+            let failure = AgentFailure {
+                category: FailureCategory::TimedOut,
+                message: String::new(),
+                limit_ms,
+            };
+            let error = refused(&job(limit), limit, failure);
+            assert!(
+                matches!(error, MountError::Timeout { seconds, .. } if seconds == expected),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn an_agent_that_can_t_expand_a_volume_says_why_and_one_that_does_not_know_the_call_is_passed_over() {
         let path = "/kubelet/pods/u/volumes/mooring.dev~vcs/v";
         let target = Target::parse(Path::new("/kubelet"), path).unwrap();
@@ -596,7 +621,11 @@ mod tests {
         };
         let of = |category| {
             let message = "its words".to_owned();
-            let failure = AgentFailure { category, message };
+            let failure = AgentFailure {
+                category,
+                message,
+                limit_ms: None,
+            };
             not_expanded(&target, &mount, Duration::from_secs(9), failure)
         };
         assert_eq!(of(FailureCategory::Protocol), Ok(false));
