@@ -7,17 +7,16 @@
 //! PersistentVolume. A tenant could give it the name of an existing one, but not that one's options: the policies for
 //! Pods let no path or device of the node through.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, annotations};
+use mooring_contract::names::annotations;
 use mooring_contract::volume::Volume;
 
 use crate::volume::job::MountJob;
-use crate::volume::kubelet_options::{self, CSI_PREFIX, FLEX_PREFIX};
+use crate::volume::kubelet_options;
 
 /// Longest that the API may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -97,25 +96,10 @@ fn is_an_administrators(found: &PersistentVolume, asked: &Volume) -> Result<(), 
     {
         return Err("was provisioned");
     }
-    let spec = found.spec.as_ref();
-    let flex = spec.and_then(|spec| spec.flex_volume.as_ref());
-    let csi = spec.and_then(|spec| spec.csi.as_ref());
-    let volume = if let Some(flex) = flex.filter(|flex| flex.driver == FLEX_DRIVER) {
-        volume_of(flex.options.clone(), FLEX_PREFIX, flex.fs_type.as_deref(), None)
-    } else if let Some(csi) = csi.filter(|csi| csi.driver == CSI_DRIVER) {
-        let mount_options = spec.and_then(|spec| spec.mount_options.as_deref());
-        volume_of(
-            csi.volume_attributes.clone(),
-            CSI_PREFIX,
-            csi.fs_type.as_deref(),
-            mount_options,
-        )
-    } else {
-        return Err("has another driver");
-    };
-    match volume {
-        Some(volume) if volume == *asked => Ok(()),
-        _ => Err("has other options"),
+    match kubelet_options::of_persistent_volume(found) {
+        None => Err("has another driver"),
+        Some(Ok(volume)) if volume == *asked => Ok(()),
+        Some(_) => Err("has other options"),
     }
 }
 
@@ -123,18 +107,6 @@ fn is_an_administrators(found: &PersistentVolume, asked: &Volume) -> Result<(), 
 fn is_provisioned(name: &str) -> bool {
     name.strip_prefix("pvc-")
         .is_some_and(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'))
-}
-
-/// Reads the PV's options as those of the kubelet's call are read, so that the two can be compared.
-fn volume_of(
-    options: Option<BTreeMap<String, String>>,
-    prefix: &str,
-    fs_type: Option<&str>,
-    mount_options: Option<&[String]>,
-) -> Option<Volume> {
-    let options = options.unwrap_or_default();
-    let (fs_type, mount_options) = (fs_type.unwrap_or_default(), mount_options.unwrap_or_default());
-    kubelet_options::volume(options, prefix, fs_type, mount_options).ok()
 }
 
 #[cfg(test)]

@@ -19,18 +19,24 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{Instrument as _, info, info_span, warn};
 
+use crate::deadlines;
 use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, MountJob, Secrets};
+use crate::volume::kubelet_options;
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 
 pub mod api;
 
-/// How long before the kubelet must have its answer the waiting ends.
-const MARGIN: Duration = Duration::from_secs(2);
-
 /// How long to wait between two looks where nothing tells of a change.
 const PERIOD: Duration = Duration::from_millis(200);
+
+/// How long after a Pod came to its node the API server may not know yet what that lets the node read: its node
+/// authorizer learns it by watches.
+const AUTHORIZER_LAG: Duration = Duration::from_secs(5);
+
+/// How long to wait before something forbidden is asked for again.
+const FORBIDDEN_RETRY: Duration = Duration::from_millis(500);
 
 /// How long to wait until the API is asked once more.
 const RETRY: Duration = Duration::from_secs(5);
@@ -39,14 +45,27 @@ const RETRY: Duration = Duration::from_secs(5);
 #[async_trait]
 pub trait AttachmentApi: Send + Sync {
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error>;
-    /// The data of a Secret that only nodes that use the volume may read; `None` where this node may not read it.
-    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error>;
+    /// The data of a Secret that only nodes that use the volume may read.
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Data, SecretError>;
     /// Returns when the Secret differs from this version, or after a while.
     async fn changed(&self, namespace: &str, name: &str, version: &str);
     /// Notes on the Node that a volume is used, or is not used any more.
     async fn note(&self, volume: &str, used: bool) -> Result<(), kube::Error>;
     /// The volumes that are noted.
     async fn noted(&self) -> Result<BTreeSet<String>, kube::Error>;
+}
+
+/// Why a Secret was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// Nothing may be asked for in the name of this node.
+    #[error("the mounter can't act in its node's name: see its log")]
+    NotAsNode,
+    /// What the API server said.
+    #[error("{0}")]
+    Forbidden(String),
+    #[error(transparent)]
+    Api(#[from] kube::Error),
 }
 
 /// What is in a Secret.
@@ -70,9 +89,13 @@ enum ConnectError {
     Options(#[from] VolumeError),
     #[error(
         "the API server does not let this node read the volume's connection in Secret {namespace}/{name}: check that \
-         ClusterRole mooring-mounter-connections is bound to the mounters in namespace {namespace}"
+         ClusterRole mooring-mounter-connections is bound to the mounters in namespace {namespace} ({why})"
     )]
-    Unproven { namespace: String, name: String },
+    Unproven {
+        namespace: String,
+        name: String,
+        why: SecretError,
+    },
 }
 
 pub struct Attachments {
@@ -136,14 +159,16 @@ impl Attachments {
         };
         let handed = parse(handed)?;
         let name = job.target.name().to_owned();
-        let until = Instant::from_std(job.deadline) - MARGIN;
+        let began = Instant::now();
+        let until = began + deadlines::inner(job.remaining());
+        let known = until.min(began + AUTHORIZER_LAG);
         loop {
-            let seen = self.look(&name, &handed).await?;
+            let seen = self.look(&name, &handed, known).await?;
             let is_told = seen.connection.is_for(&self.node);
             if seen.has && is_told {
                 self.enter(&job.target).await?;
                 // Now that it is noted.
-                match self.look(&name, &handed).await {
+                match self.look(&name, &handed, known).await {
                     Ok(seen) if seen.has && seen.connection.is_for(&self.node) => return self.merge(job, seen),
                     Ok(_) => self.leave(&job.target).await,
                     Err(error) => {
@@ -223,26 +248,31 @@ impl Attachments {
             .collect()
     }
 
-    async fn look(&self, name: &str, handed: &Connection) -> Result<Seen, MountError> {
+    /// What the API has of the volume. Until `known` it may not know yet that this node uses the volume.
+    async fn look(&self, name: &str, handed: &Connection, known: Instant) -> Result<Seen, MountError> {
         let volume = self.api.volume(name).await;
         let volume = volume.map_err(|error| api_failed("read the PersistentVolume", error))?;
         let namespace = volume.as_ref().and_then(secret_namespace);
         let (Some(volume), Some(namespace)) = (volume, namespace) else {
             return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
         };
-        let secret = self.api.secret(&namespace, &secret_name(name)).await;
-        let secret = secret.map_err(|error| api_failed("read the volume's connection", error))?;
-        // What the kubelet hands over could be a Secret of the Pod's author.
-        let Some(data) = secret else {
-            return Err(MountError::Forbidden(Cause::of(ConnectError::Unproven {
-                namespace,
-                name: secret_name(name),
-            })));
+        let data = match self.secret(&namespace, &secret_name(name), known).await {
+            Ok(data) => data,
+            Err(SecretError::Api(error)) => return Err(api_failed("read the volume's connection", error)),
+            // What the kubelet hands over could be a Secret of the Pod's author.
+            Err(why) => {
+                return Err(MountError::Forbidden(Cause::of(ConnectError::Unproven {
+                    namespace,
+                    name: secret_name(name),
+                    why,
+                })));
+            }
         };
         let connection = parse(data.values.get(CONNECTION).map(Vec::as_slice).unwrap_or_default())?;
         if connection.proof != handed.proof {
             return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
         }
+        let own = kubelet_options::of_persistent_volume(&volume).and_then(Result::ok);
         let modes = volume.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
         let noted = volume.metadata.annotations.unwrap_or_default();
         let to = noted.get(annotations::ATTACHED_TO);
@@ -252,10 +282,23 @@ impl Attachments {
         Ok(Seen {
             has: to.has(&self.node) && operation.is_none_or(|record| self.is_of_another(record)),
             other: other.filter(|_| !is_for_many(&modes)).cloned(),
+            granted: own.map(|own| own.mount_options).unwrap_or_default(),
             connection,
             namespace,
             data,
         })
+    }
+
+    /// Reads the Secret of a connection, again and again while that is forbidden, until `known`.
+    async fn secret(&self, namespace: &str, name: &str, known: Instant) -> Result<Data, SecretError> {
+        loop {
+            match self.api.secret(namespace, name).await {
+                Err(SecretError::Forbidden(_)) if Instant::now() + FORBIDDEN_RETRY <= known => {
+                    sleep(FORBIDDEN_RETRY).await;
+                }
+                read => return read,
+            }
+        }
     }
 
     /// Whether the record of an operation is about another node: this one keeps what it has meanwhile.
@@ -283,7 +326,9 @@ impl Attachments {
         let says_source = said.contains_key(keys::SOURCE);
         if !said.is_empty() {
             let volume = job.volume.connected(said).map_err(bad)?;
-            volume.check(Speaker::Attach, &[]).map_err(MountError::bad_options)?;
+            // As the controller does when it accepts the connection.
+            let checked = volume.check(Speaker::Attach, &seen.granted);
+            checked.map_err(MountError::bad_options)?;
             job.volume = volume;
         }
         job.secrets = Secrets(secrets);
@@ -297,6 +342,8 @@ struct Seen {
     has: bool,
     /// The node that has it instead, if only one can.
     other: Option<String>,
+    /// Mount options of the PV, which was accepted with them.
+    granted: Vec<String>,
     connection: Connection,
     namespace: String,
     /// All of the Secret.

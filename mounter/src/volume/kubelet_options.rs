@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_contract::volume::{Volume, VolumeError, keys};
 
 use crate::volume::selinux_label::SelinuxLabel;
@@ -36,6 +38,28 @@ pub fn volume(
         *stated = all.filter(|some| !some.is_empty()).collect::<Vec<_>>().join(",");
     }
     Volume::from_options(&options)
+}
+
+/// The volume of a `PersistentVolume`, read as the kubelet's call is, so that the two can be compared; none if it is of
+/// another driver.
+pub fn of_persistent_volume(found: &PersistentVolume) -> Option<Result<Volume, VolumeError>> {
+    let spec = found.spec.as_ref()?;
+    if let Some(flex) = spec.flex_volume.as_ref().filter(|flex| flex.driver == FLEX_DRIVER) {
+        let fs_type = flex.fs_type.as_deref().unwrap_or_default();
+        return Some(volume(
+            flex.options.clone().unwrap_or_default(),
+            FLEX_PREFIX,
+            fs_type,
+            &[],
+        ));
+    }
+    let csi = spec.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER)?;
+    Some(volume(
+        csi.volume_attributes.clone().unwrap_or_default(),
+        CSI_PREFIX,
+        csi.fs_type.as_deref().unwrap_or_default(),
+        spec.mount_options.as_deref().unwrap_or_default(),
+    ))
 }
 
 #[cfg(test)]

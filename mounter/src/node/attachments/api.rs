@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{AttachmentApi, Data};
+use super::{AttachmentApi, Data, SecretError};
 
 /// What a Node says whose mounter notes the volumes that it uses.
 const NOTED: &str = "true";
@@ -66,12 +66,10 @@ impl AttachmentApi for ClusterAttachments {
         Api::all(self.client.clone()).get_opt(name).await
     }
 
-    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Data>, kube::Error> {
-        let Some(secrets) = self.secrets(namespace) else {
-            return Ok(None);
-        };
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Data, SecretError> {
+        let secrets = self.secrets(namespace).ok_or(SecretError::NotAsNode)?;
         match secrets.get(name).await {
-            Ok(secret) => Ok(Some(Data {
+            Ok(secret) => Ok(Data {
                 version: secret.resource_version().unwrap_or_default(),
                 values: secret
                     .data
@@ -79,9 +77,9 @@ impl AttachmentApi for ClusterAttachments {
                     .into_iter()
                     .map(|(key, value)| (key, value.0))
                     .collect(),
-            })),
-            Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
-            Err(error) => Err(error),
+            }),
+            Err(kube::Error::Api(status)) if status.code == 403 => Err(SecretError::Forbidden(status.message)),
+            Err(error) => Err(error.into()),
         }
     }
 
