@@ -514,6 +514,9 @@ impl Apply<'_> {
             self.patch(json!({"metadata": {"resourceVersion": version, "annotations": notes}}))
                 .await?;
         }
+        if let Some(run) = &settled.reclaimed {
+            self.shared.expectations.reclaimed(run);
+        }
         self.say(settled.say);
         if let Some((operation, took)) = settled.done {
             self.count(operation, OperationResult::Done, Category::Done, Some(took));

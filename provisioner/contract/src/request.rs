@@ -39,6 +39,10 @@ pub struct Request {
     pub mount_options: Vec<String>,
     /// `Delete` or `Retain`.
     pub reclaim_policy: String,
+    /// For what takes or deletes a snapshot, a backup or a group: the deletion policy of its content, `Delete` or
+    /// `Retain`. Empty in requests of earlier versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub deletion_policy: String,
     /// The node chosen with WaitForFirstConsumer; empty with Immediate.
     pub node_name: String,
     /// The chosen node's topology labels.

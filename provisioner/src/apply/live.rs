@@ -37,17 +37,27 @@ pub(crate) async fn look_up(
     Ok(live.map(Arc::new).into_iter().chain(others).collect())
 }
 
-/// Whether what a run is for is not there, read as it is now: neither claim nor PV, or no content.
-pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<bool, ApplyError> {
+/// What there is of what a run is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remains {
+    /// The claim, the PV that Mooring holds, or the content.
+    Owner,
+    /// Only a PV of the run's name, which Mooring does not hold.
+    OtherVolume,
+    Nothing,
+}
+
+/// What there is of what a run is for, read as it is now.
+pub(crate) async fn remains(shared: &Shared, run: &Run, uid: &str) -> Result<Remains, ApplyError> {
     let client = &shared.context.client;
     match run.operation().map(|kind| describe(kind).subject) {
         Some(SubjectKind::Snapshot) => {
             let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-            return is_without_content(&contents, SubjectKind::Snapshot, run, uid).await;
+            return content_of(&contents, SubjectKind::Snapshot, run, uid).await;
         }
         Some(SubjectKind::Group) => {
             let contents: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
-            return is_without_content(&contents, SubjectKind::Group, run, uid).await;
+            return content_of(&contents, SubjectKind::Group, run, uid).await;
         }
         Some(SubjectKind::Claim | SubjectKind::Volume | SubjectKind::Config) | None => {}
     }
@@ -56,28 +66,35 @@ pub(crate) async fn is_orphan(shared: &Shared, run: &Run, uid: &str) -> Result<b
         let claim = claims.get_metadata_opt(name).await;
         let claim = claim.map_err(|source| CallError::new("read", SubjectKind::Claim.name(), name, source))?;
         if claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) {
-            return Ok(false);
+            return Ok(Remains::Owner);
         }
     }
     let name = persistent_volume::name_for(uid);
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = volumes.get_opt(&name).await;
     let volume = volume.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?;
-    Ok(!volume.is_some_and(|volume| is_ours(&volume)))
+    Ok(match volume {
+        Some(volume) if is_ours(&volume) => Remains::Owner,
+        Some(_) => Remains::OtherVolume,
+        None => Remains::Nothing,
+    })
 }
 
-/// Whether the content of this uid, which a run is for, is not there.
-async fn is_without_content<K>(contents: &Api<K>, kind: SubjectKind, run: &Run, uid: &str) -> Result<bool, ApplyError>
+/// Whether the content of this uid, which a run is for, is there. Where the run does not say its name, it may be.
+async fn content_of<K>(contents: &Api<K>, kind: SubjectKind, run: &Run, uid: &str) -> Result<Remains, ApplyError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let Some(snapshot) = run.request().ok().and_then(|request| request.snapshot) else {
-        return Ok(false);
+        return Ok(Remains::Owner);
     };
     let name = &snapshot.content_name;
     let content = contents.get_metadata_opt(name).await;
     let content = content.map_err(|source| CallError::new("read", kind.name(), name, source))?;
-    Ok(content.is_none_or(|content| content.metadata.uid.as_deref() != Some(uid)))
+    Ok(match content {
+        Some(content) if content.metadata.uid.as_deref() == Some(uid) => Remains::Owner,
+        Some(_) | None => Remains::Nothing,
+    })
 }
 
 /// Whether the source claim exists and stays, read from the API now.

@@ -16,7 +16,7 @@ use mooring_contract::request::{Request, Snapshot};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span, warn};
 
-use crate::apply::live::is_orphan;
+use crate::apply::live::{Remains, remains};
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, RunDecision, Start};
@@ -190,7 +190,11 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
 
 /// Does what was decided for the runs of one claim that is gone, if it is.
 async fn carry_out(shared: &Shared, uid: &str, run: &Run, decided: Plan) -> Result<(), ApplyError> {
-    if matches!(decided, Plan::Wait) || !is_orphan(shared, run, uid).await? {
+    if matches!(decided, Plan::Wait) {
+        return Ok(());
+    }
+    let remains = remains(shared, run, uid).await?;
+    if remains == Remains::Owner {
         return Ok(());
     }
     let decision = match decided {
@@ -205,7 +209,7 @@ async fn carry_out(shared: &Shared, uid: &str, run: &Run, decided: Plan) -> Resu
         }
         Plan::Undo(attempt) => {
             let config = config_of(shared, run);
-            if let Err(kept) = may_undo(run, config.as_deref()) {
+            if let Err(kept) = may_undo(run, remains, config.as_deref()) {
                 return keep(shared, run, &kept).await;
             }
             let Some(start) = config.and_then(|config| undoing(shared, run, config, attempt)) else {
@@ -228,9 +232,10 @@ async fn carry_out(shared: &Shared, uid: &str, run: &Run, decided: Plan) -> Resu
 }
 
 /// Whether what a run has made may be deleted; an attachment may always be undone.
-fn may_undo(done: &Run, config: Option<&ProvisionerConfig>) -> Result<(), Kept> {
+fn may_undo(done: &Run, remains: Remains, config: Option<&ProvisionerConfig>) -> Result<(), Kept> {
     let undone_by = done.operation().and_then(|operation| describe(operation).undone_by);
     match undone_by.map(|operation| (operation, describe(operation).effect)) {
+        Some((_, Effect::RemovesVolume)) if remains == Remains::OtherVolume => Err(Kept::NotHeld),
         Some((operation, Effect::RemovesVolume | Effect::RemovesSnapshot)) => {
             may_delete(&ReclaimPolicy::of_orphan(done), operation, config)
         }
@@ -243,21 +248,41 @@ async fn keep(shared: &Shared, run: &Run, kept: &Kept) -> Result<(), ApplyError>
     if shared.expectations.is_reclaimed(&run.uid()) {
         return Ok(());
     }
-    let request = run.request().ok();
+    let Some(made) = run.operation().map(describe) else {
+        return Ok(());
+    };
     let pv_name = persistent_volume::name_for(run.claim_uid().unwrap_or_default());
     let (namespace, name) = run.claim().unwrap_or_default();
-    let what = match request.and_then(|request| request.snapshot) {
-        Some(Snapshot { name, content_name, .. }) => format!("{name}, whose content {content_name} is gone"),
-        None => format!("volume {pv_name}, whose claim {namespace}/{name} and PersistentVolume are gone"),
+    let snapshot = run.request().ok().and_then(|request| request.snapshot);
+    let (noun, what) = match snapshot.filter(|_| made.effect == Effect::TakesSnapshot) {
+        Some(snapshot) => {
+            let noun = match &snapshot {
+                Snapshot { members: Some(_), .. } => "group snapshot",
+                Snapshot { backup: true, .. } => "backup",
+                Snapshot { .. } => "snapshot",
+            };
+            let (content, kind) = (snapshot.content_name, made.subject.name());
+            (noun, format!("{noun} {}: its {kind} {content} is gone", snapshot.name))
+        }
+        None if *kept == Kept::NotHeld => (
+            "volume",
+            format!("volume {pv_name}: its claim {namespace}/{name} is gone"),
+        ),
+        None => (
+            "volume",
+            format!("volume {pv_name}: its claim {namespace}/{name} and its PersistentVolume are gone"),
+        ),
     };
+    let config = run.config().unwrap_or_default();
     let text = format!(
-        "Mooring does not delete {what}: {kept}. If the storage still has it and nobody needs it, delete it there"
+        "Mooring does not delete {what}, and {kept}; if nobody needs the {noun}, delete it from the storage of \
+         ConfigMap {config}"
     );
     info!(run = run.place(), text);
     apply::keep(
         shared,
         run,
-        Note::warning(reasons::KEPT, action(Operation::Delete), text),
+        Note::warning(reasons::KEPT, action(made.undone_by.unwrap_or(Operation::Delete)), text),
     )
     .await
 }

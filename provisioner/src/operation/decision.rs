@@ -423,6 +423,8 @@ pub struct Settled {
     pub release: bool,
     /// Whether to remove the finalizer too.
     pub let_go: bool,
+    /// Uid of the run that took the snapshot, if it is still there and nothing is left for it to undo.
+    pub reclaimed: Option<String>,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
     pub say: Option<Note>,

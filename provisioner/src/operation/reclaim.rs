@@ -1,6 +1,7 @@
 //! Whether a volume or a snapshot that nobody uses any more may be deleted. Every plan that deletes asks here.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 
 use super::describe::{Effect, describe};
@@ -19,12 +20,15 @@ pub(crate) enum ReclaimPolicy {
 /// Why a volume is not deleted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Kept {
-    #[error("its reclaim policy is {0}")]
-    Policy(String),
-    #[error("its reclaim policy is not known any more")]
-    Unknown,
-    #[error("ConfigMap {config} does not list {operation:?} in its key \"operations\"")]
-    NotOffered { config: String, operation: &'static str },
+    /// The kind of policy, as Kubernetes calls it, and the policy.
+    #[error("its {0} is {1}")]
+    Policy(&'static str, String),
+    #[error("its {0} is no longer known")]
+    Unknown(&'static str),
+    #[error("its ConfigMap does not list {0:?} in the key \"operations\"")]
+    NotOffered(&'static str),
+    #[error("its PersistentVolume no longer has finalizer {}", finalizers::VOLUME)]
+    NotHeld,
 }
 
 impl ReclaimPolicy {
@@ -47,13 +51,16 @@ impl ReclaimPolicy {
     /// The controller asks a run to go when a PV, or the record of a claim or a content, has taken over. Those are gone
     /// too, and an administrator may have changed the policy before. A run that nobody has asked to go was the last to
     /// know of its volume, so the policy of its request is the volume's.
+    ///
+    /// An eviction looks the same as the controller's own deletion: see `docs/decisions/orphans.md`.
     pub(crate) fn of_orphan(run: &Run) -> Self {
         if run.leaving_since().is_some() {
             return Self::Unknown;
         }
         match run.request() {
-            // A snapshot that was never ready is nothing that anybody could want to retain.
-            Ok(request) if describe(request.operation).effect == Effect::TakesSnapshot => Self::Delete,
+            Ok(request) if describe(request.operation).effect == Effect::TakesSnapshot => {
+                Self::named(&request.deletion_policy)
+            }
             Ok(request) => Self::named(&request.reclaim_policy),
             Err(_) => Self::Unknown,
         }
@@ -67,13 +74,17 @@ pub(crate) fn may_delete(
     operation: Operation,
     config: Option<&ProvisionerConfig>,
 ) -> Result<(), Kept> {
+    let kind = if describe(operation).effect == Effect::RemovesSnapshot {
+        "deletion policy"
+    } else {
+        "reclaim policy"
+    };
     match (policy, config) {
-        (ReclaimPolicy::Unknown, _) => Err(Kept::Unknown),
-        (ReclaimPolicy::Other(policy), _) => Err(Kept::Policy(policy.clone())),
-        (ReclaimPolicy::Delete, Some(config)) if !config.operations.contains(&operation) => Err(Kept::NotOffered {
-            config: config.reference.to_string(),
-            operation: operation.as_str(),
-        }),
+        (ReclaimPolicy::Unknown, _) => Err(Kept::Unknown(kind)),
+        (ReclaimPolicy::Other(policy), _) => Err(Kept::Policy(kind, policy.clone())),
+        (ReclaimPolicy::Delete, Some(config)) if !config.operations.contains(&operation) => {
+            Err(Kept::NotOffered(operation.as_str()))
+        }
         (ReclaimPolicy::Delete, _) => Ok(()),
     }
 }
@@ -81,6 +92,7 @@ pub(crate) fn may_delete(
 #[cfg(test)]
 mod tests {
     use mooring_contract::operation::Operation;
+    use mooring_contract::request::Request;
     use serde_json::json;
 
     use super::{Kept, ReclaimPolicy, may_delete};
@@ -95,9 +107,34 @@ mod tests {
         let may = |policy: &str, config| may_delete(&ReclaimPolicy::named(policy), Operation::Delete, config);
         assert_eq!(may("Delete", Some(&able)), Ok(()));
         assert_eq!(may("Delete", None), Ok(()));
-        assert!(matches!(may("Delete", Some(&unable)), Err(Kept::NotOffered { .. })));
-        assert_eq!(may("Retain", Some(&able)), Err(Kept::Policy("Retain".into())));
-        assert_eq!(may("", Some(&able)), Err(Kept::Unknown));
+        assert!(matches!(may("Delete", Some(&unable)), Err(Kept::NotOffered("delete"))));
+        let kept = |policy: &str| may(policy, Some(&able)).unwrap_err().to_string();
+        assert_eq!(kept("Retain"), "its reclaim policy is Retain");
+        assert_eq!(kept(""), "its reclaim policy is no longer known");
+        let snapshot = may_delete(&ReclaimPolicy::Unknown, Operation::DeleteGroup, None);
+        assert_eq!(
+            snapshot.unwrap_err().to_string(),
+            "its deletion policy is no longer known"
+        );
+    }
+
+    #[test]
+    fn the_policy_of_an_orphaned_snapshot_is_the_deletion_policy_of_its_content() {
+        for operation in [Operation::Snapshot, Operation::Backup, Operation::SnapshotGroup] {
+            let of = |deletion_policy: &str| {
+                // The volume's own policy says nothing about its snapshots.
+                let request = Request {
+                    operation,
+                    deletion_policy: deletion_policy.to_owned(),
+                    ..silver()
+                };
+                let run = run_with(operation.as_str(), 1, 100, &ended(0, ""), &json!(request));
+                ReclaimPolicy::of_orphan(&run)
+            };
+            assert_eq!(of("Delete"), ReclaimPolicy::Delete);
+            assert_eq!(of("Retain"), ReclaimPolicy::Other("Retain".to_owned()));
+            assert_eq!(of(""), ReclaimPolicy::Unknown, "of an earlier version");
+        }
     }
 
     #[test]

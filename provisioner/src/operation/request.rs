@@ -63,6 +63,7 @@ pub fn for_claim(
         reclaim_policy: class
             .and_then(|class| class.reclaim_policy.clone())
             .unwrap_or_else(|| "Delete".to_owned()),
+        deletion_policy: String::new(),
         node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
         topology: node.map(|node| of_labels(&node.labels)).unwrap_or_default(),
         service_account: config.service_account.clone().unwrap_or_default(),
@@ -133,6 +134,7 @@ pub fn unremembered(operation: Operation, around: Surroundings<'_>) -> Request {
         fs_type: String::new(),
         mount_options: Vec::new(),
         reclaim_policy: String::new(),
+        deletion_policy: String::new(),
         node_name: String::new(),
         topology: BTreeMap::new(),
         service_account: config.service_account.clone().unwrap_or_default(),

@@ -302,8 +302,12 @@ fn held_by_restore(seen: &ObservedSnapshot<'_>) -> Option<SnapshotDecision> {
 /// A content that goes: its snapshot first, unless that is to stay.
 fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let content = seen.content;
+    let left = seen.snapshot_run.filter(|run| run.leaving_since().is_none());
     if !content.is_held() && seen.record.is_none() {
-        return Decision::Rest;
+        return match left.filter(|_| content.deletion_policy == DeletionPolicy::Retain) {
+            Some(run) => Decision::Stop(run.to_remove()),
+            None => Decision::Rest,
+        };
     }
     if let Some(wait) = held_by_restore(seen) {
         return wait;
@@ -325,6 +329,9 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
         || content.deletion_policy == DeletionPolicy::Delete && content.handle().is_some() && !unmade;
     if to_delete {
         deletion(seen, going, half_made, now)
+    } else if let Some(run) = left {
+        // Without the content, its request would say what the deletion policy once was.
+        Decision::Stop(run.to_remove())
     } else {
         Decision::Own(let_go(seen, None, None))
     }
@@ -360,9 +367,12 @@ fn stop(seen: &ObservedSnapshot<'_>, record: &Record, run: &Run, now: Timestamp)
 
 /// The content's finalizer goes, and with it the content.
 fn let_go(seen: &ObservedSnapshot<'_>, say: Option<Note>, took: Option<Duration>) -> Settled {
+    // It was deleted, or went with its node.
+    let reclaimed = seen.snapshot_run.filter(|_| say.is_some() || took.is_some());
     Settled {
         release: true,
         let_go: true,
+        reclaimed: reclaimed.map(|run| run.uid().into_owned()),
         runs: removable([seen.snapshot_run, seen.delete_run]),
         say,
         done: took.map(|took| (seen.form.delete(), took)),

@@ -232,6 +232,7 @@ pub(crate) mod tests {
             fs_type: String::new(),
             mount_options: vec![],
             reclaim_policy: "Delete".into(),
+            deletion_policy: String::new(),
             node_name: String::new(),
             topology: BTreeMap::new(),
             service_account: "foo".into(),

@@ -59,6 +59,16 @@ pub enum DeletionPolicy {
     Retain,
 }
 
+impl DeletionPolicy {
+    /// As Kubernetes spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delete => "Delete",
+            Self::Retain => "Retain",
+        }
+    }
+}
+
 /// What a snapshot is of, or is: one of the two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

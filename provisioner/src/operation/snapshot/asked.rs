@@ -32,11 +32,16 @@ pub(super) fn asked(
     config: Option<&Arc<ProvisionerConfig>>,
 ) -> Result<Option<Asked>, SnapshotRefusal> {
     if seen.content.of.uid.as_deref().unwrap_or_default().is_empty() {
-        return Err(SnapshotRefusal::Unbound(if seen.content.is_group {
-            "volumeGroupSnapshotRef"
+        let (reference, kind) = if seen.content.is_group {
+            ("volumeGroupSnapshotRef", "VolumeGroupSnapshot")
         } else {
-            "volumeSnapshotRef"
-        }));
+            ("volumeSnapshotRef", "VolumeSnapshot")
+        };
+        return Err(SnapshotRefusal::Unbound {
+            reference,
+            what: seen.form.noun(),
+            kind,
+        });
     }
     let found: Vec<_> = seen.targets.iter().map(usable).collect::<Result<_, _>>()?;
     check_class(seen)?;
@@ -181,6 +186,7 @@ fn about(seen: &ObservedSnapshot<'_>, name: &str, members: Option<Vec<Member>>, 
     parameters.extend(parameters_of(seen.class.and_then(|class| class.parameters.as_ref())));
     Request {
         parameters,
+        deletion_policy: seen.content.deletion_policy.as_str().to_owned(),
         snapshot: Some(Snapshot {
             name: name.to_owned(),
             content_name: seen.content.name().to_owned(),

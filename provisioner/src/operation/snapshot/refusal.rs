@@ -19,10 +19,16 @@ pub enum SnapshotRefusal {
     NodeGone(String),
     /// All such contents would have one name on the storage.
     #[error(
-        "the content's {0}.uid is empty, and the snapshot is named after it: delete the content, and have \
-         snapshot-controller make it"
+        "{reference}.uid of the content is empty, and Mooring names the {what} after that uid: delete the content, and \
+         create a {kind}, for which snapshot-controller creates a content with the uid"
     )]
-    Unbound(&'static str),
+    Unbound {
+        /// The content's field.
+        reference: &'static str,
+        what: &'static str,
+        /// Of the user's object.
+        kind: &'static str,
+    },
     /// What made it is not known.
     #[error(
         "annotation mooring.dev/request of PersistentVolume {0} can't be read, or is about another claim's volume: \
@@ -76,7 +82,7 @@ impl SnapshotRefusal {
             Self::NoVolume(_)
             | Self::NotOurs(_)
             | Self::Unclaimed(_)
-            | Self::Unbound(_)
+            | Self::Unbound { .. }
             | Self::Unknown(_)
             | Self::OtherConfig { .. }
             | Self::OtherNode(..)

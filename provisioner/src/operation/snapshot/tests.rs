@@ -10,7 +10,7 @@ use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::decision::{Decision, SnapshotDecision};
 use crate::operation::observed::{Limits, ObservedSnapshot, ObservedTarget};
 use crate::operation::record::Record;
-use crate::operation::tests::{ago, config, ended, no_image, now, record, run, running};
+use crate::operation::tests::{ago, config, ended, leaving, no_image, now, record, run, running};
 use crate::process::events::reasons;
 use crate::run::Run;
 use crate::run::properties::tests::silver;
@@ -148,6 +148,7 @@ fn the_image_is_told_of_what_to_take_it_under_which_name() {
         (Operation::Snapshot, "pvc-u1")
     );
     assert_eq!(request.snapshot.unwrap().name, "snapshot-v1");
+    assert_eq!(request.deletion_policy, "Delete");
     assert_eq!(request.parameters["tier"], "cold");
     assert!(!request.parameters.keys().any(|key| key.contains("secret")));
     assert!(!request.volume.is_empty());
@@ -404,5 +405,24 @@ fn a_content_without_the_uid_of_its_user_s_object_is_refused() {
             "{said}"
         );
         assert!(said.ends_with("false"), "{said}");
+    }
+}
+
+#[test]
+fn a_run_that_was_left_goes_before_a_content_that_is_retained() {
+    for finalizers in [
+        json!(["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"]),
+        json!(["example.com/held"]),
+    ] {
+        let mut world = world();
+        world.content["metadata"]["finalizers"] = finalizers;
+        world.content["status"] = json!({"snapshotHandle": "admin/gold/snapshot-v1", "readyToUse": true});
+        world.content["spec"]["deletionPolicy"] = json!("Retain");
+        world.going();
+        let left = run("snapshot", 1, 10, &ended(0, ""));
+        world.snapshot_run = Some(left.clone());
+        assert!(matches!(world.plan(), Decision::Stop(_)));
+        world.snapshot_run = Some(leaving(left));
+        assert!(!matches!(world.plan(), Decision::Stop(_)), "it was asked already");
     }
 }

@@ -152,6 +152,7 @@ fn one_run_is_told_of_all_volumes_and_of_no_single_one() {
         (Operation::SnapshotGroup, "")
     );
     assert_eq!((request.pvc_namespace.as_str(), request.size), ("default", 2 << 30));
+    assert_eq!(request.deletion_policy, "Delete");
     assert_eq!(request.parameters["depth"], "2");
     let names: Vec<_> = request
         .members()
