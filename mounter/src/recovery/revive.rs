@@ -4,7 +4,7 @@
 //! daemon sees the new mount in its own mount table. It puts the new mount where containers still have a dead one
 //! ([`crate::worker::graft`]), and tells the agent to forget the dead mounts when none is left. All state is in the
 //! mount tables and with the agent, so a mounter that is killed in between finishes after its restart. What an agent
-//! knew goes with its process: then nothing tells which volume a dead mount is of ([`unattributed`]), it stays, and an
+//! knew goes with its process: then nothing tells which volume a dead mount is of ([`KnownMounts`]), it stays, and an
 //! Event says that the Pod has to be deleted.
 //!
 //! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
@@ -32,7 +32,7 @@ use crate::sys::thread;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::Target;
-use crate::worker::graft::{GraftTask, dead_mounts, unattributed};
+use crate::worker::graft::{GraftTask, KnownMounts, dead_mounts};
 use crate::worker::{Task, Workers};
 
 /// How often to ask the agents when nothing happens.
@@ -359,28 +359,27 @@ fn users(proc: &Path, revived: &[Revived]) -> io::Result<Vec<Namespace>> {
     namespaces(proc, |table| table.0.iter().any(is_dead))
 }
 
-/// Checks of mounts that are [`unattributed`], whether they are dead. `recorded` are the dead mounts of all volumes,
-/// `node` is this process' mount table.
+/// Checks of mounts that are [unattributed](KnownMounts), whether they are dead. `recorded` are the dead mounts of all
+/// volumes, `node` is this process' mount table.
 fn suspects(
     proc: &Path,
     mounted: &[Target],
     recorded: &BTreeSet<DeviceNumber>,
     node: &Table,
 ) -> io::Result<Vec<GraftTask>> {
-    let doubtful = |table: &Table, target: &Target| unattributed(node, table, target, recorded);
-    let namespaces = namespaces(proc, |table| {
-        mounted.iter().any(|target| !doubtful(table, target).is_empty())
-    })?;
+    let known = KnownMounts::new(node, mounted, recorded);
+    let namespaces = namespaces(proc, |table| !known.unattributed(table).is_empty())?;
     let tasks = namespaces.iter().flat_map(|namespace| {
-        mounted.iter().map(|target| GraftTask {
+        let found = known.unattributed(&namespace.table).into_iter();
+        found.map(|(target, unattributed)| GraftTask {
             pid: namespace.pid,
             namespace: namespace.id,
             target: target.clone(),
             dead: Vec::new(),
-            unattributed: doubtful(&namespace.table, target),
+            unattributed,
         })
     });
-    Ok(tasks.filter(|task| !task.unattributed.is_empty()).collect())
+    Ok(tasks.collect())
 }
 
 /// Whether the target has another mount than those that died.

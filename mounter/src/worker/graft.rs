@@ -7,7 +7,7 @@
 //! the volume's own Pod, and to be dead. It is touched only by a handle that the kernel says is on that very mount.
 //! A dead mount that no agent recorded stays, since it may be another volume's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub struct GraftTask {
     pub target: Target,
     /// The devices of its dead mounts.
     pub dead: Vec<DeviceNumber>,
-    /// Devices that are [`unattributed`].
+    /// Devices that are [unattributed](KnownMounts).
     pub unattributed: BTreeSet<DeviceNumber>,
 }
 
@@ -52,28 +52,53 @@ pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber])
     }
 }
 
-/// Devices of the same type and source as a volume that a table of its Pod has, the node has no more, and no agent has
-/// `recorded`. They are of this volume, or of another one of the Pod: nothing tells which.
-pub fn unattributed(
-    node: &Table,
-    table: &Table,
-    target: &Target,
-    recorded: &BTreeSet<DeviceNumber>,
-) -> BTreeSet<DeviceNumber> {
-    let Some(live) = node.top(&target.path()) else {
-        return BTreeSet::new();
-    };
-    let is_on_node = |device| node.0.iter().any(|entry| entry.device == device);
-    let found: BTreeSet<_> = table
-        .0
-        .iter()
-        .filter(|entry| is_alike(entry, live) && !is_on_node(entry.device) && !recorded.contains(&entry.device))
-        .map(|entry| entry.device)
-        .collect();
-    if found.is_empty() || !is_of_pod(table, target) {
-        BTreeSet::new()
-    } else {
-        found
+/// What is known of a node's volumes, to find the mounts of other tables that are unattributed: of the same type and
+/// source as a volume, in a table of its Pod, gone from the node, and recorded by no agent. They are of this volume, or
+/// of another one of the Pod: nothing tells which.
+///
+/// Made once for all tables. In most of them all mounts are known, and nothing but their devices is looked at.
+pub struct KnownMounts<'a> {
+    volumes: Vec<(&'a Target, &'a MountEntry)>,
+    /// The types and sources of the volumes.
+    kinds: HashSet<(&'a str, &'a str)>,
+    /// All devices that the node's table has or agents recorded.
+    devices: HashSet<DeviceNumber>,
+}
+
+impl<'a> KnownMounts<'a> {
+    /// From the node's table, the volumes that are mounted, and the dead mounts that agents recorded.
+    pub fn new(node: &'a Table, mounted: &'a [Target], recorded: &BTreeSet<DeviceNumber>) -> Self {
+        // Of several on one directory the last is uppermost.
+        let tops: HashMap<_, _> = node
+            .0
+            .iter()
+            .map(|entry| (entry.mount_point.as_path(), entry))
+            .collect();
+        let top = |target: &'a Target| Some((target, *tops.get(target.path().as_path())?));
+        let volumes: Vec<_> = mounted.iter().filter_map(top).collect();
+        let devices = node.0.iter().map(|entry| entry.device);
+        Self {
+            kinds: volumes.iter().map(|(_, live)| kind(live)).collect(),
+            devices: devices.chain(recorded.iter().copied()).collect(),
+            volumes,
+        }
+    }
+
+    /// The unattributed devices of a table, by the volumes that they may be of.
+    pub fn unattributed(&self, table: &Table) -> Vec<(&'a Target, BTreeSet<DeviceNumber>)> {
+        let is_unknown =
+            |entry: &&MountEntry| !self.devices.contains(&entry.device) && self.kinds.contains(&kind(entry));
+        let unknown: Vec<_> = table.0.iter().filter(is_unknown).collect();
+        if unknown.is_empty() {
+            return Vec::new();
+        }
+        let of_volume = |&(target, live): &(&'a Target, &MountEntry)| {
+            let alike = unknown.iter().filter(|entry| is_alike(entry, live));
+            let devices: BTreeSet<_> = alike.map(|entry| entry.device).collect();
+            let is_any = !devices.is_empty() && is_of_pod(table, target);
+            is_any.then_some((target, devices))
+        };
+        self.volumes.iter().filter_map(of_volume).collect()
     }
 }
 
@@ -90,7 +115,12 @@ fn is_of_pod(table: &Table, target: &Target) -> bool {
 
 /// Whether two mounts have the same type and source. Two volumes may have both alike.
 fn is_alike(one: &MountEntry, other: &MountEntry) -> bool {
-    one.fs_type == other.fs_type && one.source == other.source
+    kind(one) == kind(other)
+}
+
+/// Type and source.
+fn kind(entry: &MountEntry) -> (&str, &str) {
+    (&entry.fs_type, &entry.source)
 }
 
 /// Whether another mount lies on the whole of this one.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::{GraftTask, dead_mounts, graft, unattributed, within};
+use super::{GraftTask, KnownMounts, dead_mounts, graft, within};
 use crate::sys::fake::target;
 use crate::sys::graft::{Grafts, Likeness, Propagation};
 use crate::sys::{Result, SysError};
@@ -243,6 +243,17 @@ fn another_pod_s_container_is_left_alone() {
     let ours = Table::parse(CONTAINER.as_bytes());
     assert_eq!(dead_mounts(&ours, &target(), &[DEAD]).len(), 3);
     assert!(dead_mounts(&ours, &target(), &[DeviceNumber { major: 0, minor: 9 }]).is_empty());
+}
+
+fn unattributed(
+    node: &Table,
+    table: &Table,
+    target: &Target,
+    recorded: &BTreeSet<DeviceNumber>,
+) -> BTreeSet<DeviceNumber> {
+    let mounted = [target.clone()];
+    let found = KnownMounts::new(node, &mounted, recorded).unattributed(table);
+    found.into_iter().flat_map(|(_, devices)| devices).collect()
 }
 
 #[test]
