@@ -579,20 +579,20 @@ async fn a_run_that_was_left_beside_a_retained_content_goes_before_the_content()
     with_every_fault(&taking, async |fault, what| {
         let mut stage = Stage::with_run_left(taking).await;
         {
-            let mut state = stage.theatre.api.lock();
-            let mut content = state.get("contents", CONTENT).unwrap();
+            let mut api = stage.theatre.api.lock();
+            let mut content = api.get("contents", CONTENT).unwrap();
             content["spec"]["deletionPolicy"] = json!("Retain");
-            state.put("contents", content);
+            api.put("contents", content);
         }
         stage.delete_snapshot();
         stage.theatre.fail(fault);
         stage.play().await;
         let kept = stage.theatre.storage.contains(&taking.name());
         assert!(kept, "the storage lost a snapshot: {what}");
-        let state = stage.theatre.api.lock();
-        assert_eq!(state.all("pods"), [Value::Null; 0], "{what}: Pods left");
-        assert_eq!(state.get("contents", CONTENT), None, "{what}: the content hangs");
-        state.calls()
+        let api = stage.theatre.api.lock();
+        assert_eq!(api.all("pods"), [Value::Null; 0], "{what}: Pods left");
+        assert_eq!(api.get("contents", CONTENT), None, "{what}: the content hangs");
+        api.calls()
     })
     .await;
 }
@@ -602,10 +602,10 @@ async fn a_run_that_was_left_beside_a_retained_content_goes_before_the_content()
 async fn of_a_snapshot_that_was_deleted_nobody_is_told_that_it_stays() {
     let mut stage = Stage::with_run_left(Taking::default()).await;
     {
-        let mut state = stage.theatre.api.lock();
-        let mut run = state.all("pods").pop().unwrap();
+        let mut api = stage.theatre.api.lock();
+        let mut run = api.all("pods").pop().unwrap();
         run["metadata"]["finalizers"] = json!(["example.com/held"]);
-        state.put("pods", run);
+        api.put("pods", run);
     }
     stage.play().await;
     stage.delete_snapshot();
