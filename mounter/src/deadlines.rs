@@ -21,7 +21,7 @@ use tokio::time::Instant;
 pub const KUBELET: Duration = Duration::from_secs(mooring_shim::DEADLINE_SECONDS);
 
 /// The shortest and the longest `--call-timeout`.
-pub const SHORTEST_CALL: Duration = Duration::from_secs(5);
+pub const SHORTEST_CALL: Duration = Duration::from_secs(10);
 pub const LONGEST_CALL: Duration = Duration::from_secs(110);
 
 /// The least that a server has for its answer before it is taken for one that gives none.

@@ -13,7 +13,7 @@ use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
 /// Time limit of calls here, so that a hanging disk does not use up the test's time.
-const CALL_TIMEOUT: &str = "--call-timeout=6s";
+const CALL_TIMEOUT: &str = "--call-timeout=10s";
 
 /// Longest wait for a mount or unmount that has to succeed.
 const MOUNT_LIMIT: Duration = Duration::from_mins(2);
