@@ -42,7 +42,7 @@ use crate::drivers::{csi, endpoint, uninstall};
 use crate::node::attachments::Attachments;
 use crate::node::attachments::api::ClusterAttachments;
 use crate::node::kubelet_root::KubeletRootError;
-use crate::node::node_pods::{self, NodePods};
+use crate::node::node_pods::NodePods;
 use crate::node::readiness;
 use crate::recovery::give_up::GiveUp;
 use crate::recovery::revive::Reviver;
@@ -95,7 +95,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         host_namespace: args.host_mount_namespace.clone(),
     };
     let events = kube.clone().map(|kube| Recorder::start(kube, args.node_name.clone()));
-    let attachments = attachments(kube.as_ref(), config.clone(), &args);
+    let attachments = attachments(kube.as_ref(), &args);
     let node_pods = config.and_then(|config| node_pods(config, &args));
     let workers = Workers::default();
     let pods = kube
@@ -225,7 +225,9 @@ async fn withdraw_if_unwanted(
         // What it has begun to say comes before it is taken back.
         let _ = publisher.await;
         publish::take_back(&kube, node).await;
-        ClusterAttachments::new(kube, None, node.clone()).withdraw().await;
+        ClusterAttachments::new(kube, args.namespace.clone(), node.clone())
+            .withdraw()
+            .await;
     }
 }
 
@@ -259,10 +261,9 @@ fn no_api(error: &dyn std::error::Error) {
     );
 }
 
-fn attachments(kube: Option<&KubeClient>, config: Option<kube::Config>, args: &ServeArgs) -> Option<Arc<Attachments>> {
+fn attachments(kube: Option<&KubeClient>, args: &ServeArgs) -> Option<Arc<Attachments>> {
     let (kube, node) = kube.cloned().zip(args.node_name.clone())?;
-    let as_node = config.and_then(|config| node_pods::client_as(config, &node).ok());
-    let api = ClusterAttachments::new(kube, as_node, node.clone());
+    let api = ClusterAttachments::new(kube, args.namespace.clone(), node.clone());
     let attachments = Arc::new(Attachments::new(
         Box::new(api),
         node,

@@ -4,6 +4,7 @@
 mod attachment;
 pub mod error;
 pub mod live;
+pub mod signer;
 pub mod snapshot_class;
 pub mod start;
 pub mod storage_capacity;
@@ -26,6 +27,7 @@ use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 
 pub use self::error::ApplyError;
+use self::signer::Signer;
 pub(crate) use self::subject::Subject;
 use self::subject::patched;
 use crate::cache::expectations::Expectations;
@@ -62,6 +64,8 @@ pub struct Shared {
     /// What this process has done and the watches have not shown yet.
     pub expectations: Arc<Expectations>,
     pub limits: Limits,
+    /// What this process signs connections with.
+    pub signer: Signer,
 }
 
 /// Carries out what was decided for a claim, as it was seen, with this record.

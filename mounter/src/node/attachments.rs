@@ -6,17 +6,20 @@
 //! after that it reads the notes. So one of the two sees what the other does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
-use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, is_for_many, secret_name};
-use mooring_contract::names::annotations;
-use mooring_contract::volume::{Speaker, VolumeError, keys};
+use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, VolumeKey, is_for_many};
+use mooring_contract::names::{CONNECTION_KEYS, annotations};
+use mooring_contract::volume::{Speaker, Volume, VolumeError, keys};
+use mooring_seal::signature::{PublicKeys, Verified};
+use mooring_seal::{Purpose, SealError, open};
 use serde::Deserialize;
 use tokio::sync::{Mutex, Notify};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::deadlines;
@@ -28,74 +31,58 @@ use crate::volume::target::Target;
 
 pub mod api;
 
-/// How long to wait between two looks where nothing tells of a change.
-const PERIOD: Duration = Duration::from_millis(200);
-
-/// How long after a Pod came to its node the API server may not know yet what that lets the node read: its node
-/// authorizer learns it by watches.
-const AUTHORIZER_LAG: Duration = Duration::from_secs(5);
-
-/// How long to wait before something forbidden is asked for again.
-const FORBIDDEN_RETRY: Duration = Duration::from_millis(500);
+/// How long to wait between two looks at the PersistentVolume, at first and at most: a mounter may read one, and not
+/// watch them, since it would see those of all nodes.
+const FIRST_PERIOD: Duration = Duration::from_millis(50);
+const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long to wait until the API is asked once more.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What the connection of a volume is read from, and where its use is noted.
+/// What says how a node reaches a volume, and where its use is noted.
 #[async_trait]
 pub trait AttachmentApi: Send + Sync {
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error>;
-    /// The data of a Secret that only nodes that use the volume may read.
-    async fn secret(&self, namespace: &str, name: &str) -> Result<Data, SecretError>;
-    /// Returns when the Secret differs from this version, or after a while.
-    async fn changed(&self, namespace: &str, name: &str, version: &str);
+    /// The keys of the controllers that sign connections.
+    async fn keys(&self) -> Result<PublicKeys, kube::Error>;
     /// Notes on the Node that a volume is used, or is not used any more.
     async fn note(&self, volume: &str, used: bool) -> Result<(), kube::Error>;
     /// The volumes that are noted.
     async fn noted(&self) -> Result<BTreeSet<String>, kube::Error>;
 }
 
-/// Why a Secret was not read.
-#[derive(Debug, thiserror::Error)]
-pub enum SecretError {
-    /// Nothing may be asked for in the name of this node.
-    #[error("the mounter can't act in its node's name: see its log")]
-    NotAsNode,
-    /// What the API server said.
-    #[error("{0}")]
-    Forbidden(String),
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-}
-
-/// What is in a Secret.
-#[derive(Clone, Default)]
-pub struct Data {
-    pub version: String,
-    pub values: BTreeMap<String, Vec<u8>>,
-}
-
 /// Why a volume that has to be attached is not mounted; the message says what to do.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
     #[error(
-        "the volume's connection is not from the Secret of a PersistentVolume, so it is not used: remove key \
-         {CONNECTION} from the Secret"
+        "the Secret of the Pod's volume has key {CONNECTION}, but there is no PersistentVolume of this name: remove the \
+         key from the Secret"
     )]
-    Forged,
-    #[error("failed to read the volume's connection: {0}; only Mooring may write its Secret")]
-    Unreadable(#[from] serde_json::Error),
+    Inline,
+    #[error("key {CONNECTION} of the volume's Secret can't be read: only Mooring may write that Secret")]
+    NoKey(#[source] serde_json::Error),
+    #[error(
+        "the volume's connection, in annotation {annotation} of its PersistentVolume, is not used: {0}; remove the \
+         annotation, and Mooring attaches the volume again", annotation = annotations::ATTACHED_TO
+    )]
+    NotSigned(SealError),
+    #[error(
+        "the volume's connection, in annotation {annotation} of its PersistentVolume, is for another volume or node: \
+         remove the annotation, and Mooring attaches the volume again", annotation = annotations::ATTACHED_TO
+    )]
+    OfAnother,
+    #[error(
+        "the volume's connection, in annotation {annotation} of its PersistentVolume, is older than the last that this \
+         node used: remove the annotation, and Mooring attaches the volume again", annotation = annotations::ATTACHED_TO
+    )]
+    Older,
+    #[error(
+        "the Secret of the Pod's volume does not open the volume's connection ({0}): only a Pod that uses the \
+         PersistentVolume has the key. If this Pod does, the kubelet has an old copy, and tries again"
+    )]
+    NotOpened(SealError),
     #[error("the options in the volume's connection are not valid: {0}")]
     Options(#[from] VolumeError),
-    #[error(
-        "the API server does not let this node read the volume's connection in Secret {namespace}/{name}: check that \
-         ClusterRole mooring-mounter-connections is bound to the mounters in namespace {namespace} ({why})"
-    )]
-    Unproven {
-        namespace: String,
-        name: String,
-        why: SecretError,
-    },
 }
 
 pub struct Attachments {
@@ -105,6 +92,8 @@ pub struct Attachments {
     /// Targets on which a volume is or is about to be mounted, by volume. Held while a note is written, so that notes
     /// are written one after the other.
     used: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// The serial of the newest connection of each volume that was used, by the PersistentVolume's uid.
+    serials: std::sync::Mutex<BTreeMap<String, u64>>,
     /// Told of each note that could not be taken back.
     left_over: Notify,
 }
@@ -116,6 +105,7 @@ impl Attachments {
             node,
             kubelet_root,
             used: Mutex::default(),
+            serials: std::sync::Mutex::default(),
             left_over: Notify::new(),
         }
     }
@@ -141,7 +131,10 @@ impl Attachments {
         let noted = self.api.noted().await?;
         let mut used = self.used.lock().await;
         for volume in noted {
-            let targets = self.mounted(&volume);
+            let Ok(targets) = self.mounted(&volume) else {
+                // What may be mounted stays noted.
+                continue;
+            };
             if targets.is_empty() && !used.contains_key(&volume) {
                 self.take_back(&volume).await?;
             } else {
@@ -157,46 +150,36 @@ impl Attachments {
         let Some(handed) = job.secrets.0.get(CONNECTION) else {
             return Ok(false);
         };
-        let handed = parse(handed)?;
+        let key: VolumeKey = serde_json::from_slice(handed).map_err(|error| refused(ConnectError::NoKey(error)))?;
         let name = job.target.name().to_owned();
-        let began = Instant::now();
-        let until = began + deadlines::inner(job.remaining());
-        let known = until.min(began + AUTHORIZER_LAG);
+        let until = Instant::now() + deadlines::inner(job.remaining());
+        let mut period = FIRST_PERIOD;
         loop {
-            let seen = self.look(&name, &handed, known).await?;
-            let is_told = seen.connection.is_for(&self.node);
-            if seen.has && is_told {
+            let seen = self.look(&name).await?;
+            if let Some(signed) = &seen.own {
+                let connection = self.verified(&name, &seen.uid, signed).await?;
+                // Before anything is noted: who can't open it has another volume.
+                let told = self.told(&seen.volume, &key, connection)?;
                 self.enter(&job.target).await?;
                 // Now that it is noted.
-                match self.look(&name, &handed, known).await {
-                    Ok(seen) if seen.has && seen.connection.is_for(&self.node) => return self.merge(job, seen),
+                match self.look(&name).await {
+                    Ok(again) if again.own == seen.own => return Ok(told.put_into(job)),
                     Ok(_) => self.leave(&job.target).await,
                     Err(error) => {
                         self.leave(&job.target).await;
                         return Err(error);
                     }
                 }
-                continue;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= until {
                 return Err(MountError::NotAttached {
                     volume: name,
                     node: self.node.clone(),
                     other: seen.other,
                 });
             }
-            let wait = async {
-                if is_told {
-                    // The PV says it next.
-                    sleep(PERIOD).await;
-                } else {
-                    self.api
-                        .changed(&seen.namespace, &secret_name(&name), &seen.data.version)
-                        .await;
-                }
-            };
-            let _ = timeout(left, wait).await;
+            sleep_until(until.min(Instant::now() + period)).await;
+            period = LONGEST_PERIOD.min(period.mul_f32(1.5));
         }
     }
 
@@ -206,7 +189,16 @@ impl Attachments {
         let mut used = self.used.lock().await;
         let Some(targets) = used.get_mut(name) else { return };
         targets.remove(&target.to_string());
-        let mounted = self.mounted(name);
+        let mounted = match self.mounted(name) {
+            Ok(mounted) => mounted,
+            Err(error) => {
+                // It may still be mounted, so it stays noted.
+                warn!(volume = name, %error, "failed to read the mount table: the volume still counts as used");
+                targets.insert(target.to_string());
+                self.left_over.notify_one();
+                return;
+            }
+        };
         targets.retain(|target| mounted.contains(target));
         targets.extend(mounted);
         if targets.is_empty() {
@@ -238,67 +230,61 @@ impl Attachments {
         Ok(())
     }
 
-    fn mounted(&self, volume: &str) -> BTreeSet<String> {
-        let table = Table::read().unwrap_or_default();
+    /// The targets on which a volume is mounted.
+    ///
+    /// # Errors
+    /// The mount table can't be read: nothing is known then.
+    fn mounted(&self, volume: &str) -> io::Result<BTreeSet<String>> {
+        let table = Table::read()?;
         let entries = table.volumes(&self.kubelet_root);
-        let of = |path: &std::path::Path| path.components().any(|part| part.as_os_str() == volume);
-        entries
+        let of = |path: &Path| path.components().any(|part| part.as_os_str() == volume);
+        Ok(entries
             .filter(|entry| of(&entry.mount_point))
             .map(|entry| entry.mount_point.display().to_string())
-            .collect()
+            .collect())
     }
 
-    /// What the API has of the volume. Until `known` it may not know yet that this node uses the volume.
-    async fn look(&self, name: &str, handed: &Connection, known: Instant) -> Result<Seen, MountError> {
+    async fn look(&self, name: &str) -> Result<Seen, MountError> {
         let volume = self.api.volume(name).await;
         let volume = volume.map_err(|error| api_failed("read the PersistentVolume", error))?;
-        let namespace = volume.as_ref().and_then(secret_namespace);
-        let (Some(volume), Some(namespace)) = (volume, namespace) else {
-            return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
-        };
-        let data = match self.secret(&namespace, &secret_name(name), known).await {
-            Ok(data) => data,
-            Err(SecretError::Api(error)) => return Err(api_failed("read the volume's connection", error)),
-            // What the kubelet hands over could be a Secret of the Pod's author.
-            Err(why) => {
-                return Err(MountError::Forbidden(Cause::of(ConnectError::Unproven {
-                    namespace,
-                    name: secret_name(name),
-                    why,
-                })));
-            }
-        };
-        let connection = parse(data.values.get(CONNECTION).map(Vec::as_slice).unwrap_or_default())?;
-        if connection.proof != handed.proof {
-            return Err(MountError::Forbidden(Cause::of(ConnectError::Forged)));
-        }
-        let own = kubelet_options::of_persistent_volume(&volume).and_then(Result::ok);
+        let volume = volume.ok_or_else(|| refused(ConnectError::Inline))?;
+        let own_options =
+            kubelet_options::of_persistent_volume(&volume).ok_or_else(|| refused(ConnectError::Inline))?;
         let modes = volume.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
         let noted = volume.metadata.annotations.unwrap_or_default();
         let to = noted.get(annotations::ATTACHED_TO);
         let to = to.and_then(|text| AttachedNodes::parse(text).ok()).unwrap_or_default();
-        let operation = noted.get(annotations::OPERATION);
+        let is_kept = noted
+            .get(annotations::OPERATION)
+            .is_none_or(|record| self.is_of_another(record));
+        let own = to.of(&self.node).map(|to| to.connection.clone());
         let other = to.0.iter().map(|to| &to.node).find(|node| **node != self.node);
         Ok(Seen {
-            has: to.has(&self.node) && operation.is_none_or(|record| self.is_of_another(record)),
+            uid: volume.metadata.uid.unwrap_or_default(),
+            volume: own_options.map_err(|error| MountError::bad_options(ConnectError::from(error)))?,
+            // An earlier version of the controller says nothing here. The present one attaches the volume again.
+            own: own.filter(|signed| is_kept && !signed.is_empty()),
             other: other.filter(|_| !is_for_many(&modes)).cloned(),
-            granted: own.map(|own| own.mount_options).unwrap_or_default(),
-            connection,
-            namespace,
-            data,
         })
     }
 
-    /// Reads the Secret of a connection, again and again while that is forbidden, until `known`.
-    async fn secret(&self, namespace: &str, name: &str, known: Instant) -> Result<Data, SecretError> {
-        loop {
-            match self.api.secret(namespace, name).await {
-                Err(SecretError::Forbidden(_)) if Instant::now() + FORBIDDEN_RETRY <= known => {
-                    sleep(FORBIDDEN_RETRY).await;
-                }
-                read => return read,
-            }
+    /// The connection of this volume and node, which a controller signed.
+    async fn verified(&self, name: &str, uid: &str, signed: &str) -> Result<Connection, MountError> {
+        let keys = self.api.keys().await;
+        let keys = keys.map_err(|error| {
+            let attempted = format!("read the controllers' public keys in ConfigMap {CONNECTION_KEYS}");
+            api_failed(&attempted, error)
+        })?;
+        let connection = keys.verify(signed).map(Verified::<Connection>::into_inner);
+        let connection = connection.map_err(|error| refused(ConnectError::NotSigned(error)))?;
+        if (&*connection.volume, &*connection.volume_uid, &*connection.node) != (name, uid, &*self.node) {
+            return Err(refused(ConnectError::OfAnother));
         }
+        let newest = self.serials.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if newest.get(uid).is_some_and(|newest| connection.serial < *newest) {
+            return Err(refused(ConnectError::Older));
+        }
+        Ok(connection)
     }
 
     /// Whether the record of an operation is about another node: this one keeps what it has meanwhile.
@@ -309,45 +295,62 @@ impl Attachments {
         node.is_some_and(|node| !node.is_empty() && node != self.node)
     }
 
-    /// Puts what the storage said of the connection into the job, as far as an image may say it.
-    fn merge(&self, job: &mut MountJob, seen: Seen) -> Result<bool, MountError> {
-        let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
-        let mut connection = seen.connection;
-        let own = connection.nodes.remove(&self.node);
-        let (said, secrets) = if let Some(own) = own {
-            let secrets = own.secrets.into_iter();
-            let secrets = secrets.map(|(key, text)| (key, text.into_bytes())).collect();
-            (own.options, secrets)
-        } else {
-            let mut secrets = seen.data.values;
-            secrets.remove(CONNECTION);
-            (connection.options, secrets)
+    /// The volume as the storage said that this node reaches it, as far as an image may say that, for one who has the
+    /// volume's key. What the kubelet said of the volume counts for nothing.
+    fn told(&self, own: &Volume, key: &VolumeKey, connection: Connection) -> Result<Told, MountError> {
+        let purpose = Purpose {
+            pv_name: &connection.volume,
+            node: &connection.node,
         };
-        let says_source = said.contains_key(keys::SOURCE);
-        if !said.is_empty() {
-            let volume = job.volume.connected(said).map_err(bad)?;
+        let secrets = open(&key.proof, purpose, &connection.sealed);
+        let secrets = secrets.map_err(|error| refused(ConnectError::NotOpened(error)))?;
+        let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
+        let says_source = connection.options.contains_key(keys::SOURCE);
+        let volume = if connection.options.is_empty() {
+            own.clone()
+        } else {
+            let volume = own.connected(connection.options).map_err(bad)?;
             // As the controller does when it accepts the connection.
-            let checked = volume.check(Speaker::Attach, &seen.granted);
+            let checked = volume.check(Speaker::Attach, &own.mount_options);
             checked.map_err(MountError::bad_options)?;
-            job.volume = volume;
-        }
-        job.secrets = Secrets(secrets);
-        Ok(says_source)
+            volume
+        };
+        let mut serials = self.serials.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        serials.insert(connection.volume_uid, connection.serial);
+        let secrets = secrets.into_iter().map(|(key, text)| (key, text.into_bytes()));
+        Ok(Told {
+            volume,
+            secrets: Secrets(secrets.collect()),
+            says_source,
+        })
     }
 }
 
 /// What is known of a volume and this node.
 struct Seen {
-    /// The node has it, and is not about to lose it.
-    has: bool,
+    /// The PersistentVolume's uid.
+    uid: String,
+    /// What the PersistentVolume says, which was accepted.
+    volume: Volume,
+    /// How this node reaches it, signed; `None` if the node does not have it, or is about to lose it.
+    own: Option<String>,
     /// The node that has it instead, if only one can.
     other: Option<String>,
-    /// Mount options of the PV, which was accepted with them.
-    granted: Vec<String>,
-    connection: Connection,
-    namespace: String,
-    /// All of the Secret.
-    data: Data,
+}
+
+/// How this node reaches a volume, as the storage said.
+struct Told {
+    volume: Volume,
+    secrets: Secrets,
+    says_source: bool,
+}
+
+impl Told {
+    /// Returns whether the storage said what the volume's source is.
+    fn put_into(self, job: &mut MountJob) -> bool {
+        (job.volume, job.secrets) = (self.volume, self.secrets);
+        self.says_source
+    }
 }
 
 /// What has to be known of an operation that is open on a PV.
@@ -357,21 +360,8 @@ struct NodeOfRecord {
     node: String,
 }
 
-fn parse(text: &[u8]) -> Result<Connection, MountError> {
-    serde_json::from_slice(text).map_err(|error| MountError::bad_options(ConnectError::from(error)))
-}
-
-/// Where the Secret of a PV that needs an attachment is.
-fn secret_namespace(volume: &PersistentVolume) -> Option<String> {
-    let wanted = secret_name(volume.metadata.name.as_deref()?);
-    let spec = volume.spec.as_ref()?;
-    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
-    let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());
-    let secret = flex.or_else(csi)?;
-    secret
-        .namespace
-        .clone()
-        .filter(|_| secret.name.as_deref() == Some(&wanted))
+fn refused(error: ConnectError) -> MountError {
+    MountError::Forbidden(Cause::of(error))
 }
 
 fn api_failed(attempted: &str, error: kube::Error) -> MountError {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Key of the Secret that holds the [`Connection`]; every other key is the image's own.
+/// Key of a volume's Secret with its [`VolumeKey`].
 pub const CONNECTION: &str = "mooring-connection";
 
-/// Begins the name of a Secret with the connection of a volume.
+/// Begins the name of a Secret with the key of a volume.
 const SECRET_PREFIX: &str = "attachment-";
 
 /// Begins the name by which a node's clients log in at a target.
@@ -16,7 +16,7 @@ const INITIATOR_PREFIX: &str = "iqn.2025-01.dev.mooring:";
 /// Letters of a Node's uid in that name: nodes of one name in two clusters differ.
 const UID_LETTERS: usize = 8;
 
-/// Name of the Secret with the connection of this PV's volume. A PV that refers to such a Secret needs an attachment.
+/// Name of the Secret with the key of this PV's volume. A PV that refers to such a Secret needs an attachment.
 pub fn secret_name(pv_name: &str) -> String {
     format!("{SECRET_PREFIX}{pv_name}")
 }
@@ -46,6 +46,9 @@ pub struct AttachedTo {
     /// What the node's cloud called it then; empty where nobody said.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub provider_id: String,
+    /// A signed [`Connection`]; empty where a controller of an earlier version attached the volume.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub connection: String,
 }
 
 impl AttachedTo {
@@ -83,8 +86,12 @@ impl AttachedNodes {
         }
     }
 
+    pub fn of(&self, node: &str) -> Option<&AttachedTo> {
+        self.0.iter().find(|one| one.node == node)
+    }
+
     pub fn has(&self, node: &str) -> bool {
-        self.0.iter().any(|one| one.node == node)
+        self.of(node).is_some()
     }
 
     #[must_use]
@@ -100,44 +107,33 @@ impl AttachedNodes {
     }
 }
 
-/// How nodes reach their volume, as the Secret has it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Connection {
-    /// Random, and the same for as long as the Secret is there. What the kubelet hands over with another one is not
-    /// from this Secret, but from one that the author of a Pod wrote.
+/// What a volume's Secret has under [`CONNECTION`]. The kubelet hands it over for Pods that use the PersistentVolume, so
+/// who has the key has such a Pod.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct VolumeKey {
+    /// Random; opens [`Connection::sealed`]. A new one when no node has the volume any more.
     pub proof: String,
-    /// The only node that this is for; empty while the volume is attached to none, or if several can have it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub node: String,
-    /// Options of the volume on that node, beside those of its PV. Its secrets are the Secret's other keys.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub options: BTreeMap<String, String>,
-    /// Of a volume that several nodes can have at once, what each of them is told.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub nodes: BTreeMap<String, NodeConnection>,
 }
 
-/// How one of several nodes reaches their volume.
+/// How one node reaches a volume that is attached to it. The controller signs it, and the node's mounter takes no other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct NodeConnection {
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Connection {
+    /// The PersistentVolume's name and uid.
+    pub volume: String,
+    pub volume_uid: String,
+    pub node: String,
+    /// Grows with each attachment of the volume: an older connection is not used after a newer one.
+    pub serial: u64,
+    /// Options of the volume on that node, beside those of its PV.
     pub options: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub secrets: BTreeMap<String, String>,
-}
-
-impl Connection {
-    /// Whether it is for this node.
-    pub fn is_for(&self, node: &str) -> bool {
-        self.node == node || self.nodes.contains_key(node)
-    }
+    /// Its secrets, sealed with the [`VolumeKey`] for this volume and node.
+    pub sealed: String,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AttachedNodes, AttachedTo, Connection, NodeConnection, initiator, is_for_many, secret_name};
+    use super::{AttachedNodes, AttachedTo, VolumeKey, initiator, is_for_many, secret_name};
 
     #[test]
     fn nodes_of_one_name_in_two_clusters_have_two_initiators() {
@@ -147,17 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_reads_back() {
-        let text = r#"{"proof":"x","node":"a","options":{"source":"iscsi://h/t/1"}}"#;
-        let connection: Connection = serde_json::from_str(text).unwrap();
-        assert_eq!(serde_json::to_string(&connection).unwrap(), text);
-        assert!(connection.is_for("a") && !connection.is_for("b"));
+    fn the_key_of_a_volume_is_read_from_secrets_of_earlier_versions_too() {
+        let key: VolumeKey = serde_json::from_str(r#"{"proof":"x","node":"a","options":{}}"#).unwrap();
+        assert_eq!(serde_json::to_string(&key).unwrap(), r#"{"proof":"x"}"#);
         assert_eq!(secret_name("pvc-u1"), "attachment-pvc-u1");
-        let several = Connection {
-            nodes: [("b".to_owned(), NodeConnection::default())].into(),
-            ..Connection::default()
-        };
-        assert!(several.is_for("b") && !several.is_for("a"));
     }
 
     #[test]
@@ -166,6 +155,7 @@ mod tests {
             node: node.into(),
             initiator: "i".into(),
             provider_id: String::new(),
+            connection: String::new(),
         };
         let one = AttachedNodes::default().with(&to("a"));
         assert_eq!(one.to_text().unwrap(), r#"{"node":"a","initiator":"i"}"#);

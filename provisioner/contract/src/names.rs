@@ -21,6 +21,9 @@ pub const FLEX_EXECUTABLE: &str = "vcs";
 /// The mounter's socket, in [`FLEX_DRIVER_DIR`] beside the shim. The kubelet's prober ignores names with a leading dot.
 pub const FLEX_SOCKET: &str = ".mounter.sock";
 
+/// The ConfigMap with the public keys of the controllers that have signed connections, by id, in Mooring's namespace.
+pub const CONNECTION_KEYS: &str = "connection-keys";
+
 /// `driver` of a CSI volume. A StorageClass whose `provisioner` this is has its capacity looked up by the scheduler.
 pub const CSI_DRIVER: &str = "vcs.mooring.dev";
 
@@ -184,6 +187,8 @@ pub mod annotations {
     /// On a Node: its mounter is of a version that says so of each volume that was attached. No PV of Mooring's has
     /// such a name.
     pub const NODE_NOTES_ATTACHED: &str = "attached.mooring.dev/noted-by-mounter";
+    /// Value of that annotation: the mounter takes connections that a controller signed, and no others.
+    pub const TAKES_SIGNED: &str = "signed";
     /// On a Node: what its pool has left, JSON; see [`crate::pool::PoolRoom`].
     pub const NODE_POOL: &str = "mooring.dev/pool";
     /// On a provisioning Pod: `namespace/name` of the claim.

@@ -4,10 +4,12 @@
 //! only; the controller opens them. What was sealed with another key, for another volume or another node, or was
 //! changed, can't be opened.
 //!
-//! With the same cipher, [`channel`] protects what the controller and a worker say to each other.
+//! With the same cipher, [`channel`] protects what the controller and a worker say to each other. By [`signature`],
+//! mounters know what the controller said.
 #![forbid(unsafe_code)]
 
 pub mod channel;
+pub mod signature;
 
 use std::collections::BTreeMap;
 
@@ -32,6 +34,12 @@ pub enum SealError {
         channel::MAX_FRAME
     )]
     TooLong,
+    #[error("it was not signed by a controller, or was changed since")]
+    NotSigned,
+    #[error("it was signed with key {0}, which is not published")]
+    UnknownKey(String),
+    #[error("what was signed can't be read")]
+    NoStatement(#[source] serde_json::Error),
     /// What was sealed is no object of texts.
     #[error("what was sealed is not a JSON object of texts")]
     NotTexts(#[source] serde_json::Error),

@@ -1,8 +1,8 @@
-//! The connection of a volume that is attached: a Secret that its nodes alone read, and what the PV says of it.
+//! The connections of a volume that is attached: on the PV, signed for their nodes, with secrets that only the key in the
+//! volume's Secret opens.
 //!
-//! The Secret has no record of its own. So each write to it first reads it, then sees that the PV is still as it was
-//! when this was decided, and then expects the Secret as it was read. A controller that acts on old knowledge fails at
-//! one of the two: a controller that acted in between changed the PV first and the Secret second.
+//! The nodes and their connections are one annotation, written by one patch of the PV as it was when this was decided. So
+//! a controller that acts on old knowledge writes none.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
-use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, NodeConnection};
+use mooring_contract::attachment::{AttachedNodes, AttachedTo, CONNECTION, Connection, VolumeKey};
 use mooring_contract::names::{FIELD_MANAGER, FLEX_DRIVER, annotations, labels};
 use mooring_contract::operation::Operation;
-use mooring_seal::{Purpose, new_key, open};
+use mooring_seal::signature::signer_of;
+use mooring_seal::{Purpose, new_key, open, seal};
 use secrecy::ExposeSecret;
 use serde_json::json;
 
-use super::{Apply, ApplyError, Shared, Subject};
+use super::{Apply, ApplyError, Subject};
 use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::attach::secret_of;
 use crate::operation::decision::{Attached, Detached};
 use crate::operation::record::Record;
-use crate::process::call::{CallError, code, is_conflict, is_not_found};
+use crate::process::call::{CallError, is_conflict, is_not_found};
 use crate::process::metrics::OperationResult;
 use crate::run::RunId;
 use crate::run::begin::answer_key;
@@ -32,15 +33,10 @@ use crate::run::error::RunError;
 use crate::run::outcome::Category;
 use crate::volume::persistent_volume::made_for;
 
-/// Makes the Secret, with a connection of no node; one that exists stays as it is.
+/// Makes the Secret, with a new key; one that exists stays as it is.
 pub(super) async fn make_secret(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
-    let connection = Connection {
-        proof: new_key().map_err(RunError::from)?,
-        ..Connection::default()
-    };
-    let connection = ByteString(json!(connection).to_string().into_bytes());
     let secret = Secret {
-        data: Some([(CONNECTION.to_owned(), connection)].into()),
+        data: Some(new_data()?),
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(namespace.to_owned()),
@@ -74,64 +70,36 @@ pub(super) async fn remove_secret(client: &Client, namespace: &str, name: &str) 
     }
 }
 
-/// The connection in a Secret's data, if there is one that can be read.
-fn connection_in(data: &BTreeMap<String, ByteString>) -> Option<Connection> {
-    serde_json::from_slice(&data.get(CONNECTION)?.0).ok()
+/// What a volume's Secret has: a key that nobody knows yet.
+fn new_data() -> Result<BTreeMap<String, ByteString>, RunError> {
+    let key = VolumeKey { proof: new_key()? };
+    Ok([(CONNECTION.to_owned(), ByteString(json!(key).to_string().into_bytes()))].into())
 }
 
-/// What the Secret of a volume says: the connection, and the secrets of the only node that it is for.
-#[derive(Default)]
-struct Told {
-    connection: Connection,
-    secrets: BTreeMap<String, String>,
+/// The key of a volume. Where somebody deleted or emptied the Secret, there is a new one, and this is to be tried again.
+async fn volume_key(client: &Client, namespace: &str, name: &str) -> Result<VolumeKey, ApplyError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let found = api.get_opt(name).await;
+    let found = found.map_err(|source| CallError::new("read", "Secret", name, source))?;
+    let data = found.and_then(|found| found.data).unwrap_or_default();
+    match data.get(CONNECTION).map(|key| serde_json::from_slice(&key.0)) {
+        Some(Ok(key)) => Ok(key),
+        None | Some(Err(_)) => {
+            remove_secret(client, namespace, name).await?;
+            make_secret(client, namespace, name).await?;
+            Err(ApplyError::Changed(name.to_owned()))
+        }
+    }
 }
 
-/// Has the Secret of a volume say what `change` makes of the connection there, and nothing else.
-async fn write(
-    shared: &Shared,
-    volume: &PersistentVolume,
-    change: impl FnOnce(Connection) -> Told,
-) -> Result<(), ApplyError> {
+/// Gives the volume a new key: what its nodes were told can't be opened any more, and no node that had it can open what
+/// the next one is told.
+async fn change_key(client: &Client, volume: &PersistentVolume) -> Result<(), ApplyError> {
     let Some((namespace, name)) = secret_of(volume) else {
         return Ok(());
     };
-    let client = &shared.context.client;
     let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    let found = api.get_opt(&name).await;
-    let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
-    let old = found.as_ref().and_then(|found| connection_in(found.data.as_ref()?));
-    let (Some(found), Some(old)) = (found, old) else {
-        // Somebody deleted or emptied it.
-        remove_secret(client, &namespace, &name).await?;
-        make_secret(client, &namespace, &name).await?;
-        return Err(ApplyError::Changed(name));
-    };
-    let proof = old.proof.clone();
-    let told = change(old);
-    let connection = Connection {
-        proof,
-        ..told.connection
-    };
-    let data: BTreeMap<_, _> = told
-        .secrets
-        .into_iter()
-        .chain([(CONNECTION.to_owned(), json!(connection).to_string())])
-        .map(|(key, text)| (key, ByteString(text.into_bytes())))
-        .collect();
-    if found.data.as_ref() == Some(&data) {
-        return Ok(());
-    }
-    let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    let pv_name = volume.name_any();
-    let live = volumes.get_metadata_opt(&pv_name).await;
-    let live = live.map_err(|source| CallError::new("read", "PersistentVolume", &pv_name, source))?;
-    if live.is_none_or(|live| live.metadata.resource_version != volume.metadata.resource_version) {
-        return Err(ApplyError::Changed(pv_name));
-    }
-    let patch = json!([
-        {"op": "test", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version},
-        {"op": "add", "path": "/data", "value": data},
-    ]);
+    let patch = json!([{"op": "add", "path": "/data", "value": new_data()?}]);
     let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap_or_default());
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -139,42 +107,21 @@ async fn write(
     };
     match api.patch(&name, &params, &patch).await {
         Ok(_) => Ok(()),
-        // Gone, changed meanwhile, or not what the patch expects any more.
-        Err(error) if matches!(code(&error), 404 | 409 | 422) => Err(ApplyError::Changed(name)),
+        // The next attachment makes it.
+        Err(error) if is_not_found(&error) => Ok(()),
         Err(source) => Err(CallError::new("patch", "Secret", &name, source).into()),
     }
 }
 
-/// A connection of several nodes, with what this one is told.
-fn with_node(
-    old: Connection,
-    node: String,
-    options: BTreeMap<String, String>,
-    secrets: BTreeMap<String, String>,
-) -> Told {
-    let mut nodes = old.nodes;
-    nodes.insert(node, NodeConnection { options, secrets });
-    of_nodes(nodes)
-}
-
-fn without_node(old: Connection, node: &str) -> Told {
-    let mut nodes = old.nodes;
-    nodes.remove(node);
-    of_nodes(nodes)
-}
-
-fn of_nodes(nodes: BTreeMap<String, NodeConnection>) -> Told {
-    Told {
-        connection: Connection {
-            nodes,
-            ..Connection::default()
-        },
-        ..Told::default()
-    }
+/// The keys with which the connections of a volume are signed, by id.
+fn signers(volume: &PersistentVolume) -> Vec<String> {
+    let nodes = VolumeNodes::of(volume).attached.0;
+    let signers = nodes.iter().map(|to| signer_of(&to.connection).to_owned());
+    signers.collect()
 }
 
 impl Apply<'_> {
-    /// Hands the connection to the node, then says on the PV which node has the volume.
+    /// Says on the PV which node has the volume, and to that node how it reaches it.
     pub(super) async fn attached(&mut self, attached: Attached) -> Result<Action, ApplyError> {
         let Subject::Volume(volume) = &self.subject else {
             return Ok(Action::await_change());
@@ -190,25 +137,14 @@ impl Apply<'_> {
             },
             None => BTreeMap::new(),
         };
-        let VolumeNodes {
-            attached: others,
-            for_many,
-            ..
-        } = VolumeNodes::of(volume);
-        let node = attached.to.node.clone();
-        let options = attached.answered.options.clone();
-        let nodes = if for_many {
-            write(self.shared, volume, |old| with_node(old, node, options, secrets)).await?;
-            others.with(&attached.to)
+        let nodes = VolumeNodes::of(volume);
+        let others = if nodes.for_many {
+            nodes.attached
         } else {
-            let connection = Connection {
-                node,
-                options,
-                ..Connection::default()
-            };
-            write(self.shared, volume, |_| Told { connection, secrets }).await?;
-            AttachedNodes::default().with(&attached.to)
+            AttachedNodes::default()
         };
+        let to = self.signed(volume, &attached, &secrets).await?;
+        let nodes = others.with(&to);
         self.patch(self.subject.attached_patch(&nodes)).await?;
         self.say(attached.say);
         self.count(
@@ -223,7 +159,7 @@ impl Apply<'_> {
         Ok(Action::await_change())
     }
 
-    /// Takes the connection away, then says on the PV that the node does not have the volume.
+    /// Says on the PV that the node does not have the volume.
     pub(super) async fn detached(&mut self, detached: Detached) -> Result<Action, ApplyError> {
         let Subject::Volume(volume) = &self.subject else {
             return Ok(Action::await_change());
@@ -231,11 +167,8 @@ impl Apply<'_> {
         let nodes = VolumeNodes::of(volume);
         let lost = self.record.as_ref().map_or("", |record| record.node.as_str());
         let kept = nodes.attached.without(lost);
-        if nodes.for_many {
-            write(self.shared, volume, |old| without_node(old, lost)).await?;
-        } else if kept.0.is_empty() {
-            // Else it is one that had the volume beside the node that it is attached to.
-            write(self.shared, volume, |_| Told::default()).await?;
+        if kept.0.is_empty() {
+            change_key(&self.shared.context.client, volume).await?;
         }
         self.patch(self.subject.attached_patch(&kept)).await?;
         self.count(
@@ -262,6 +195,46 @@ impl Apply<'_> {
         self.patch(patch).await?;
         // The watch brings the change.
         Ok(Action::await_change())
+    }
+
+    /// The node of an attachment, with its connection.
+    async fn signed(
+        &self,
+        volume: &PersistentVolume,
+        attached: &Attached,
+        secrets: &BTreeMap<String, String>,
+    ) -> Result<AttachedTo, ApplyError> {
+        let pv_name = volume.name_any();
+        let client = &self.shared.context.client;
+        let Some((namespace, name)) = secret_of(volume) else {
+            return Err(ApplyError::Changed(pv_name));
+        };
+        let key = volume_key(client, &namespace, &name).await?;
+        let node = attached.to.node.clone();
+        let purpose = Purpose {
+            pv_name: &pv_name,
+            node: &node,
+        };
+        let sealed = seal(&key.proof, purpose, secrets).map_err(RunError::from)?;
+        // Numbers that grow with each write, by the API's own rules.
+        let version = volume.resource_version().unwrap_or_default();
+        let connection = Connection {
+            volume_uid: volume.uid().unwrap_or_default(),
+            serial: version.parse().unwrap_or_default(),
+            options: attached.answered.options.clone(),
+            sealed,
+            node,
+            volume: pv_name,
+        };
+        let all = &self.shared.cache.volumes;
+        let in_use = || all.state().iter().flat_map(|volume| signers(volume)).collect();
+        let own_namespace = &self.shared.context.settings.namespace;
+        let key = self.shared.signer.key(client, own_namespace, in_use).await?;
+        let signed = key.sign(&connection).map_err(RunError::from)?;
+        Ok(AttachedTo {
+            connection: signed,
+            ..attached.to.clone()
+        })
     }
 
     async fn opened(&self, attached: &Attached, sealed: &str) -> Result<BTreeMap<String, String>, ApplyError> {

@@ -262,6 +262,7 @@ pub(crate) async fn node_now(
     let there = found.map(|node| {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         let addresses = node.status.as_ref().and_then(|status| status.addresses.clone());
+        let notes = node.annotations().get(annotations::NODE_NOTES_ATTACHED);
         NodeFacts {
             uid: node.uid().unwrap_or_default(),
             provider_id: node
@@ -271,7 +272,8 @@ pub(crate) async fn node_now(
                 .unwrap_or_default(),
             out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
             in_use: node.annotations().contains_key(&in_use),
-            notes: node.annotations().contains_key(annotations::NODE_NOTES_ATTACHED),
+            notes: notes.is_some(),
+            takes_signed: notes.is_some_and(|said| said == annotations::TAKES_SIGNED),
             addresses: addresses.into_iter().flatten().map(|address| address.address).collect(),
         }
     });

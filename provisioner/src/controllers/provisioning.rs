@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{discover, orphan, reconcile, storage_capacity, workers};
 use crate::apply::Shared;
+use crate::apply::signer::Signer;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
@@ -34,6 +35,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         cache: cache.clone(),
         limiter: limiter.clone(),
         expectations: expectations.clone(),
+        signer: Signer::default(),
         context: context.clone(),
     };
     let stores = watch(context, cache.clone(), writers, queue.clone(), limiter, expectations);

@@ -32,6 +32,7 @@ use self::fake_worker::FakeWorker;
 use super::orphan;
 use super::reconcile::look;
 use crate::apply::Shared;
+use crate::apply::signer::Signer;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::config::ConfigRef;
@@ -143,6 +144,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
         context,
         limiter: Arc::new(Limiter::new(1)),
         expectations: Arc::default(),
+        signer: Signer::default(),
         limits: Limits {
             backoff: zero,
             orphan_age: Duration::ZERO,

@@ -150,6 +150,10 @@ impl Plan<'_> {
     /// This node has it.
     fn held(&self, attached: &AttachedTo) -> Result<VolumeDecision, Look> {
         let node = &attached.node;
+        if self.wants(node) && attached.connection.is_empty() {
+            // Attached by a controller that told its node by the Secret: attached again, it is told by the PV.
+            return self.attach_first(node);
+        }
         if self.wants(node) {
             return Ok(match self.kept_waiting_by(node) {
                 None => Decision::Rest,
@@ -290,10 +294,10 @@ impl Plan<'_> {
             );
             return Ok(Decision::wait_for(waiting(Operation::Attach, text)));
         };
-        if !facts.notes {
+        if !facts.takes_signed {
             let text = format!(
-                "the mounter on node {node} is missing, or is of a version that does not say which volumes it uses: \
-                 upgrade it; Mooring attaches the volume as soon as the mounter says so"
+                "the mounter on node {node} is missing, or older than the controller: upgrade it; Mooring attaches the \
+                 volume as soon as the mounter is there"
             );
             return Ok(Decision::Wait {
                 after: Some(IN_USE_PERIOD),
@@ -304,6 +308,7 @@ impl Plan<'_> {
             node: node.to_owned(),
             initiator: initiator(node, &facts.uid),
             provider_id: facts.provider_id.clone(),
+            connection: String::new(),
         });
         Ok(self.begin(Operation::Attach, &record, look))
     }
@@ -553,6 +558,7 @@ fn of_record(record: &Record) -> AttachedTo {
         node: record.node.clone(),
         initiator: record.initiator.clone(),
         provider_id: record.provider_id.clone(),
+        connection: String::new(),
     }
 }
 
@@ -569,6 +575,7 @@ fn done_for(run: &Run) -> Option<AttachedTo> {
         node: request.node_name,
         initiator: attachment.initiator,
         provider_id: attachment.provider_id,
+        connection: String::new(),
     })
 }
 

@@ -78,7 +78,6 @@ pub const FILES: &[File] = &[
     long("chaos", "pod", Needs::Quiet, 105),
     file("chaos", "provision", Needs::Quiet, 46),
     long("chaos", "rbac", Needs::Quiet, 171),
-    long("chaos", "rbac_connections", Needs::Quiet, 162),
     long("chaos", "rbac_mounter", Needs::Quiet, 202),
     long("chaos", "readiness", Needs::Quiet, 86),
     long("chaos", "reboot", Needs::Plain, 11),

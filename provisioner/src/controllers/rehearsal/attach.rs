@@ -4,16 +4,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::PersistentVolume;
+use mooring_contract::attachment::{Connection, VolumeKey};
 use mooring_contract::worker::Order;
-use mooring_seal::{Purpose, seal};
+use mooring_seal::signature::PublicKeys;
+use mooring_seal::{Purpose, open, seal};
 use serde_json::{Value, json};
 
 use super::fake_api::key_of;
 use super::fake_worker::{FakeWorker, is_free};
 use super::{Offers, PV, Script, Theatre, UID, with_every_fault};
+use crate::operation::attach::nodes::VolumeNodes;
 use crate::run::properties::tests::silver;
 
 const SECRET: &str = "admin/attachment-pvc-u1";
+
+/// The volume's key until no node has it any more.
+const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
 /// What happens beside the controller.
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,7 +98,7 @@ impl Stage {
             claim["metadata"]["finalizers"] = json!([]);
             claim["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
             api.put("claims", claim);
-            let connection = json!({"proof": "x"}).to_string();
+            let connection = json!({"proof": KEY}).to_string();
             let data = json!(BTreeMap::from([(
                 "mooring-connection",
                 k8s_openapi::ByteString(connection.into_bytes())
@@ -100,8 +107,12 @@ impl Stage {
                 "secrets",
                 json!({"metadata": {"namespace": "admin", "name": "attachment-pvc-u1"}, "data": data}),
             );
+            api.put(
+                "configmaps",
+                json!({"metadata": {"namespace": "mooring", "name": "connection-keys"}, "data": {"of-before": "x"}}),
+            );
             for name in ["a", "b"] {
-                let notes = json!({"attached.mooring.dev/noted-by-mounter": "true"});
+                let notes = json!({"attached.mooring.dev/noted-by-mounter": "signed"});
                 api.put("nodes", json!({"metadata": {"name": name, "annotations": notes}}));
             }
             api.put("users", user("a"));
@@ -346,30 +357,28 @@ impl Stage {
         assert_eq!(names("secrets"), [SECRET], "{what}");
         let data = api.get("secrets", SECRET).unwrap()["data"].clone();
         let data: BTreeMap<String, k8s_openapi::ByteString> = serde_json::from_value(data).unwrap();
-        let connection: Value = serde_json::from_slice(&data["mooring-connection"].0).unwrap();
-        assert_eq!(connection["proof"], "x", "{what}");
-        let told = |node: &str, told: &Value, password: &[u8]| {
-            assert_eq!(told["options"]["source"], format!("iscsi://h/t-{node}/1"), "{what}");
-            assert_eq!(password, format!("geheim-{node}").as_bytes(), "{what}");
-        };
-        if self.moves.shared {
-            let nodes = connection["nodes"].as_object().unwrap();
-            assert_eq!(
-                nodes.keys().collect::<Vec<_>>(),
-                at.iter().collect::<Vec<_>>(),
-                "{what}"
-            );
-            for (node, connection) in nodes {
-                told(
-                    node,
-                    connection,
-                    connection["secrets"]["password"].as_str().unwrap().as_bytes(),
-                );
-            }
-        } else {
-            let node = connection["node"].as_str().unwrap();
-            assert!(at.contains(node), "{what}: {connection}");
-            told(node, &connection, &data["password"].0);
+        assert_eq!(data.keys().collect::<Vec<_>>(), ["mooring-connection"], "{what}");
+        let key: VolumeKey = serde_json::from_slice(&data["mooring-connection"].0).unwrap();
+        let was_free = self.done.iter().any(|done| done.starts_with("detach")) && !self.moves.shared;
+        assert!(
+            !was_free || key.proof != KEY,
+            "{what}: a node that lost it still has its key"
+        );
+        let published = api.get("configmaps", "mooring/connection-keys").unwrap()["data"].clone();
+        let published: BTreeMap<String, String> = serde_json::from_value(published).unwrap();
+        assert!(!published.contains_key("of-before"), "{what}");
+        let published = PublicKeys::published(published);
+        let volume: PersistentVolume = serde_json::from_value(api.get("volumes", &format!("/{PV}")).unwrap()).unwrap();
+        for to in VolumeNodes::of(&volume).attached.0 {
+            let signed = published.verify::<Connection>(&to.connection);
+            let connection = signed.unwrap_or_else(|error| panic!("{what}: {error}")).into_inner();
+            let node = to.node.as_str();
+            assert!(at.contains(node), "{what}: {connection:?}");
+            assert_eq!((&*connection.volume, &*connection.node), (PV, node), "{what}");
+            assert_eq!(connection.options["source"], format!("iscsi://h/t-{node}/1"), "{what}");
+            let purpose = Purpose { pv_name: PV, node };
+            let secrets = open(&key.proof, purpose, &connection.sealed).unwrap();
+            assert_eq!(secrets["password"], format!("geheim-{node}"), "{what}");
         }
     }
 }
@@ -542,11 +551,14 @@ async fn a_node_that_can_t_have_a_volume_keeps_it_from_no_other_whatever_fails()
     }
 }
 
-/// API writes that an attachment may cost, and a detachment.
-const ATTACHED: usize = 6;
+/// API writes that an attachment may cost. A detachment costs one more: the volume's new key.
+const ATTACHED: usize = 5;
 
 /// The same by a worker.
-const BY_WORKER: usize = 5;
+const BY_WORKER: usize = 4;
+
+/// A controller that leads publishes the key of its signatures once.
+const PUBLISHED: usize = 1;
 
 /// Proves: P7
 #[tokio::test]
@@ -554,7 +566,7 @@ async fn an_attachment_costs_no_more_writes_than_its_budget() {
     let mut stage = Stage::open(Moves::default()).await;
     stage.play("its budget").await;
     let writes = stage.theatre.api.lock().log.clone();
-    assert!(writes.len() <= ATTACHED, "{writes:#?}");
+    assert!(writes.len() <= ATTACHED + PUBLISHED, "{writes:#?}");
     let mut stage = Stage::open(Moves {
         moved_after: Some(12),
         ..Moves::default()
@@ -562,7 +574,7 @@ async fn an_attachment_costs_no_more_writes_than_its_budget() {
     .await;
     stage.play("its budget").await;
     let writes = stage.theatre.api.lock().log.clone();
-    assert!(writes.len() <= 3 * ATTACHED, "{writes:#?}");
+    assert!(writes.len() <= 3 * ATTACHED + 1 + PUBLISHED, "{writes:#?}");
     assert_eq!(stage.done, ["attach a", "detach a", "attach b"]);
 }
 
@@ -576,7 +588,7 @@ async fn an_attachment_by_a_worker_costs_no_more_writes_than_its_budget() {
     .await;
     stage.play("its budget").await;
     let writes = stage.theatre.api.lock().log.clone();
-    assert!(writes.len() <= BY_WORKER, "{writes:#?}");
+    assert!(writes.len() <= BY_WORKER + PUBLISHED, "{writes:#?}");
     let has_own_pod = |writes: &[String]| {
         let is_made = |write: &String| write.starts_with("POST") && write.ends_with("/pods");
         writes.iter().any(is_made)
@@ -591,7 +603,7 @@ async fn an_attachment_by_a_worker_costs_no_more_writes_than_its_budget() {
     stage.play("its budget").await;
     let writes = stage.theatre.api.lock().log.clone();
     // What is to be detached is written down before it is known which worker is free.
-    assert!(writes.len() <= 3 * BY_WORKER + 1, "{writes:#?}");
+    assert!(writes.len() <= 3 * BY_WORKER + 2 + PUBLISHED, "{writes:#?}");
     assert!(!has_own_pod(&writes), "a Pod was made: {writes:#?}");
     assert_eq!(stage.done, ["attach a", "detach a", "attach b"]);
 }

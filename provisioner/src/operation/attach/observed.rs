@@ -49,6 +49,8 @@ pub struct NodeFacts {
     pub in_use: bool,
     /// Its mounter is of a version that says so.
     pub notes: bool,
+    /// And of one that takes its connections from the PV.
+    pub takes_signed: bool,
 }
 
 /// What has to be known before anything can be decided: a node, read from the API.

@@ -44,6 +44,7 @@ fn there(name: &str) -> Option<NodeFacts> {
         uid: format!("uid{name}"),
         addresses: vec![format!("10.0.0.{}", name.len())],
         notes: true,
+        takes_signed: true,
         ..NodeFacts::default()
     })
 }
@@ -99,7 +100,7 @@ impl World {
     /// Node a has it.
     fn held(wanted: &[&str]) -> Self {
         let mut world = Self::new(wanted);
-        let to = json!({"node": "a", "initiator": INITIATOR_A}).to_string();
+        let to = json!({"node": "a", "initiator": INITIATOR_A, "connection": "x"}).to_string();
         world.volume["metadata"]["annotations"]["mooring.dev/attached-to"] = json!(to);
         world
     }
@@ -115,7 +116,7 @@ impl World {
     fn shared(attached: &[&str], wanted: &[&str]) -> Self {
         let mut world = Self::new(wanted);
         world.volume["spec"]["accessModes"] = json!(["ReadWriteMany"]);
-        let to = |node: &&str| json!({"node": node, "initiator": format!("i-{node}")});
+        let to = |node: &&str| json!({"node": node, "initiator": format!("i-{node}"), "connection": "x"});
         let list: Vec<_> = attached.iter().map(to).collect();
         if !list.is_empty() {
             world.volume["metadata"]["annotations"]["mooring.dev/attached-to"] = json!(json!(list).to_string());
@@ -533,16 +534,43 @@ fn what_a_run_did_that_was_begun_late_is_undone() {
 
 #[test]
 fn a_node_whose_mounter_writes_no_notes_gets_nothing_and_loses_nothing() {
-    let silent = |name: &str| there(name).map(|node| NodeFacts { notes: false, ..node });
+    let silent = |name: &str| {
+        there(name).map(|node| NodeFacts {
+            notes: false,
+            takes_signed: false,
+            ..node
+        })
+    };
+    // One that notes what it uses, and reads connections in a Secret.
+    let older = |name: &str| {
+        there(name).map(|node| NodeFacts {
+            takes_signed: false,
+            ..node
+        })
+    };
     let mut world = World::new(&["a"]);
-    world.nodes = silent;
-    assert!(world.told().contains("does not say which volumes it uses"));
+    for nodes in [silent as fn(&str) -> Option<NodeFacts>, older] {
+        world.nodes = nodes;
+        assert!(world.told().contains("older than the controller"));
+    }
     let mut held = World::held(&["b"]);
     held.nodes = silent;
     assert!(held.told().contains("node b waits"));
     let mut open = World::open("detach", &["b"]);
     open.nodes = silent;
     assert!(open.told().contains("node b waits"));
+}
+
+#[test]
+fn a_volume_that_an_earlier_controller_attached_is_attached_again() {
+    let mut world = World::held(&["a"]);
+    let to = json!({"node": "a", "initiator": INITIATOR_A}).to_string();
+    world.volume["metadata"]["annotations"]["mooring.dev/attached-to"] = json!(to);
+    let record = world.start().record;
+    assert_eq!((record.operation, record.node.as_str()), (Operation::Attach, "a"));
+    // Nobody uses it any more.
+    world.wanted.clear();
+    assert_eq!(world.noted().operation, Operation::Detach);
 }
 
 /// Node a is in the way: its mounter uses the volume, though its Pod is gone.

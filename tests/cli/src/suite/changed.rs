@@ -85,10 +85,7 @@ const REACH: &[(&str, &[&str])] = &[
         &["mount_csi", "mount_health", "chaos_installation"],
     ),
     ("mounter/src/recovery/revive", &["chaos_revive", "mount_sshfs"]),
-    (
-        "mounter/src/node/attachments",
-        &["provision_attach", "chaos_rbac_connections"],
-    ),
+    ("mounter/src/node/attachments", &["provision_attach"]),
     ("mounter/src/node/readiness", &["chaos_readiness", "mount_lacking"]),
     ("mounter/src/worker/clients/smb", &["vm_smb"]),
     ("mounter/src/worker/clients/nfs", &["vm_nfs"]),

@@ -14,7 +14,6 @@ mod mount_cycles;
 mod pod;
 mod provision;
 mod rbac;
-mod rbac_connections;
 mod rbac_mounter;
 mod readiness;
 mod reboot;

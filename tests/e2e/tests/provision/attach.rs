@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Secret};
 use kube::Api;
-use mooring_contract::attachment::{AttachedTo, secret_name};
-use mooring_contract::names::{NAMESPACE, OUT_OF_SERVICE, annotations};
+use mooring_contract::attachment::{AttachedTo, CONNECTION, secret_name};
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, OUT_OF_SERVICE, annotations};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, claim, user_of};
 use mooring_harness::{Scope, wait_until};
@@ -108,7 +108,43 @@ async fn ends(scope: &Scope, uid: &str) -> Result<()> {
     Ok(())
 }
 
-/// Proves: P1
+/// A tenant's Pod with an inline volume that is named like the PersistentVolume, and with a Secret that says how the node
+/// reaches it, is refused.
+async fn a_forged_connection_is_refused(scope: &Scope, uid: &str) -> Result<()> {
+    scope.kubectl([
+        "annotate",
+        "namespace",
+        &scope.namespace,
+        "mooring.dev/inline-clients=iscsi",
+        "mooring.dev/inline-sources=iscsi://**",
+    ])?;
+    let connection = json!({
+        "proof": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "node": TWO,
+        "options": {"client": "pool", "source": ""},
+    });
+    scope.apply(
+        &json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "forged"}, "type": FLEX_DRIVER,
+            "stringData": {CONNECTION: connection.to_string()},
+        })
+        .to_string(),
+    )?;
+    let mut thief = user_on(TWO, "thief", "sleep 1000000");
+    thief["spec"]["volumes"] = json!([{"name": format!("pvc-{uid}"), "flexVolume": {
+        "driver": FLEX_DRIVER, "secretRef": {"name": "forged"},
+        "options": {"client": "iscsi", "source": "iscsi://192.0.2.1/iqn.2000-01.example:x/1"},
+    }}]);
+    thief["spec"]["containers"][0]["volumeMounts"][0]["name"] = json!(format!("pvc-{uid}"));
+    wait_until("the namespace to be allowed inline volumes", LIMIT, async || {
+        Ok(scope.apply(&thief.to_string()).ok())
+    })
+    .await?;
+    scope.event("thief", "does not open the volume's connection").await?;
+    scope.delete("pod/thief")?;
+    scope.pod_gone("thief").await
+}
+
+/// Proves: P1, M5
 #[test]
 fn a_volume_is_attached_to_the_node_of_its_pod_alone_and_follows_it_though_the_controller_is_killed() {
     on_own_nodes("attach", async |scope| {
@@ -131,6 +167,7 @@ fn a_volume_is_attached_to_the_node_of_its_pod_alone_and_follows_it_though_the_c
         assert_eq!(to.node, TWO);
         assert!(let_in(&scope)?.contains(&to.initiator));
         assert!(says_used(&scope, TWO, &uid).await?);
+        a_forged_connection_is_refused(&scope, &uid).await?;
 
         scope.apply(&user_on(ONE, "second", "sleep 1000000").to_string())?;
         let waits = format!("a Pod on node {ONE} waits for the volume, which is attached to node {TWO}");
