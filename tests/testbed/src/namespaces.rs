@@ -1,5 +1,6 @@
 //! Starts our init processes in namespaces of their own, and finds them again.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -8,11 +9,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::layout::{Layout, make_folder};
+use crate::progress::note;
 
 /// First argument of an init process; see [`crate::init`].
 pub const INIT_COMMAND: &str = "internal-init";
@@ -191,10 +194,12 @@ pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {
 
 /// Kills processes and waits until they are gone. Each is process 1 of its namespace, so everything in it ends too.
 pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
+    let connections: BTreeSet<_> = pids.iter().flat_map(|pid| fuse_connections(*pid)).collect();
     for &pid in pids {
         // It may have ended by itself meanwhile.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
+    abort(connections);
     let deadline = Instant::now() + limit;
     for &pid in pids {
         while is_running(pid) {
@@ -208,6 +213,69 @@ pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The connections of the FUSE file systems that a process and its descendants see, by the kernel's numbers.
+fn fuse_connections(pid: i32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let (mut pids, mut looked) = (vec![pid], BTreeSet::new());
+    while let Some(pid) = pids.pop() {
+        pids.extend(children_of(pid));
+        let namespace = std::fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap_or_default();
+        if !looked.insert(namespace) {
+            continue;
+        }
+        let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        found.extend(table.lines().filter_map(fuse_connection));
+    }
+    found
+}
+
+/// The children of all threads of a process.
+fn children_of(pid: i32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let listed = threads
+        .flatten()
+        .map(|thread| std::fs::read_to_string(thread.path().join("children")));
+    let listed: Vec<_> = listed.filter_map(Result::ok).collect();
+    let words = listed.iter().flat_map(|children| children.split_whitespace());
+    words.filter_map(|child| child.parse().ok()).collect()
+}
+
+/// The number of a FUSE connection, from a line of a mount table. It is the minor number of the file system's device.
+fn fuse_connection(line: &str) -> Option<u32> {
+    let (mounted, file_system) = line.split_once(" - ")?;
+    let fs_type = file_system.split(' ').next()?;
+    if fs_type != "fuse" && !fs_type.starts_with("fuse.") {
+        return None;
+    }
+    mounted.split(' ').nth(2)?.strip_prefix("0:")?.parse().ok()
+}
+
+/// Aborts FUSE connections. Otherwise a daemon that is killed waits for itself if it is the last to have a disk mounted
+/// that is a file of its own file system, and so does whatever asks for the loop devices.
+fn abort(connections: BTreeSet<u32>) {
+    if connections.is_empty() {
+        return;
+    }
+    // The kernel's folder of them is mounted in a mount namespace of its own, so that nothing is left.
+    let aborting = std::thread::spawn(move || -> nix::Result<()> {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let folder = Path::new("/sys/fs/fuse/connections");
+        let (private, none) = (MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>);
+        mount(none, "/", none, private, none)?;
+        mount(Some("none"), folder, Some("fusectl"), MsFlags::empty(), none)?;
+        for connection in connections {
+            // Most have ended by themselves.
+            let _ = std::fs::write(folder.join(connection.to_string()).join("abort"), "1");
+        }
+        Ok(())
+    });
+    match aborting.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => note(format!("failed to abort FUSE connections: {error}")),
+        Err(_) => note("the thread that aborts FUSE connections has panicked"),
+    }
 }
 
 fn is_running(pid: i32) -> bool {
@@ -225,7 +293,15 @@ fn is_running(pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::init_of;
+    use super::{fuse_connection, init_of};
+
+    #[test]
+    fn a_fuse_connection_is_known_by_its_device() {
+        let line = "36 35 0:257 / /exports rw,nosuid shared:7 - fuse.sshfs u@h:/ rw,user_id=0";
+        assert_eq!(fuse_connection(line), Some(257));
+        assert_eq!(fuse_connection(&line.replace("fuse.sshfs", "fusectl")), None);
+        assert_eq!(fuse_connection(&line.replace("fuse.sshfs", "ext4")), None);
+    }
 
     #[test]
     fn an_init_process_is_recognized_by_its_arguments() {
