@@ -17,9 +17,6 @@ use crate::SealError;
 /// Stands before all that is signed: a signature for anything else is none for this.
 const CONTEXT: &[u8] = b"mooring.dev/signed/v1\n";
 
-/// Bytes of a public key that are its id.
-const ID_BYTES: usize = 8;
-
 /// Between the parts of a signed statement; base64 has no such letter.
 const DOT: char = '.';
 
@@ -61,8 +58,10 @@ pub fn signer_of(signed: &str) -> &str {
     signed.split(DOT).next().unwrap_or_default()
 }
 
+/// The first bytes of a public key.
 fn id_of(public: &[u8]) -> String {
-    public.iter().take(ID_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    let first = public.first_chunk().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(first))
 }
 
 /// The public keys of controllers, by id.

@@ -150,6 +150,7 @@ fn request_of(config: &ProvisionerConfig) -> Request {
         fs_type: String::new(),
         mount_options: config.class.mount_options.clone(),
         reclaim_policy: config.class.reclaim_policy.as_str().to_owned(),
+        deletion_policy: String::new(),
         node_name: String::new(),
         topology: BTreeMap::new(),
         service_account: config.service_account.clone().unwrap_or_default(),
