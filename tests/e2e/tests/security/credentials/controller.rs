@@ -68,6 +68,19 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
                     json!({labels::COMPONENT: "client"}),
                     "provisioning Pods only",
                 ),
+                // The DaemonSet would adopt it.
+                (
+                    "/metadata/labels",
+                    json!({labels::COMPONENT: labels::COMPONENT_PROVISIONING, "app.kubernetes.io/name": "mounter"}),
+                    "and no others",
+                ),
+                (
+                    "/metadata/ownerReferences",
+                    json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "mounter", "uid": "x",
+                            "controller": true}]),
+                    "no controller owns it",
+                ),
+                ("/spec/nodeName", json!("node-1"), "the scheduler chooses"),
                 ("/spec/hostNetwork", json!(true), "shares no network"),
                 ("/spec/hostPID", json!(true), "shares no network"),
                 (
