@@ -82,14 +82,13 @@ async fn volume_key(client: &Client, namespace: &str, name: &str) -> Result<Volu
     let found = api.get_opt(name).await;
     let found = found.map_err(|source| CallError::new("read", "Secret", name, source))?;
     let data = found.and_then(|found| found.data).unwrap_or_default();
-    match data.get(CONNECTION).map(|key| serde_json::from_slice(&key.0)) {
-        Some(Ok(key)) => Ok(key),
-        None | Some(Err(_)) => {
-            remove_secret(client, namespace, name).await?;
-            make_secret(client, namespace, name).await?;
-            Err(ApplyError::Changed(name.to_owned()))
-        }
+    let key = data.get(CONNECTION).map(|key| serde_json::from_slice(&key.0));
+    if let Some(Ok(key)) = key {
+        return Ok(key);
     }
+    remove_secret(client, namespace, name).await?;
+    make_secret(client, namespace, name).await?;
+    Err(ApplyError::Changed(name.to_owned()))
 }
 
 /// Gives the volume a new key: what its nodes were told can't be opened any more, and no node that had it can open what

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{ApplyError, Shared};
 use crate::cache::key;
-use crate::operation::attach::observed::{Look, NodeFacts, ObservedNode};
+use crate::operation::attach::observed::{Look, NodeFacts, NodeMounter, ObservedNode};
 use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
@@ -262,7 +262,6 @@ pub(crate) async fn node_now(
     let there = found.map(|node| {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         let addresses = node.status.as_ref().and_then(|status| status.addresses.clone());
-        let notes = node.annotations().get(annotations::NODE_NOTES_ATTACHED);
         NodeFacts {
             uid: node.uid().unwrap_or_default(),
             provider_id: node
@@ -272,8 +271,11 @@ pub(crate) async fn node_now(
                 .unwrap_or_default(),
             out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
             in_use: node.annotations().contains_key(&in_use),
-            notes: notes.is_some(),
-            takes_signed: notes.is_some_and(|said| said == annotations::TAKES_SIGNED),
+            mounter: match node.annotations().get(annotations::NODE_NOTES_ATTACHED).map(String::as_str) {
+                None => NodeMounter::Silent,
+                Some(annotations::TAKES_SIGNED) => NodeMounter::Current,
+                Some(_) => NodeMounter::Older,
+            },
             addresses: addresses.into_iter().flatten().map(|address| address.address).collect(),
         }
     });

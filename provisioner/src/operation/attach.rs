@@ -22,7 +22,7 @@ use mooring_contract::volume::clients::{self, INITIATOR_OPTION};
 use mooring_contract::volume::{Speaker, Volume, VolumeError, keys};
 
 use self::nodes::VolumeNodes;
-use self::observed::{Look, ObservedAttachment, ObservedNode};
+use self::observed::{Look, NodeMounter, ObservedAttachment, ObservedNode};
 use super::attempt::{begun, failed, held_back, state_of};
 use super::decision::{Attached, Decision, Detached, ForVolume, Intent, Start, VolumeDecision, removable};
 use super::describe::{action, describe, waiting};
@@ -294,7 +294,7 @@ impl Plan<'_> {
             );
             return Ok(Decision::wait_for(waiting(Operation::Attach, text)));
         };
-        if !facts.takes_signed {
+        if facts.mounter != NodeMounter::Current {
             let text = format!(
                 "the mounter on node {node} is missing, or older than the controller: upgrade it; Mooring attaches the \
                  volume as soon as the mounter is there"

@@ -146,9 +146,8 @@ impl World {
     }
 
     async fn refused(&self, mut job: MountJob) -> MountError {
-        let refused = match self.attachments.connect(&mut job).await {
-            Ok(_) => panic!("{job:?} was taken"),
-            Err(error) => error,
+        let Err(refused) = self.attachments.connect(&mut job).await else {
+            panic!("{job:?} was taken")
         };
         assert!(self.fake.0.lock().unwrap().noted.is_empty(), "{refused}");
         refused

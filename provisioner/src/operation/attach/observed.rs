@@ -47,10 +47,19 @@ pub struct NodeFacts {
     pub out_of_service: bool,
     /// Its mounter says that the volume is mounted there, or is about to be.
     pub in_use: bool,
-    /// Its mounter is of a version that says so.
-    pub notes: bool,
-    /// And of one that takes its connections from the PV.
-    pub takes_signed: bool,
+    pub mounter: NodeMounter,
+}
+
+/// What a node's mounter says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NodeMounter {
+    /// It is missing, or of a version that does not say which volumes it uses.
+    #[default]
+    Silent,
+    /// It says so, and takes connections from Secrets.
+    Older,
+    /// It takes connections that a controller signed.
+    Current,
 }
 
 /// What has to be known before anything can be decided: a node, read from the API.
@@ -68,7 +77,7 @@ impl ObservedNode {
     /// Whether the volume is used there, as far as is known.
     pub fn uses_it(&self) -> bool {
         // Where nothing is said, nothing is known.
-        !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use || !node.notes)
+        !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use || node.mounter == NodeMounter::Silent)
     }
 
     /// What its cloud calls it; empty if nobody says, or the Node does not exist.

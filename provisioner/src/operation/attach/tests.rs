@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::tests::{ago, config, ended, leaving, no_image, now, record, run, run_with, running};
 use super::nodes::VolumeNodes;
-use super::observed::{Look, NodeFacts, ObservedAttachment, ObservedNode};
+use super::observed::{Look, NodeFacts, NodeMounter, ObservedAttachment, ObservedNode};
 use super::{is_open, plan, secret_of};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -43,8 +43,7 @@ fn there(name: &str) -> Option<NodeFacts> {
     (!name.is_empty()).then(|| NodeFacts {
         uid: format!("uid{name}"),
         addresses: vec![format!("10.0.0.{}", name.len())],
-        notes: true,
-        takes_signed: true,
+        mounter: NodeMounter::Current,
         ..NodeFacts::default()
     })
 }
@@ -536,15 +535,14 @@ fn what_a_run_did_that_was_begun_late_is_undone() {
 fn a_node_whose_mounter_writes_no_notes_gets_nothing_and_loses_nothing() {
     let silent = |name: &str| {
         there(name).map(|node| NodeFacts {
-            notes: false,
-            takes_signed: false,
+            mounter: NodeMounter::Silent,
             ..node
         })
     };
     // One that notes what it uses, and reads connections in a Secret.
     let older = |name: &str| {
         there(name).map(|node| NodeFacts {
-            takes_signed: false,
+            mounter: NodeMounter::Older,
             ..node
         })
     };
