@@ -271,7 +271,11 @@ pub(crate) async fn node_now(
                 .unwrap_or_default(),
             out_of_service: taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
             in_use: node.annotations().contains_key(&in_use),
-            mounter: match node.annotations().get(annotations::NODE_NOTES_ATTACHED).map(String::as_str) {
+            mounter: match node
+                .annotations()
+                .get(annotations::NODE_NOTES_ATTACHED)
+                .map(String::as_str)
+            {
                 None => NodeMounter::Silent,
                 Some(annotations::TAKES_SIGNED) => NodeMounter::Current,
                 Some(_) => NodeMounter::Older,

@@ -77,7 +77,11 @@ impl ObservedNode {
     /// Whether the volume is used there, as far as is known.
     pub fn uses_it(&self) -> bool {
         // Where nothing is said, nothing is known.
-        !self.is_gone() && self.there.as_ref().is_some_and(|node| node.in_use || node.mounter == NodeMounter::Silent)
+        !self.is_gone()
+            && self
+                .there
+                .as_ref()
+                .is_some_and(|node| node.in_use || node.mounter == NodeMounter::Silent)
     }
 
     /// What its cloud calls it; empty if nobody says, or the Node does not exist.
