@@ -37,6 +37,7 @@ use crate::volume::mount_options;
 use crate::volume::mount_table::Table;
 use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
+use crate::worker::usage::Usage;
 use crate::worker::{MountTask, REAP, Task, WorkerError, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for a lazy unmount (`MNT_DETACH`) of what hangs.
@@ -224,6 +225,12 @@ impl Core {
     /// What is wrong with a mounted volume, as far as its client has heard.
     pub fn trouble(&self, target: &Target) -> Option<Trouble> {
         self.container.as_ref()?.trouble(target)
+    }
+
+    /// How full the volume on a target is. `source` is what it was mounted from.
+    pub async fn usage(&self, target: &Target, source: &str, deadline: Instant) -> Result<Usage, MountError> {
+        let used = self.workers.usage(target, deadline).await;
+        used.map_err(|error| error.into_mount_error(&format!("to ask how full {target} is"), source))
     }
 
     pub async fn mount(&self, mut job: MountJob) -> Result<(), MountError> {
@@ -417,7 +424,9 @@ impl Core {
             None => match self.workers.run(&plain, first).await.map_err(said) {
                 // With a dead server, an unmount waits for data that can never be written. A disk of this node may just
                 // be slow, and then the data has to be written.
-                Err(error) if !is_on_a_device(target) && self.never_ends(target, &error).await => Some(error),
+                Err(error) if !is_on_a_device(&Table::read(), target) && self.never_ends(target, &error).await => {
+                    Some(error)
+                }
                 other => other.map(|()| None)?,
             },
         };
@@ -508,9 +517,9 @@ impl Core {
     }
 }
 
-fn is_on_a_device(target: &Target) -> bool {
-    let table = Table::read().unwrap_or_default();
-    let top = table.top(&target.path());
+fn is_on_a_device(table: &std::io::Result<Table>, target: &Target) -> bool {
+    let table = table.as_ref().ok();
+    let top = table.and_then(|table| table.top(&target.path()));
     top.is_some_and(|entry| entry.source.starts_with("/dev/"))
 }
 

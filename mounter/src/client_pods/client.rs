@@ -81,13 +81,11 @@ impl ContainerClient {
 
     /// The first such mount, and the client Pod whose agent has it.
     async fn find(&self, is_it: impl Fn(&MountState) -> bool) -> Option<(SeenPod, MountState)> {
-        let is_it = &is_it;
         let asked = self.pods.seen().into_iter().map(|pod| async {
-            let hello = self.pods.hello(&pod.uid).await.ok()?;
-            let mount = hello.mounts.into_iter().find(is_it)?;
-            Some((pod, mount))
+            let hello = self.pods.hello(&pod.uid).await;
+            (pod, hello)
         });
-        join_all(asked).await.into_iter().flatten().next()
+        owner_in(join_all(asked).await, is_it).unwrap_or_default()
     }
 
     /// Whether an agent has this very volume on the target.
@@ -309,6 +307,18 @@ impl Client for ContainerClient {
     }
 }
 
+/// Which client Pod has such a mount, by what their agents said.
+fn owner_in(
+    said: Vec<(SeenPod, Result<Hello, LinkError>)>,
+    is_it: impl Fn(&MountState) -> bool,
+) -> Result<Option<(SeenPod, MountState)>, Cause> {
+    let mut owners = said.into_iter().filter_map(|(pod, hello)| {
+        let mount = hello.ok()?.mounts.into_iter().find(&is_it)?;
+        Some((pod, mount))
+    });
+    Ok(owners.next())
+}
+
 /// Has the agent of a Pod mount a volume. `ask` sends it a call, and gives up after the time that it gets.
 async fn mounted_by<A: Future<Output = Result<AgentAnswer, LinkError>>>(
     job: &MountJob,
@@ -525,10 +535,11 @@ mod tests {
     use mooring_contract::volume::Volume;
     use tokio::io::DuplexStream;
 
-    use super::{mounted_by, not_expanded, refused};
-    use crate::agent::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory};
+    use super::{mounted_by, not_expanded, owner_in, refused};
+    use crate::agent::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory, Hello};
     use crate::agent::protocol::{MountHealth, MountState};
-    use crate::client_pods::link;
+    use crate::client_pods::link::{self, LinkError};
+    use crate::client_pods::status::{PodPhase, SeenPod};
     use crate::sys::fake::target;
     use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
     use crate::volume::target::Target;
@@ -602,6 +613,56 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    fn pod(name: &str, phase: PodPhase) -> SeenPod {
+        SeenPod {
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            phase,
+            ran: true,
+            problem: None,
+        }
+    }
+
+    fn state(target: &str) -> MountState {
+        MountState {
+            target: target.to_owned(),
+            client: "iscsi".to_owned(),
+            source: "iscsi://h/t/1".to_owned(),
+            pod: PodRef::default(),
+            health: MountHealth::Mounted,
+            dead: None,
+            reviving: None,
+            silent_ms: None,
+            on_device: false,
+        }
+    }
+
+    fn hello(mounts: Vec<MountState>) -> Hello {
+        Hello {
+            version: protocol::VERSION,
+            release: String::new(),
+            draining: false,
+            revives: true,
+            mounts,
+        }
+    }
+
+    /// Known failing: the volume counts as nobody's, and the kubelet is told that it can't be expanded.
+    #[test]
+    #[should_panic(expected = "its agent may be restarting")]
+    fn it_is_not_known_who_serves_a_volume_while_an_agent_does_not_answer() {
+        let restarting = || (pod("b", PodPhase::Running), Err(LinkError::NotThere));
+        let has = |said| owner_in(said, |mount| mount.target == "/t").map(|owner| owner.map(|(pod, _)| pod.name));
+        let other = || (pod("a", PodPhase::Running), Ok(hello(vec![state("/other")])));
+        let owner = || (pod("c", PodPhase::Running), Ok(hello(vec![state("/t")])));
+        assert_eq!(has(vec![other()]).unwrap(), None);
+        assert_eq!(has(vec![restarting(), owner()]).unwrap().as_deref(), Some("c"));
+        let ended = (pod("d", PodPhase::Ended), Err(LinkError::NotThere));
+        assert_eq!(has(vec![ended]).unwrap(), None, "it serves nothing any more");
+        let unknown = has(vec![other(), restarting()]);
+        assert!(unknown.is_err(), "its agent may be restarting");
     }
 
     #[test]

@@ -8,11 +8,12 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::volume::Volume;
 
 use super::circuit_breaker::CallEnd;
-use super::client::Client;
+use super::client::{Client, Trouble};
 use super::{Core, Places};
 use crate::core::metrics::MounterMetrics;
 use crate::core::origin::Volumes;
 use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
+use crate::volume::mount_table::Table;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
 
@@ -42,6 +43,13 @@ impl Client for Container {
             attempted: "the mount".to_owned(),
             seconds: 1,
             server: job.server(),
+        })
+    }
+
+    fn trouble(&self, target: &Target) -> Option<Trouble> {
+        (target.name() == "troubled").then(|| Trouble::Ended {
+            source_name: "h:/troubled".to_owned(),
+            next: "Mooring mounts it again".to_owned(),
         })
     }
 }
@@ -77,6 +85,27 @@ fn job(line: &str, name: &str) -> MountJob {
         image: None,
         deadline: Instant::now() + Duration::from_secs(10),
     }
+}
+
+/// Known failing: it counts as a server's, and is unmounted lazily: what it has in memory may be lost.
+#[test]
+#[should_panic(expected = "it may be on a disk")]
+fn a_volume_of_which_nothing_is_known_may_be_on_a_disk_of_the_node() {
+    let target = job("client=nfs,source=alive:/x", "a").target;
+    let unreadable = Err(std::io::ErrorKind::OutOfMemory.into());
+    assert!(super::is_on_a_device(&unreadable, &target), "it may be on a disk");
+    assert!(!super::is_on_a_device(&Ok(Table::default()), &target));
+}
+
+/// Known failing: each question about a volume whose program has ended takes a worker, which hangs with it.
+#[tokio::test]
+#[should_panic(expected = "a worker asks")]
+async fn a_volume_whose_client_knows_that_it_is_in_trouble_is_not_asked_how_full_it_is() {
+    let core = core(&Arc::default());
+    let target = job("client=nfs,source=h:/troubled", "troubled").target;
+    let soon = Instant::now() + Duration::from_secs(5);
+    let error = core.usage(&target, "h:/troubled", soon).await.unwrap_err();
+    assert_eq!(error.category(), "container", "a worker asks: {error}");
 }
 
 #[tokio::test]

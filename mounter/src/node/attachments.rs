@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -208,6 +209,13 @@ impl Attachments {
                 self.left_over.notify_one();
             }
         }
+    }
+
+    /// After an unmount that its client still cleans up after: takes the note back when `rest` is over.
+    pub fn leave_after(self: &Arc<Self>, target: &Target, rest: impl Future<Output = ()> + Send + 'static) {
+        let (attachments, target) = (Arc::clone(self), target.clone());
+        drop(rest);
+        tokio::spawn(async move { attachments.leave(&target).await });
     }
 
     async fn enter(&self, target: &Target) -> Result<(), MountError> {

@@ -455,6 +455,35 @@ mod tests {
         assert_eq!(doubtful, [devices(&[41]), devices(&[41])]);
     }
 
+    /// Known failing: who can make a mount point in a namespace of their own chooses whose volume is put there.
+    #[test]
+    #[should_panic(expected = "of another Pod's container")]
+    fn a_container_that_forges_the_paths_of_another_pod_gets_none_of_its_volumes() {
+        const FORGED: &str = "\
+21 20 0:7 / /tmp/pods/u/x rw - tmpfs tmpfs rw
+22 20 0:40 / /data rw - fuse.s3fs s3fs rw
+";
+        let proc = tempfile::tempdir().unwrap();
+        let process = proc.path().join("7");
+        std::fs::create_dir_all(process.join("ns")).unwrap();
+        std::os::unix::fs::symlink("mnt:[100]", process.join("ns/mnt")).unwrap();
+        std::fs::write(process.join("mountinfo"), FORGED).unwrap();
+        std::fs::write(process.join("cgroup"), "0::/kubepods/burstable/podother/c\n").unwrap();
+        let one = Revived {
+            target: target(),
+            uid: String::new(),
+            client: "s3".into(),
+            dead: Dead {
+                devices: vec![DeviceNumber { major: 0, minor: 40 }],
+                since_ms: 0,
+            },
+        };
+        let namespaces = users(proc.path(), std::slice::from_ref(&one)).unwrap();
+        let mut found = namespaces.iter();
+        let is_one = found.any(|found| !dead_mounts(&found.table, &one.target, &one.dead.devices).is_empty());
+        assert!(!is_one, "a mount of another Pod's container counts as the volume's");
+    }
+
     #[test]
     fn a_mount_that_dies_while_earlier_ones_are_looked_for_is_not_taken_for_replaced() {
         let dead = |minors: &[u32]| Dead {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
 
 use super::look::{LookError, LookedAt};
 use super::{ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
@@ -277,6 +278,20 @@ fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> Mount
     }
 }
 
+/// Flags as the mount table shows them.
+fn words(flags: MountFlags) -> Vec<String> {
+    let flags = flags.attributes();
+    let all = [
+        ("ro", MountAttrFlags::MOUNT_ATTR_RDONLY),
+        ("nosuid", MountAttrFlags::MOUNT_ATTR_NOSUID),
+        ("nodev", MountAttrFlags::MOUNT_ATTR_NODEV),
+        ("noexec", MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        ("noatime", MountAttrFlags::MOUNT_ATTR_NOATIME),
+    ];
+    let set = all.into_iter().filter(|(_, flag)| flags.contains(*flag));
+    set.map(|(word, _)| word.to_owned()).collect()
+}
+
 fn device(minor: u32) -> LoopDevice {
     LoopDevice {
         path: format!("/dev/loop{minor}").into(),
@@ -343,13 +358,17 @@ impl Sys for Fake {
         self.0.borrow_mut().new_mounts.push(text);
         self.enter("new_mount")?;
         let minor = mount.source.trim_start_matches("/dev/loop").parse().unwrap_or_default();
-        self.0.borrow_mut().pending = Some(entry(PathBuf::new(), &mount.source, &mount.fs_type, minor));
+        let mut made = entry(PathBuf::new(), &mount.source, &mount.fs_type, minor);
+        made.flags = words(mount.flags);
+        self.0.borrow_mut().pending = Some(made);
         Ok(handle())
     }
 
-    fn clone_mount(&self, _: &OwnedFd, _: MountFlags) -> Result<OwnedFd> {
+    fn clone_mount(&self, _: &OwnedFd, flags: MountFlags) -> Result<OwnedFd> {
         self.enter("clone_mount")?;
-        self.0.borrow_mut().pending = Some(entry(PathBuf::new(), "clone", "clone", 0));
+        let mut made = entry(PathBuf::new(), "clone", "clone", 0);
+        made.flags = words(flags);
+        self.0.borrow_mut().pending = Some(made);
         Ok(handle())
     }
 

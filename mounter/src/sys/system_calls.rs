@@ -571,8 +571,37 @@ fn said_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> Cause {
 
 #[cfg(test)]
 mod tests {
-    use super::may_be_behind;
+    use super::{Kernel, may_be_behind};
+    use crate::sys::Sys as _;
     use std::ffi::OsStr;
+
+    /// Known failing: it is written through the link.
+    #[test]
+    #[should_panic(expected = "another's file was written")]
+    fn a_mark_goes_through_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("pool");
+        let other = dir.path().join("other");
+        std::fs::create_dir(&pool).unwrap();
+        std::fs::write(pool.join("a.img"), "x").unwrap();
+        let image = Kernel.open_image(&pool, "a.img").unwrap();
+        for step in ["dangling", "written"] {
+            let _ = std::fs::remove_file(pool.join(".a.img.formatting"));
+            std::os::unix::fs::symlink(&other, pool.join(".a.img.formatting")).unwrap();
+            let marked = Kernel.mark(&image, true);
+            let is_written = std::fs::read_to_string(&other).is_ok_and(|text| text != "its own");
+            assert!(!is_written, "another's file was written: {step}");
+            assert!(marked.is_err() && Kernel.is_marked(&image).is_err(), "{step}");
+            std::fs::write(&other, "its own").unwrap();
+        }
+        std::fs::remove_file(pool.join(".a.img.formatting")).unwrap();
+        assert!(!Kernel.is_marked(&image).unwrap());
+        for is_marked in [true, true, false, false] {
+            Kernel.mark(&image, is_marked).unwrap();
+            assert_eq!(Kernel.is_marked(&image).unwrap(), is_marked);
+            assert_eq!(pool.join(".a.img.formatting").exists(), is_marked);
+        }
+    }
 
     #[test]
     fn only_a_device_whose_file_has_the_image_s_name_is_asked() {

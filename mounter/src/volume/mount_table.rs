@@ -232,6 +232,20 @@ broken line
         assert_eq!(root.option("rw"), None);
     }
 
+    /// Known failing: the last one in the table counts, and a mount that was put beneath another one is the last.
+    #[test]
+    #[should_panic(expected = "the one beneath counts as uppermost")]
+    fn a_mount_that_was_put_beneath_another_is_not_the_uppermost() {
+        const DEAD_ABOVE: &[u8] = b"\
+22 1 8:1 / / rw - ext4 /dev/root rw
+40 50 0:40 / /data rw - fuse.sshfs h:/a rw
+50 22 0:50 / /data rw - fuse.sshfs h:/a rw
+";
+        let table = Table::parse(DEAD_ABOVE);
+        let top = table.top(Path::new("/data")).unwrap();
+        assert_eq!(top.id, 40, "the one beneath counts as uppermost");
+    }
+
     #[test]
     fn escaped_bytes_are_read_and_only_our_volumes_counted() {
         let table = Table::parse(TEXT);

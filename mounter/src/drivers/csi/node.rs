@@ -187,7 +187,7 @@ impl node_server::Node for NodeService {
             publish::named(&request.volume_id)?;
             let target = mounted(&core, &request.volume_path)?;
             let source = mounted_from(&target)?.ok_or_else(|| CsiError::NotMounted(target.to_string()))?;
-            let usage = usage(&core, &target, &source).await?;
+            let usage = core.usage(&target, &source, Instant::now() + STATS_LIMIT).await?;
             Ok(NodeGetVolumeStatsResponse { usage: usages(usage) })
         })
         .await
@@ -213,7 +213,7 @@ impl node_server::Node for NodeService {
                         // What is known already costs no worker, and no time.
                         (Some(_), Some(trouble)) => Some(health::troubled(&trouble)),
                         (Some(source), None) => {
-                            let used = usage(&core, &target, &source).await;
+                            let used = core.usage(&target, &source, Instant::now() + STATS_LIMIT).await;
                             used.err().map(|error| health::unanswered(&error, &source))
                         }
                         (None, _) => {
@@ -273,13 +273,6 @@ impl node_server::Node for NodeService {
             }))
         })
     }
-}
-
-/// How full a volume is, as a worker finds out. `source` is what it was mounted from.
-async fn usage(core: &Core, target: &Target, source: &str) -> Result<Usage, MountError> {
-    let used = core.workers().usage(target, Instant::now() + STATS_LIMIT).await;
-    let attempted = format!("to ask how full {target} is");
-    used.map_err(|error| error.into_mount_error(&attempted, source))
 }
 
 /// The target that a question about a mounted volume names. CSI wants `NOT_FOUND` for any other path.

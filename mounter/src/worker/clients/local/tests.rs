@@ -40,6 +40,60 @@ fn a_blank_image_is_formatted_once_and_a_repeated_mount_is_success() {
     assert!(!fake.is_marked_now("/pool/a"));
 }
 
+/// Known failing: who can write the pool puts a link in the image's place after it was looked at.
+#[test]
+#[should_panic(expected = "it is formatted by its name")]
+fn what_was_looked_at_is_what_is_formatted() {
+    let fake = Fake::default().image("/pool/a", blank());
+    mount(&fake, pool(), &task("client=local,source=a")).unwrap();
+    let program = fake.programs().remove(0);
+    assert!(!program.ends_with(" /pool/a"), "it is formatted by its name: {program}");
+}
+
+/// Known failing: an ext4 whose superblock says so has the node panic.
+#[test]
+#[should_panic(expected = "decides what an error does")]
+fn an_ext4_never_has_the_node_panic() {
+    for options in ["", ",mount-options=errors=panic", ",mount-options=errors=continue"] {
+        let fake = Fake::default().image("/pool/a", with(&small_ext4().content));
+        mount(&fake, pool(), &task(&format!("{EXT4}{options}"))).unwrap();
+        let mounted = fake.new_mounts();
+        let is_safe = mounted[0].ends_with(" errors=remount-ro") && mounted[0].matches("errors").count() == 1;
+        assert!(
+            is_safe,
+            "its superblock or its author decides what an error does: {mounted:?}"
+        );
+    }
+    let xfs = Fake::default().image("/pool/a", small_xfs());
+    mount(&xfs, pool(), &task(XFS)).unwrap();
+    assert!(!xfs.new_mounts()[0].contains("errors"));
+}
+
+/// Known failing: the Pod gets the volume in another way than it asked for.
+#[test]
+#[should_panic(expected = "counts as mounted")]
+fn a_volume_that_is_mounted_otherwise_than_it_is_wanted_is_an_error_and_the_same_again_is_success() {
+    let ways = ["", ",mount-options=ro", ",mount-options=noexec"];
+    for has in ways {
+        for wanted in ways {
+            let fake = Fake::default().image("/pool/a", blank());
+            mount(&fake, pool(), &task(&format!("{EXT4}{has}"))).unwrap();
+            let again = mount(&fake, pool(), &task(&format!("{EXT4}{wanted}")));
+            if has == wanted {
+                again.unwrap();
+                continue;
+            }
+            let Err(error) = again else {
+                panic!("{has:?} counts as mounted as {wanted:?}");
+            };
+            assert_eq!(error.category(), "occupied");
+            let word = if has.is_empty() { wanted } else { has };
+            let word = word.rsplit('=').next().unwrap();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}
+
 #[test]
 fn what_is_not_blank_is_never_formatted() {
     for (content, fs_type) in [(&b"rubbish"[..], "ext4"), (b"XFSB", "ext4"), (b"LUKS", "")] {
