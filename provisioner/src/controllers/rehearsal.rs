@@ -16,6 +16,7 @@ mod fake_worker;
 mod group;
 mod migrate;
 mod modify;
+mod passed_on;
 mod retain;
 mod snapshot;
 mod worker;

@@ -3,7 +3,7 @@
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::super::tests::{World, ago, class, config, ended, leaving, no_image, run, running};
+use super::super::tests::{World, ago, class, config, ended, leaving, never_made, no_image, run, running};
 use crate::config::store::NoConfig;
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim, Intent};
 use crate::process::events::reasons;
@@ -486,6 +486,31 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
     // Its node is gone.
     world.nodes = vec!["node-b"];
     assert_eq!(planned(&world), "reschedule");
+}
+
+/// Known failing: what the run may have made is forgotten, and stays in the storage if the claim is deleted then.
+///
+/// Proves: P1, P3
+#[test]
+#[should_panic(expected = "the run may have made a volume")]
+fn what_a_run_may_have_made_is_not_forgotten_with_the_selected_node() {
+    let rescheduled = |world: &World| match world.plan() {
+        Decision::Own(ForClaim::Reschedule(reschedule)) => reschedule.record.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let mut world = World::with_record(&json!({})).selected("gone");
+    world.provision_run = Some(run("provision", 1, 10, &ended(75, "busy")));
+    assert!(rescheduled(&world).may_exist, "the run may have made a volume");
+    // One that was never begun made none.
+    world.provision_run = Some(run("provision", 1, 10, &never_made()));
+    assert!(!rescheduled(&world).may_exist);
+    // What is on a node goes with that node, and only with that one.
+    let mut local = World::with_record(&json!({"node": "node-a"}))
+        .with_config(&[("backend-volume", "client=pool")])
+        .selected("gone");
+    local.provision_run = Some(run("provision", 1, 10, &ended(75, "busy")));
+    let record = rescheduled(&local);
+    assert!(record.may_exist && record.node == "node-a", "{record:?}");
 }
 
 #[test]
