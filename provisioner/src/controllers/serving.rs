@@ -15,14 +15,15 @@ use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
 
-/// The ConfigMap in force for a class; where the class is gone, the one that the record names.
+/// The ConfigMap in force for a class. Where the class is gone, or the storage of the one that the record names may have
+/// something of it, that one.
 pub(crate) fn config_for(
     shared: &Shared,
     class: Option<&StorageClass>,
     class_name: &str,
     record: Option<&Record>,
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {
-    if let Some(class) = class {
+    if let Some(class) = class.filter(|_| !record.is_some_and(Record::is_of_its_config)) {
         let found = elsewhere(shared, shared.context.configs.for_class(class));
         if let Err(NoConfig::Unclaimed { class, .. } | NoConfig::Elsewhere { class, .. }) = &found {
             let (claims, volumes) = (shared.cache.claims.state(), shared.cache.volumes.state());

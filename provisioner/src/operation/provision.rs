@@ -635,11 +635,17 @@ fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
 /// An attempt that failed; where the node was at fault, the scheduler is asked for another.
 fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, state: String, now: Timestamp) -> ClaimDecision {
     let run = seen.provision_run.map(Run::to_remove);
+    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     if let Err(gone) = selected(seen) {
-        return reschedule(seen, Some(record), &Unfit::Gone(gone), run);
+        // What is on the node has gone with it.
+        let is_lost = local && seen.provision_run.and_then(Run::node) == Some(&*gone);
+        let made = Record {
+            may_exist: record.may_exist || finish.may_have_run && !is_lost,
+            ..record.clone()
+        };
+        return reschedule(seen, Some(&made), &Unfit::Gone(gone), run);
     }
     let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
-    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     if local
         && seen.waits_for_consumer()
         && finish.outcome == Outcome::Retry
@@ -711,7 +717,8 @@ fn reschedule(seen: &ObservedClaim<'_>, record: Option<&Record>, unfit: &Unfit, 
     Decision::Own(ForClaim::Reschedule(Box::new(Reschedule {
         record: record.map(|record| Record {
             attempt: record.attempt.saturating_add(1),
-            node: String::new(),
+            // Where it may exist, it has to be removed first.
+            node: if record.may_exist { record.node.clone() } else { String::new() },
             not_before: None,
             last_error: unfit.to_string(),
             ..record.clone()

@@ -47,11 +47,8 @@ fn serving(there: &[(ConfigRef, Entry)], noted: &Value) -> Result<String, NoConf
     found.map(|config| config.reference.to_string())
 }
 
-/// Known failing: the class's ConfigMap is asked, which has another storage.
-///
 /// Proves: P1, P3
 #[tokio::test]
-#[should_panic(expected = "custom-isci-provisioner")]
 async fn what_an_attempt_may_have_made_is_removed_by_its_own_config_map() {
     let both = [by(FIRST, None), by(NOW, Some("silver"))];
     let begun = json!({});

@@ -488,11 +488,8 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
     assert_eq!(planned(&world), "reschedule");
 }
 
-/// Known failing: what the run may have made is forgotten, and stays in the storage if the claim is deleted then.
-///
 /// Proves: P1, P3
 #[test]
-#[should_panic(expected = "the run may have made a volume")]
 fn what_a_run_may_have_made_is_not_forgotten_with_the_selected_node() {
     let rescheduled = |world: &World| match world.plan() {
         Decision::Own(ForClaim::Reschedule(reschedule)) => reschedule.record.unwrap(),
