@@ -448,6 +448,42 @@ fn a_retained_volume_is_let_go_when_its_pv_is_deleted_and_nothing_is_run() {
     assert!(matches!(world.plan(), Decision::Rest));
 }
 
+/// Known failing: the volume stays until somebody brings its ConfigMap back.
+///
+/// Proves: P3
+#[test]
+#[should_panic(expected = "its ConfigMap is not needed any more")]
+fn a_volume_that_was_deleted_needs_its_config_map_no_more() {
+    let gone = || NoConfig::Missing {
+        class: "silver".into(),
+        reference: "admin/c".parse().unwrap(),
+    };
+    let mut world = Released::new();
+    world.config = Err(gone());
+    world.run = Some(owned(run("delete", 1, 10, &ended(0, ""))));
+    let is_let_go = |decision| matches!(decision, Decision::Own(ForVolume::LetGo(go)) if go.delete);
+    assert!(is_let_go(world.plan()), "its ConfigMap is not needed any more");
+    world.record = Some(record(&json!({"operation": "delete"})));
+    world.run = Some(run("delete", 1, 10, &ended(0, "")));
+    assert!(is_let_go(world.plan()));
+    // Of another deletion, or of one that failed or has not ended.
+    for other in [
+        run("delete", 2, 10, &ended(0, "")),
+        run("delete", 1, 10, &ended(75, "busy")),
+        run("delete", 1, 10, &running()),
+    ] {
+        world.run = Some(other);
+        assert!(matches!(world.plan(), Decision::Wait { say: Some(_), .. }));
+    }
+    // The same of a claim that had no volume yet.
+    let mut world = undoing(&json!({"operation": "delete", "may-exist": true}));
+    world.config = Err(gone());
+    world.delete_run = Some(run("delete", 1, 10, &ended(0, "")));
+    assert!(matches!(world.plan(), Decision::Own(ForClaim::Undone(_))));
+    world.delete_run = Some(run("delete", 1, 10, &running()));
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(_), .. }));
+}
+
 #[test]
 fn a_deletion_of_a_volume_says_what_it_waits_for() {
     let mut world = Released::new();
