@@ -1,0 +1,131 @@
+//! A node for the programs of client images: the kernel's folders and the commands are files of a temporary directory.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use mooring_mounter::agent::protocol::MountCall;
+
+/// A node whose commands write down how they were called.
+pub struct Node {
+    directory: tempfile::TempDir,
+}
+
+impl Node {
+    /// A node for a program below `images`, such as `client-block/node-disk`.
+    pub fn new(program: &str) -> Self {
+        let node = Self {
+            directory: tempfile::tempdir().unwrap(),
+        };
+        for folder in ["bin", "lib", "sys/block", "kubelet", "run/mooring/mounts", "secrets"] {
+            fs::create_dir_all(node.at(folder)).unwrap();
+        }
+        let images = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../images");
+        for entry in fs::read_dir(images.join("lib")).unwrap() {
+            let entry = entry.unwrap();
+            node.copy(&entry.path(), &node.at("lib").join(entry.file_name()));
+        }
+        node.copy(&images.join(program), &node.at("program"));
+        node.write("boot_id", "boot-1\n");
+        node.write("mountinfo", "");
+        for name in ["mount", "mkfs.ext4", "mkfs.xfs", "agent"] {
+            node.command(name, "");
+        }
+        node.command("blockdev", "echo 409600");
+        node.command("dumpe2fs", "echo 'Block count: 100'; echo 'Block size: 4096'");
+        node.command("sleep", "exec true");
+        node.command("mknod", "exec touch \"$1\"");
+        node
+    }
+
+    /// Copies a program, with the node's paths in place of the system's.
+    fn copy(&self, from: &Path, to: &Path) {
+        let mut text = fs::read_to_string(from).unwrap();
+        for (path, ours) in [
+            ("/usr/libexec/mooring-lib", "lib"),
+            ("/proc/self/mountinfo", "mountinfo"),
+            ("/proc/sys/kernel/random/boot_id", "boot_id"),
+            ("/proc/", "proc/"),
+            ("/sys/", "sys/"),
+            ("/run/mooring-devices", "devices"),
+            ("/run/mooring/", "run/mooring/"),
+            ("/etc/iscsi", "etc/iscsi"),
+        ] {
+            text = text.replace(path, &self.at(ours).display().to_string());
+        }
+        fs::write(to, text).unwrap();
+    }
+
+    pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    /// Writes a file below the node's directory.
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// Replaces a command, which finds the node's directory in `$NODE`.
+    pub fn command(&self, name: &str, script: &str) {
+        let calls = self.at("calls");
+        let text = format!("#!/bin/sh\necho {name} \"$@\" >>{}\n{script}\n", calls.display());
+        self.write(Path::new("bin").join(name), text);
+        let path = self.at("bin").join(name);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The device is empty, or has a file system.
+    pub fn is_empty(&self, yes: bool) {
+        self.command("blkid", if yes { "exit 2" } else { "" });
+    }
+
+    /// Gives a volume a target below the kubelet's root, as the agent records it.
+    pub fn target(&self, volume: &str, target: &str) {
+        let target = self.at("kubelet").join(target);
+        fs::create_dir_all(&target).unwrap();
+        let call: MountCall = serde_json::from_value(serde_json::json!({
+            "target": target, "client": "of-the-test", "source": "", "limit_ms": 1
+        }))
+        .unwrap();
+        let record = serde_json::to_string(&call).unwrap();
+        self.write(format!("run/mooring/mounts/{volume}.json"), record);
+    }
+
+    /// Runs the program for a volume with variables such as `MOORING_OPTION_…`. Without a target of its own, the volume
+    /// is of PersistentVolume `pv-1`.
+    pub fn run(&self, volume: &str, args: &[&str], variables: &[(&str, &str)]) -> Output {
+        if !self.at(format!("run/mooring/mounts/{volume}.json")).exists() {
+            self.target(volume, &format!("pods/{volume}/volumes/mooring.dev~vcs/pv-1"));
+        }
+        let path = format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new("sh");
+        command.arg(self.at("program")).args(args).env("PATH", path);
+        command
+            .env("NODE", self.directory.path())
+            .env("MOORING_KUBELET_ROOT", self.at("kubelet"))
+            .env("MOORING_AGENT", self.at("bin/agent"))
+            .env("MOORING_VOLUME", volume)
+            .env("MOORING_STATE", self.at("state"))
+            .env("MOORING_SECRETS", self.at("secrets").join(volume))
+            .env("MOORING_MOUNT_OPTIONS", "nosuid,nodev")
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap()
+    }
+
+    /// How the commands were called, each call after a line's end.
+    pub fn calls(&self) -> String {
+        let calls = fs::read_to_string(self.at("calls")).unwrap_or_default();
+        format!("\n{calls}")
+    }
+}
+
+/// What a program says that refuses a volume.
+pub fn refusal(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(75), "the volume is not refused: {said}");
+    said
+}
