@@ -3,14 +3,15 @@
 //!
 //! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`kubelet_options`] (how
 //! the kubelet hands a volume on), [`target`] (the only way to a volume's directory), [`mount_options`],
-//! [`mount_table`], [`selinux_label`] (the label of a volume's files), [`volume_data`] (whose a CSI volume is),
-//! [`registry`] (who serves which type of volume).
+//! [`mount_table`], [`pod_cgroup`] (which Pod a process belongs to), [`selinux_label`] (the label of a volume's files),
+//! [`volume_data`] (whose a CSI volume is), [`registry`] (who serves which type of volume).
 
 pub mod cause;
 pub mod job;
 pub mod kubelet_options;
 pub mod mount_options;
 pub mod mount_table;
+pub mod pod_cgroup;
 pub mod registry;
 pub mod selinux_label;
 pub mod target;

@@ -3,6 +3,8 @@
 //!
 //! No mount is identified by its path alone: a path gives a handle, and the handle the id of the mount that it is on.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +18,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{Result, SysError, raw};
 use crate::volume::mount_table::{MountEntry, Table};
+use crate::volume::pod_cgroup::PodCgroups;
 use crate::volume::target::{Target, TargetError};
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -82,12 +85,21 @@ pub trait Grafts {
     type Place;
     /// A mount that is not attached.
     type Mount;
+    /// A process and its mount namespace, which are the same as long as this is held.
+    type Container;
 
     /// What is mounted, as this process sees it now.
     fn table(&self) -> Result<Table>;
 
-    /// What is mounted, as another process sees it.
-    fn table_of(&self, pid: i32) -> Result<Table>;
+    /// Opens process `pid` and its mount namespace, which has to be `namespace`: another process may have the pid by
+    /// now, and another namespace the number.
+    fn open_container(&self, pid: i32, namespace: u64) -> Result<Self::Container>;
+
+    /// The uid of the Pod that an open process belongs to, by its control group; an error if it has ended.
+    fn pod_of(&self, container: &Self::Container) -> Result<Option<String>>;
+
+    /// What is mounted, as an open process sees it.
+    fn table_of(&self, container: &Self::Container) -> Result<Table>;
 
     /// Opens the root of what is mounted on a target. No server is asked.
     fn open_target(&self, target: &Target) -> Result<Self::Place, TargetError>;
@@ -107,8 +119,8 @@ pub trait Grafts {
     /// A second mount of a handle's file or directory.
     fn copy(&self, place: &Self::Place, likeness: Likeness) -> Result<Self::Mount>;
 
-    /// Enters the mount namespace `namespace` of process `pid`, for good.
-    fn enter(&mut self, pid: i32, namespace: u64) -> Result<()>;
+    /// Enters an open mount namespace, for good.
+    fn enter(&mut self, container: &Self::Container) -> Result<()>;
 
     /// Puts a mount beneath the one whose root `top` is, so that nobody sees it yet; `false` if it can't be done: the
     /// kernel is older than 6.5, or `top` is no longer mounted here.
@@ -140,16 +152,57 @@ impl DeviceNode {
     }
 }
 
+/// An open process.
+#[derive(Debug)]
+pub struct OpenContainer {
+    pid: i32,
+    /// Its directory in `/proc`. Nothing can be read there once it has ended, whoever has its pid then.
+    process: OwnedFd,
+    namespace: OwnedFd,
+}
+
+impl OpenContainer {
+    fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let failed = |error| SysError::io(format!("read {name} of process {}", self.pid), error);
+        let file = openat(&self.process, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let mut text = Vec::new();
+        let read = file.map(File::from).map_err(Into::into);
+        read.and_then(|mut file| file.read_to_end(&mut text)).map_err(failed)?;
+        Ok(text)
+    }
+}
+
 impl Grafts for DeviceNode {
     type Place = OwnedFd;
     type Mount = OwnedFd;
+    type Container = OpenContainer;
 
     fn table(&self) -> Result<Table> {
         Ok(Table::parse(&self.read("self/mountinfo")?))
     }
 
-    fn table_of(&self, pid: i32) -> Result<Table> {
-        Ok(Table::parse(&self.read(format!("{pid}/mountinfo"))?))
+    fn open_container(&self, pid: i32, namespace: u64) -> Result<OpenContainer> {
+        let failed = |e| SysError::call(format!("open the mount namespace of process {pid}"), e);
+        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let process = open(self.proc.join(pid.to_string()), directory, Mode::empty()).map_err(failed)?;
+        let link = openat(&process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        if fstat(&link).map_err(failed)?.st_ino != namespace {
+            return Err(failed(Errno::SRCH));
+        }
+        Ok(OpenContainer {
+            pid,
+            process,
+            namespace: link,
+        })
+    }
+
+    fn pod_of(&self, container: &OpenContainer) -> Result<Option<String>> {
+        let groups = PodCgroups::seen_by(&self.read("self/cgroup")?);
+        Ok(groups.pod(&container.read("cgroup")?))
+    }
+
+    fn table_of(&self, container: &OpenContainer) -> Result<Table> {
+        Ok(Table::parse(&container.read("mountinfo")?))
     }
 
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {
@@ -195,18 +248,11 @@ impl Grafts for DeviceNode {
         Ok(mount)
     }
 
-    fn enter(&mut self, pid: i32, namespace: u64) -> Result<()> {
-        let attempted = || format!("enter the mount namespace of process {pid}");
-        let failed = |e| SysError::call(attempted(), e);
+    fn enter(&mut self, container: &OpenContainer) -> Result<()> {
+        let failed = |e| SysError::call(format!("enter the mount namespace of process {}", container.pid), e);
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let proc = open(&self.proc, directory, Mode::empty()).map_err(failed)?;
-        let link = format!("{pid}/ns/mnt");
-        let handle = openat(&proc, &*link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
-        // Another process may have the pid by now.
-        if fstat(&handle).map_err(failed)?.st_ino != namespace {
-            return Err(failed(Errno::SRCH));
-        }
-        move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(failed)?;
+        move_into_link_name_space(container.namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(failed)?;
         // In that namespace, /proc may be anything.
         fchdir(&proc).map_err(failed)?;
         self.proc = PathBuf::new();
@@ -233,5 +279,28 @@ impl Grafts for DeviceNode {
         // Through the handle, so that exactly its mount is detached, whatever its path is.
         let path = self.proc.join(format!("self/fd/{}", top.as_raw_fd()));
         unmount(&path, UnmountFlags::DETACH).map_err(|e| SysError::call("take the dead mount away", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+    use std::process::Command;
+
+    use super::{DeviceNode, Grafts as _};
+
+    #[test]
+    fn nothing_is_read_of_a_process_that_has_ended_and_no_namespace_is_taken_for_another() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let node = DeviceNode::default();
+        let namespace = std::fs::metadata("/proc/self/ns/mnt").unwrap().ino();
+        let opened = node.open_container(pid, namespace).unwrap();
+        assert_eq!(node.table_of(&opened).unwrap(), node.table().unwrap());
+        node.pod_of(&opened).unwrap();
+        assert!(node.open_container(pid, namespace + 1).is_err());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(node.pod_of(&opened).is_err() && node.table_of(&opened).is_err());
     }
 }

@@ -4,10 +4,10 @@
 //! So a worker makes a copy of the new mount, enters the container's namespace with it, and puts it in the place of the
 //! dead one: beneath it, and then the dead one is taken away, so that nobody ever sees the directory below. A dead
 //! mount belongs to a volume only if the volume's agent recorded its device; it is also checked to be in a namespace of
-//! the volume's own Pod, and to be dead. It is touched only by a handle that the kernel says is on that very mount.
-//! A dead mount that no agent recorded stays, since it may be another volume's.
+//! the volume's own Pod ([`Owner`]), and to be dead. It is touched only by a handle that the kernel says is on that very
+//! mount. A dead mount that no agent recorded stays, since it may be another volume's.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,27 @@ use crate::volume::target::Target;
 /// What the kernel adds to the root of a mount whose directory was removed, or is no longer known to be there.
 const DELETED: &str = "//deleted";
 
+/// Whose mount namespace it is. What is mounted in a container's says nothing about that: its Pod may have made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Owner {
+    /// The mounter's own, which has what the node has beneath the kubelet's root: also the parts of volumes that the
+    /// kubelet mounts for containers.
+    Node,
+    /// A container's of the Pod of this uid, by its control group.
+    Pod(String),
+}
+
+impl Owner {
+    /// Whether a mount in this namespace can be one of a volume.
+    fn may_have(&self, entry: &MountEntry, target: &Target) -> bool {
+        match self {
+            Self::Node => entry.mount_point.starts_with(target.pods().join(target.pod_uid())),
+            Self::Pod(uid) => uid == target.pod_uid(),
+        }
+    }
+}
+
 /// One mount namespace to look after.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraftTask {
@@ -29,6 +50,8 @@ pub struct GraftTask {
     pub pid: i32,
     /// The namespace's own number.
     pub namespace: u64,
+    /// Whose it was found to be.
+    pub owner: Owner,
     /// Where the volume is mounted on the node.
     pub target: Target,
     /// The devices of its dead mounts.
@@ -37,24 +60,18 @@ pub struct GraftTask {
     pub unattributed: BTreeSet<DeviceNumber>,
 }
 
-/// The dead mounts of a volume in a mount table. If the table is not of a container of the volume's Pod, there are
-/// none: the device number may belong to another file system by now.
-pub fn dead_mounts<'a>(table: &'a Table, target: &Target, dead: &[DeviceNumber]) -> Vec<&'a MountEntry> {
-    let found: Vec<_> = table
-        .0
-        .iter()
-        .filter(|entry| dead.contains(&entry.device) && !is_covered(table, entry))
-        .collect();
-    if found.is_empty() || !is_of_pod(table, target) {
-        Vec::new()
-    } else {
-        found
-    }
+/// The dead mounts of a volume in the mount table of a namespace. In another Pod's there are none: the device number may
+/// belong to another file system by now.
+pub fn dead_mounts<'a>(owner: &Owner, table: &'a Table, target: &Target, dead: &[DeviceNumber]) -> Vec<&'a MountEntry> {
+    let is_dead = |entry: &&MountEntry| {
+        dead.contains(&entry.device) && owner.may_have(entry, target) && !is_covered(table, entry)
+    };
+    table.0.iter().filter(is_dead).collect()
 }
 
 /// What is known of a node's volumes, to find the mounts of other tables that are unattributed: of the same type and
-/// source as a volume, in a table of its Pod, gone from the node, and recorded by no agent. They are of this volume, or
-/// of another one of the Pod: nothing tells which.
+/// source as a volume, in a namespace of its Pod, gone from the node, and recorded by no agent. They are of this volume,
+/// or of another one of the Pod: nothing tells which.
 ///
 /// Made once for all tables. In most of them all mounts are known, and nothing but their devices is looked at.
 pub struct KnownMounts<'a> {
@@ -68,12 +85,7 @@ pub struct KnownMounts<'a> {
 impl<'a> KnownMounts<'a> {
     /// From the node's table, the volumes that are mounted, and the dead mounts that agents recorded.
     pub fn new(node: &'a Table, mounted: &'a [Target], recorded: &BTreeSet<DeviceNumber>) -> Self {
-        // Of several on one directory the last is uppermost.
-        let tops: HashMap<_, _> = node
-            .0
-            .iter()
-            .map(|entry| (entry.mount_point.as_path(), entry))
-            .collect();
+        let tops = node.tops();
         let top = |target: &'a Target| Some((target, *tops.get(target.path().as_path())?));
         let volumes: Vec<_> = mounted.iter().filter_map(top).collect();
         let devices = node.0.iter().map(|entry| entry.device);
@@ -84,8 +96,8 @@ impl<'a> KnownMounts<'a> {
         }
     }
 
-    /// The unattributed devices of a table, by the volumes that they may be of.
-    pub fn unattributed(&self, table: &Table) -> Vec<(&'a Target, BTreeSet<DeviceNumber>)> {
+    /// The unattributed devices of a namespace, by the volumes that they may be of.
+    pub fn unattributed(&self, owner: &Owner, table: &Table) -> Vec<(&'a Target, BTreeSet<DeviceNumber>)> {
         let is_unknown =
             |entry: &&MountEntry| !self.devices.contains(&entry.device) && self.kinds.contains(&kind(entry));
         let unknown: Vec<_> = table.0.iter().filter(is_unknown).collect();
@@ -93,24 +105,14 @@ impl<'a> KnownMounts<'a> {
             return Vec::new();
         }
         let of_volume = |&(target, live): &(&'a Target, &MountEntry)| {
-            let alike = unknown.iter().filter(|entry| is_alike(entry, live));
+            let alike = unknown
+                .iter()
+                .filter(|entry| is_alike(entry, live) && owner.may_have(entry, target));
             let devices: BTreeSet<_> = alike.map(|entry| entry.device).collect();
-            let is_any = !devices.is_empty() && is_of_pod(table, target);
-            is_any.then_some((target, devices))
+            (!devices.is_empty()).then_some((target, devices))
         };
         self.volumes.iter().filter_map(of_volume).collect()
     }
-}
-
-/// Whether a mount table is of a container of the target's Pod. Each container has some file from its Pod's directory
-/// mounted, and so has a container with the kubelet's root.
-fn is_of_pod(table: &Table, target: &Target) -> bool {
-    let names_pod = |path: &Path| {
-        let mut names = path.iter().zip(path.iter().skip(1));
-        names.any(|(pods, uid)| pods == "pods" && uid == target.pod_uid())
-    };
-    let mut entries = table.0.iter();
-    entries.any(|entry| names_pod(&entry.root) || names_pod(&entry.mount_point))
 }
 
 /// Whether two mounts have the same type and source. Two volumes may have both alike.
@@ -142,9 +144,16 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
             "it is not mounted again yet".to_owned().into(),
         ));
     };
-    let theirs = sys.table_of(task.pid)?;
+    let container = match &task.owner {
+        Owner::Node => None,
+        Owner::Pod(uid) => Some(opened(sys, task, uid)?),
+    };
+    let theirs = match &container {
+        None => table.clone(),
+        Some(container) => sys.table_of(container)?,
+    };
     let of = |devices: &[DeviceNumber]| -> Vec<_> {
-        let found = dead_mounts(&theirs, &task.target, devices).into_iter();
+        let found = dead_mounts(&task.owner, &theirs, &task.target, devices).into_iter();
         found.filter(|entry| is_alike(entry, live)).collect()
     };
     let dead = of(&task.dead);
@@ -163,7 +172,9 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         }
     }
     drop(volume);
-    sys.enter(task.pid, task.namespace)?;
+    if let Some(container) = &container {
+        sys.enter(container)?;
+    }
     for (entry, mount) in copies {
         let replaced = replace_in(sys, entry, &mount);
         first = first.and(replaced);
@@ -172,6 +183,19 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         first = first.and(refuse_if_dead(sys, entry));
     }
     first
+}
+
+/// A container of the Pod `uid`. Whose it is is asked once it is held: another Pod's may have pid and namespace since
+/// the scan.
+fn opened<S: Grafts>(sys: &S, task: &GraftTask, uid: &str) -> Result<S::Container, MountError> {
+    let container = sys.open_container(task.pid, task.namespace)?;
+    match sys.pod_of(&container)? {
+        Some(found) if found == uid => Ok(container),
+        _ => Err(not_done(
+            &task.target.path(),
+            format!("process {} is not of Pod {uid} any more", task.pid).into(),
+        )),
+    }
 }
 
 /// An error if a mount that may be another volume's is dead.

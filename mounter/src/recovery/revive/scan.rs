@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 
 use crate::volume::mount_table::Table;
+use crate::volume::pod_cgroup::PodCgroups;
+use crate::worker::graft::Owner;
 
 #[derive(Debug, Clone)]
 pub struct Namespace {
@@ -12,13 +14,15 @@ pub struct Namespace {
     pub pid: i32,
     /// Its own number.
     pub id: u64,
+    pub owner: Owner,
     pub table: Table,
 }
 
-/// The mount namespaces whose tables are wanted, this process' own first: what is replaced there may be replaced in
-/// others by that.
-pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Table) -> bool) -> io::Result<Vec<Namespace>> {
+/// The mount namespaces of Pods whose tables are wanted, after this process' own: what is replaced there may be replaced
+/// in others by that. A namespace of no Pod is left out.
+pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Owner, &Table) -> bool) -> io::Result<Vec<Namespace>> {
     let own = namespace_of(&proc.join("self"));
+    let groups = PodCgroups::seen_by(&std::fs::read(proc.join("self/cgroup"))?);
     let mut pids = BTreeMap::new();
     for process in std::fs::read_dir(proc)?.flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
@@ -28,10 +32,15 @@ pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Table) -> bool) -> io::Result
             *lowest = pid.min(*lowest);
         }
     }
-    let found = pids.into_iter().filter_map(|((_, id), pid)| {
-        let text = std::fs::read(proc.join(pid.to_string()).join("mountinfo")).ok()?;
-        let table = Table::parse(&text);
-        is_wanted(&table).then_some(Namespace { pid, id, table })
+    let found = pids.into_iter().filter_map(|((is_other, id), pid)| {
+        let read = |name: &str| std::fs::read(proc.join(pid.to_string()).join(name)).ok();
+        let owner = if is_other {
+            Owner::Pod(groups.pod(&read("cgroup")?)?)
+        } else {
+            Owner::Node
+        };
+        let table = Table::parse(&read("mountinfo")?);
+        is_wanted(&owner, &table).then_some(Namespace { pid, id, owner, table })
     });
     Ok(found.collect())
 }
@@ -50,14 +59,14 @@ mod tests {
     use std::fs::{create_dir_all, write};
     use std::os::unix::fs::symlink;
 
-    fn has(device: DeviceNumber) -> impl Fn(&Table) -> bool {
-        move |table| table.0.iter().any(|entry| entry.device == device)
+    fn has(device: DeviceNumber) -> impl Fn(&Owner, &Table) -> bool {
+        move |_, table| table.0.iter().any(|entry| entry.device == device)
     }
 
     #[test]
     fn each_namespace_is_found_once_by_its_first_process_and_our_own_comes_first() {
         let proc = tempfile::tempdir().unwrap();
-        let process = |name: &str, namespace: u64, device: &str| {
+        let process = |name: &str, namespace: u64, device: &str, cgroup: &str| {
             let dir = proc.path().join(name);
             create_dir_all(dir.join("ns")).unwrap();
             symlink(format!("mnt:[{namespace}]"), dir.join("ns/mnt")).unwrap();
@@ -66,16 +75,18 @@ mod tests {
                 format!("9 1 {device} / /data rw - fuse.x y rw\n"),
             )
             .unwrap();
+            write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
         };
-        process("self", 500, "0:7");
-        process("50", 500, "0:7");
-        process("7", 100, "0:7");
-        process("40", 100, "0:1");
-        process("60", 600, "0:8");
+        process("self", 500, "0:7", "/kubepods/podmounter/c");
+        process("50", 500, "0:7", "/kubepods/podmounter/c");
+        process("7", 100, "0:7", "/kubepods/podu/c");
+        process("40", 100, "0:1", "/");
+        process("60", 600, "0:8", "/kubepods/podu/c");
+        process("1", 700, "0:7", "/init.scope");
         create_dir_all(proc.path().join("8")).unwrap();
         let found = namespaces(proc.path(), has(DeviceNumber { major: 0, minor: 7 })).unwrap();
-        let found: Vec<_> = found.iter().map(|found| (found.pid, found.id)).collect();
-        assert_eq!(found, [(50, 500), (7, 100)]);
+        let found: Vec<_> = found.iter().map(|found| (found.pid, found.id, &found.owner)).collect();
+        assert_eq!(found, [(50, 500, &Owner::Node), (7, 100, &Owner::Pod("u".to_owned()))]);
     }
 
     #[test]

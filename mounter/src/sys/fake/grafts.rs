@@ -19,12 +19,21 @@ impl Grafts for Fake {
     /// The path of what lies uppermost there.
     type Place = PathBuf;
     type Mount = std::os::fd::OwnedFd;
+    type Container = ();
 
     fn table(&self) -> Result<Table> {
         self.mount_table()
     }
 
-    fn table_of(&self, _: i32) -> Result<Table> {
+    fn open_container(&self, _: i32, _: u64) -> Result<()> {
+        unsupported("open_container")
+    }
+
+    fn pod_of(&self, (): &()) -> Result<Option<String>> {
+        unsupported("pod_of")
+    }
+
+    fn table_of(&self, (): &()) -> Result<Table> {
         unsupported("table_of")
     }
 
@@ -59,7 +68,7 @@ impl Grafts for Fake {
         Ok(handle())
     }
 
-    fn enter(&mut self, _: i32, _: u64) -> Result<()> {
+    fn enter(&mut self, (): &()) -> Result<()> {
         unsupported("enter")
     }
 

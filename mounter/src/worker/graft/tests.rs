@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::{GraftTask, KnownMounts, dead_mounts, graft, within};
+use super::{GraftTask, KnownMounts, Owner, dead_mounts, graft, within};
 use crate::sys::fake::target;
 use crate::sys::graft::{Grafts, Likeness, Propagation};
 use crate::sys::{Result, SysError};
@@ -41,6 +41,8 @@ struct Fake {
     missing: &'static str,
     /// What is opened at this path is on mount 99.
     covered: &'static str,
+    /// The Pod that the process belongs to once it is opened.
+    pod: Option<&'static str>,
     said: RefCell<Vec<String>>,
 }
 
@@ -53,6 +55,7 @@ impl Default for Fake {
             beneath: true,
             missing: "-",
             covered: "-",
+            pod: Some("u"),
             said: RefCell::default(),
         }
     }
@@ -103,12 +106,21 @@ impl Fake {
 impl Grafts for Fake {
     type Place = (u64, PathBuf);
     type Mount = (PathBuf, Likeness);
+    type Container = ();
 
     fn table(&self) -> Result<Table> {
         Ok(self.tables.borrow()[usize::from(self.inside)].clone())
     }
 
-    fn table_of(&self, _: i32) -> Result<Table> {
+    fn open_container(&self, _: i32, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn pod_of(&self, (): &()) -> Result<Option<String>> {
+        Ok(self.pod.map(str::to_owned))
+    }
+
+    fn table_of(&self, (): &()) -> Result<Table> {
         Ok(self.tables.borrow()[1].clone())
     }
 
@@ -147,7 +159,7 @@ impl Grafts for Fake {
         Ok((place.1.clone(), likeness))
     }
 
-    fn enter(&mut self, _: i32, _: u64) -> Result<()> {
+    fn enter(&mut self, (): &()) -> Result<()> {
         self.inside = true;
         Ok(())
     }
@@ -170,10 +182,15 @@ impl Grafts for Fake {
     }
 }
 
+fn pod(uid: &str) -> Owner {
+    Owner::Pod(uid.to_owned())
+}
+
 fn task() -> GraftTask {
     GraftTask {
         pid: 7,
         namespace: 1,
+        owner: pod("u"),
         target: target(),
         dead: vec![DEAD],
         unattributed: BTreeSet::new(),
@@ -238,21 +255,47 @@ fn a_number_that_a_live_mount_has_by_now_is_left_alone() {
 
 #[test]
 fn another_pod_s_container_is_left_alone() {
-    let table = Table::parse(CONTAINER.replace("pods/u/", "pods/x/").as_bytes());
-    assert!(dead_mounts(&table, &target(), &[DEAD]).is_empty());
-    let ours = Table::parse(CONTAINER.as_bytes());
-    assert_eq!(dead_mounts(&ours, &target(), &[DEAD]).len(), 3);
-    assert!(dead_mounts(&ours, &target(), &[DeviceNumber { major: 0, minor: 9 }]).is_empty());
+    // Whatever it has mounted where.
+    let forged = Table::parse(CONTAINER.as_bytes());
+    assert!(dead_mounts(&pod("x"), &forged, &target(), &[DEAD]).is_empty());
+    assert_eq!(dead_mounts(&pod("u"), &forged, &target(), &[DEAD]).len(), 3);
+    let other = [DeviceNumber { major: 0, minor: 9 }];
+    assert!(dead_mounts(&pod("u"), &forged, &target(), &other).is_empty());
+}
+
+#[test]
+fn a_process_that_is_another_pod_s_by_the_time_it_is_opened_is_left_alone() {
+    for pod in [Some("x"), None] {
+        let mut fake = Fake { pod, ..Fake::default() };
+        let before = fake.container();
+        let error = graft(&mut fake, &task()).unwrap_err().to_string();
+        assert!(error.contains("not of Pod u"), "{error}");
+        assert_eq!(fake.container(), before);
+        assert!(!fake.inside);
+    }
+}
+
+/// The kubelet gives a container the part that it has mounted for it, also when the container starts again.
+#[test]
+fn on_the_node_a_volume_has_what_is_in_its_pod_s_directory() {
+    let node = NODE.to_owned()
+        + "12 10 0:40 /a /kubelet/pods/u/volume-subpaths/v/main/0 rw shared:9 - fuse.sshfs h:/a rw\n\
+           13 10 0:40 / /kubelet/pods/ux/volumes/mooring.dev~vcs/v rw shared:9 - fuse.sshfs h:/a rw\n\
+           14 10 0:40 / /mnt rw - fuse.sshfs h:/a rw\n";
+    let node = Table::parse(node.as_bytes());
+    let dead = dead_mounts(&Owner::Node, &node, &target(), &[DEAD]);
+    let ids: Vec<_> = dead.iter().map(|entry| entry.id).collect();
+    assert_eq!(ids, [12]);
 }
 
 fn unattributed(
     node: &Table,
-    table: &Table,
+    (owner, table): (&Owner, &Table),
     target: &Target,
     recorded: &BTreeSet<DeviceNumber>,
 ) -> BTreeSet<DeviceNumber> {
     let mounted = [target.clone()];
-    let found = KnownMounts::new(node, &mounted, recorded).unattributed(table);
+    let found = KnownMounts::new(node, &mounted, recorded).unattributed(owner, table);
     found.into_iter().flat_map(|(_, devices)| devices).collect()
 }
 
@@ -262,22 +305,18 @@ fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     let devices =
         |minors: &[u32]| -> BTreeSet<_> { minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect() };
     let unrecorded = BTreeSet::new();
-    assert_eq!(
-        unattributed(&node, &container, &target(), &unrecorded),
-        devices(&[40, 41])
-    );
-    assert_eq!(
-        unattributed(&node, &container, &target(), &devices(&[40])),
-        devices(&[41])
-    );
+    let (ours, other) = (pod("u"), pod("x"));
+    let theirs = (&ours, &container);
+    assert_eq!(unattributed(&node, theirs, &target(), &unrecorded), devices(&[40, 41]));
+    assert_eq!(unattributed(&node, theirs, &target(), &devices(&[40])), devices(&[41]));
     // Another volume of the same source is alive on the node.
     let two = NODE.to_owned() + "12 10 0:41 / /kubelet/pods/u/volumes/mooring.dev~vcs/w rw - fuse.sshfs h:/a rw\n";
     let two = Table::parse(two.as_bytes());
-    assert_eq!(unattributed(&two, &container, &target(), &unrecorded), devices(&[40]));
+    assert_eq!(unattributed(&two, theirs, &target(), &unrecorded), devices(&[40]));
     // Another Pod's container, and a volume that is not mounted.
-    let other = Table::parse(CONTAINER.replace("pods/u/", "pods/x/").as_bytes());
-    assert_eq!(unattributed(&node, &other, &target(), &unrecorded), unrecorded);
-    assert_eq!(unattributed(&container, &container, &target(), &unrecorded), unrecorded);
+    let others = (&other, &container);
+    assert_eq!(unattributed(&node, others, &target(), &unrecorded), unrecorded);
+    assert_eq!(unattributed(&container, theirs, &target(), &unrecorded), unrecorded);
 }
 
 #[test]
