@@ -28,6 +28,12 @@ if [ "$fs_type" = raw ]; then
     set +f
 fi
 
+# An error makes an ext4 read-only, whatever its superblock or the volume says: errors=panic takes the node down.
+if [ "$fs_type" = ext4 ]; then
+    options=$(printf %s "$options" | sed -E 's/(^|,)errors=[^,]*//g; s/^,//')
+    options=${options:+$options,}errors=remount-ro
+fi
+
 # Has the Pod use a block device: with a file system, or as it is.
 use_device() {
     if [ -n "$raw_block" ]; then
@@ -44,7 +50,7 @@ mount_file_system() {
     blkid --probe "$1" >/dev/null 2>&1 || found=$?
     if [ "$found" -eq 2 ] && [ -z "$read_only" ]; then
         case $fs_type in
-        ext4) mkfs.ext4 -q -O mmp -E nodiscard "$1" ;;
+        ext4) mkfs.ext4 -q -m 0 -e remount-ro -O mmp -E nodiscard "$1" ;;
         xfs) mkfs.xfs -q -K "$1" ;;
         esac
     fi
