@@ -105,9 +105,7 @@ fn a_disk_that_the_node_itself_uses_is_refused_and_one_of_another_pod_is_not() {
     assert_eq!(output.status.code(), Some(75), "{output:?}");
 }
 
-/// Known failing: a disk that any volume of the node has is given to each volume that names it.
 #[test]
-#[should_panic(expected = "the volume is not refused")]
 fn a_disk_of_another_persistent_volume_is_refused_and_each_pod_of_one_gets_it() {
     let of_flexvolume = |pod: &str, name: &str| format!("pods/{pod}/volumes/mooring.dev~vcs/{name}");
     let of_csi = |pod: &str, name: &str| format!("pods/{pod}/volumes/kubernetes.io~csi/{name}/mount");
