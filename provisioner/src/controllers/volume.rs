@@ -5,6 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
+use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use super::attachment;
@@ -12,9 +13,11 @@ use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_of, not_known, runs_in};
 use crate::apply::live::copied_by;
 use crate::apply::{self, ApplyError, Shared};
+use crate::config::ConfigRef;
 use crate::operation::delete::plan_volume;
 use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::ObservedVolume;
+use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::run::RunId;
 use crate::volume::persistent_volume::{self, is_ours};
 
@@ -50,7 +53,12 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let class_name = spec.storage_class_name.unwrap_or_default();
     let class = cache.classes.get(&ObjectRef::new(&class_name));
     let config = config_of(shared, volume, class.as_deref(), &class_name, record.as_ref());
-    let namespace = runs_in(&config, record.as_ref());
+    // Where its ConfigMap is gone, its runs are there still.
+    let noted = || {
+        let reference: ConfigRef = volume.annotations().get(annotations::CONFIG)?.parse().ok()?;
+        Some(reference.namespace).filter(|namespace| cache.knows_runs_of(namespace))
+    };
+    let namespace = runs_in(&config, record.as_ref()).or_else(noted);
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
         return Ok(not_known(shared, &volume.object_ref(&()), namespace, record.is_some()));
     }
@@ -76,7 +84,9 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         claim.name.as_deref().unwrap_or_default(),
         claim.uid.as_deref().unwrap_or_default(),
     );
-    let copied_by = if claimed {
+    // What is kept is not waited for, and the question costs a list of Pods.
+    let is_kept = may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None).is_err();
+    let copied_by = if claimed || is_kept {
         None
     } else {
         copied_by(shared, volume, namespace.as_deref()).await?

@@ -48,6 +48,18 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     if !released || seen.claimed || uid.is_empty() {
         return Decision::Rest;
     }
+    if seen.config.is_err()
+        && let Some(run) = seen.delete_run
+    {
+        let own_uid = seen.volume.metadata.uid.as_deref().unwrap_or_default();
+        let is_its_own = match seen.record.filter(|record| record.is_delete()) {
+            Some(record) => record.attempt == run.attempt(),
+            None => run.goes_with(own_uid),
+        };
+        if is_its_own && run.is_done() {
+            return let_go(seen, true, None, Some(elapsed(run.made(), now)));
+        }
+    }
     match deletion(seen, policy, uid, now) {
         Err(decision) => *decision,
         Ok(deletion) => match deletion.plan(now) {

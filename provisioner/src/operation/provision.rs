@@ -718,7 +718,11 @@ fn reschedule(seen: &ObservedClaim<'_>, record: Option<&Record>, unfit: &Unfit, 
         record: record.map(|record| Record {
             attempt: record.attempt.saturating_add(1),
             // Where it may exist, it has to be removed first.
-            node: if record.may_exist { record.node.clone() } else { String::new() },
+            node: if record.may_exist {
+                record.node.clone()
+            } else {
+                String::new()
+            },
             not_before: None,
             last_error: unfit.to_string(),
             ..record.clone()

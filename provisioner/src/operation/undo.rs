@@ -22,7 +22,7 @@ use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
 use crate::run::outcome::State;
-use crate::time::later;
+use crate::time::{elapsed, later};
 use crate::volume::persistent_volume;
 
 /// What to do about a claim that is being deleted, or was bound elsewhere, while its volume was being made.
@@ -150,7 +150,13 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
     let config = match seen.config {
         Ok(config) => config,
         Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+        Err(error) => {
+            let is_its_own = |run: &&Run| record.is_delete() && run.attempt() == record.attempt;
+            return match seen.delete_run.filter(is_its_own) {
+                Some(run) if run.is_done() => over(seen, record, None, Some(elapsed(run.made(), now)), now),
+                _ => Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+            };
+        }
     };
     let mut node = None;
     if config.is_node_local() && !record.node.is_empty() {

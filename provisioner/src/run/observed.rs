@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 use mooring_contract::worker::Report;
 
@@ -199,6 +200,11 @@ impl Run {
             State::Finished(_) => true,
             State::Waiting { .. } | State::Running | State::Leaving => false,
         }
+    }
+
+    /// Whether its image says that it has done what it was for.
+    pub fn is_done(&self) -> bool {
+        matches!(self.state(), State::Finished(finish) if finish.outcome == Outcome::Done)
     }
 
     /// Whether Kubernetes removes it together with the object of this uid.

@@ -448,11 +448,8 @@ fn a_retained_volume_is_let_go_when_its_pv_is_deleted_and_nothing_is_run() {
     assert!(matches!(world.plan(), Decision::Rest));
 }
 
-/// Known failing: the volume stays until somebody brings its ConfigMap back.
-///
 /// Proves: P3
 #[test]
-#[should_panic(expected = "its ConfigMap is not needed any more")]
 fn a_volume_that_was_deleted_needs_its_config_map_no_more() {
     let gone = || NoConfig::Missing {
         class: "silver".into(),
