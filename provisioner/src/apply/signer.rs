@@ -1,14 +1,13 @@
 //! The key by which mounters know this controller's connections.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, Patch, PatchParams};
-use kube::{Client, ResourceExt};
-use mooring_contract::names::{CONNECTION_KEYS, FIELD_MANAGER};
+use kube::Client;
+use kube::api::{Api, PostParams};
+use mooring_contract::names::CONNECTION_KEYS;
 use mooring_seal::signature::SigningKey;
-use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::ApplyError;
@@ -45,16 +44,11 @@ async fn publish(
 ) -> Result<(), CallError> {
     let failed = |verb: &'static str| move |source| CallError::new(verb, "ConfigMap", CONNECTION_KEYS, source);
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let found = api.get(CONNECTION_KEYS).await.map_err(failed("read"))?;
-    let published = found.data.as_ref().map(BTreeMap::keys).into_iter().flatten();
-    let unused = published.filter(|id| !in_use.contains(*id));
-    let mut data: BTreeMap<&str, Value> = unused.map(|id| (id.as_str(), Value::Null)).collect();
-    data.insert(key.id(), json!(key.public()));
-    let patch = json!({"metadata": {"resourceVersion": found.resource_version()}, "data": data});
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
-    let patched = api.patch(CONNECTION_KEYS, &params, &Patch::Merge(patch)).await;
-    patched.map(drop).map_err(failed("patch"))
+    let mut keys = api.get(CONNECTION_KEYS).await.map_err(failed("read"))?;
+    let data = keys.data.get_or_insert_default();
+    data.retain(|id, _| in_use.contains(id));
+    data.insert(key.id().to_owned(), key.public());
+    // As it was read: another controller may have published its key since.
+    let replaced = api.replace(CONNECTION_KEYS, &PostParams::default(), &keys).await;
+    replaced.map(drop).map_err(failed("update"))
 }

@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, ResourceExt};
-use mooring_contract::names::NAMESPACE;
+use mooring_contract::attachment::CONNECTION;
+use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, annotations};
 use mooring_harness::clients::{SSH_CLIENT_IMAGE, client_pods_of};
 use mooring_harness::nodes::on_own_nodes_within;
 use mooring_harness::processes::kill_all;
@@ -232,6 +233,28 @@ async fn device_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<(
     told.map(|_| ())
 }
 
+/// Without the right to read the controllers' public keys: no volume that has to be attached is mounted.
+async fn connection_is_refused(scope: &Scope, node: &str, right: &Right) -> Result<()> {
+    // As the controller's: the mounter needs the keys to see that it is not.
+    let key = json!({"proof": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="});
+    scope.apply(
+        &json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "type": FLEX_DRIVER,
+            "stringData": {CONNECTION: key.to_string()},
+        })
+        .to_string(),
+    )?;
+    let options = json!({"client": "iscsi", "source": "iscsi://192.0.2.1/iqn.2000-01.example:x/1", "secret": "key"});
+    scope.volume("attached", &options)?;
+    let attached = json!({"node": node, "initiator": "i", "connection": "x.x.x"});
+    let note = format!("{}={attached}", annotations::ATTACHED_TO);
+    scope.kubectl(["annotate", "pv", &scope.volume_name("attached"), &note])?;
+    scope.pod("attached", node, "attached", Value::Null)?;
+    let told = scope.event("attached", &refusal(right)).await;
+    give_up(scope, "attached").await?;
+    told.map(|_| ())
+}
+
 /// Kills the program that serves the only sshfs volume.
 async fn kill_server(scope: &Scope) -> Result<()> {
     for pod in client_pods(scope).await? {
@@ -307,6 +330,7 @@ async fn is_refused(scope: &Scope, node: &str, rights: &Rights, right: &Right) -
         ("pods", "create") => mount_is_refused(scope, node, right).await,
         ("events", "create") => telling_is_refused(scope, node, right).await,
         ("daemonsets", "get") => end_is_misread(scope, node).await,
+        ("configmaps", "get") => connection_is_refused(scope, node, right).await,
         ("persistentvolumes", "get") => device_is_refused(scope, node, right).await,
         _ => bail!("no test knows what it is needed for: remove it from the mounters' rights, or test it here"),
     }

@@ -10,6 +10,7 @@ use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, ResourceExt,
 };
 use kube::{Api, Resource};
+use mooring_contract::names::CONNECTION_KEYS;
 use mooring_harness::provisioner::{SCRIPTED, TEST_LABEL};
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::note;
@@ -168,6 +169,7 @@ impl Mooring {
                 mooring.object("v1", "ServiceAccount", "controller", json!({})),
                 mooring.object("v1", "ServiceAccount", "image", json!({})),
                 mooring.object("v1", "Secret", "backend", json!({"stringData": {"password": "x"}})),
+                mooring.object("v1", "ConfigMap", CONNECTION_KEYS, json!({})),
                 mooring.config("main", &mooring.namespace, json!({})),
             ])
             .await?;
