@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -100,16 +100,26 @@ pub struct Program {
 /// A file of the pool.
 #[derive(Debug)]
 pub struct ImageFile {
+    /// The pool that it is directly in.
+    pub directory: OwnedFd,
     /// Open for reading and writing.
     pub file: File,
     /// The same file, opened again to lock it against other workers: a lock belongs to one open file description, and
     /// that of `file` lives on in a loop device. Programs inherit the lock: one that outlives its worker, as when it
     /// hangs in the kernel, may still write, so no other worker may begin.
     pub lock: File,
-    /// Its path, for messages and for programs.
+    /// Its path, for messages.
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
+}
+
+impl ImageFile {
+    /// A path by which this process, and a program that it runs, reach this very file: another may have its name by now.
+    pub fn by_handle(&self) -> PathBuf {
+        // Programs inherit this one.
+        Path::new("/proc/self/fd").join(self.lock.as_raw_fd().to_string())
+    }
 }
 
 /// What is behind it is the kernel ([`Kernel`]), and in unit tests a fake that fails on purpose.
@@ -156,7 +166,7 @@ pub trait Sys {
     /// Whether every byte of an image is zero, or was never written.
     fn is_blank(&self, image: &ImageFile) -> Result<bool>;
 
-    /// Whether the image is marked as being formatted.
+    /// Whether the image is marked as being formatted; an error if what has the mark's name is no mark.
     fn is_marked(&self, image: &ImageFile) -> Result<bool>;
 
     /// Marks the image as being formatted, or removes the mark, and syncs that to disk.

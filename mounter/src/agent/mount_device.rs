@@ -41,7 +41,9 @@ pub enum MountDeviceError {
 }
 
 pub fn run(args: MountDeviceArgs) -> Result<(), MountDeviceError> {
-    let options = mount_options::sort(&split_list(&args.options), false)?.labelled(Some(&args.label));
+    let options = mount_options::sort(&split_list(&args.options), false)?
+        .labelled(Some(&args.label))
+        .safe_for(&args.fs_type);
     let mut of_file_system = options.file_system;
     if options.flags.is_read_only() {
         // Not only this mount: the device may refuse to be written.

@@ -207,7 +207,7 @@ pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Re
     if call.source.starts_with('-') {
         return Err(InvalidVolume::DashedSource(call.source.clone()));
     }
-    let options = mount_options::join(&call.mount_options, false)?;
+    let options = mount_options::join_for(type_of(call), &call.mount_options, false)?;
     if brings == Brings::Program {
         let program = program_of(call)?;
         let mut env = environment(call)?;

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::mount::MountAttrFlags;
 
 use super::look::{LookError, LookedAt};
 use super::{ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
@@ -50,6 +49,8 @@ struct State {
     /// Where the next mount is attached, if not on the target of tests.
     opened: Option<PathBuf>,
     images: BTreeMap<PathBuf, Image>,
+    /// The images behind handles that are open, or were.
+    handles: BTreeMap<PathBuf, PathBuf>,
     pending: Option<MountEntry>,
     failures: Vec<(String, usize, Errno)>,
     bad_programs: BTreeMap<String, String>,
@@ -269,7 +270,7 @@ fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> Mount
         },
         root: "/".into(),
         mount_point,
-        flags: Vec::new(),
+        flags: words(MountFlags::safe()),
         shared: None,
         master: None,
         fs_type: fs_type.to_owned(),
@@ -280,16 +281,7 @@ fn entry(mount_point: PathBuf, source: &str, fs_type: &str, minor: u32) -> Mount
 
 /// Flags as the mount table shows them.
 fn words(flags: MountFlags) -> Vec<String> {
-    let flags = flags.attributes();
-    let all = [
-        ("ro", MountAttrFlags::MOUNT_ATTR_RDONLY),
-        ("nosuid", MountAttrFlags::MOUNT_ATTR_NOSUID),
-        ("nodev", MountAttrFlags::MOUNT_ATTR_NODEV),
-        ("noexec", MountAttrFlags::MOUNT_ATTR_NOEXEC),
-        ("noatime", MountAttrFlags::MOUNT_ATTR_NOATIME),
-    ];
-    let set = all.into_iter().filter(|(_, flag)| flags.contains(*flag));
-    set.map(|(word, _)| word.to_owned()).collect()
+    flags.to_string().split(',').map(str::to_owned).collect()
 }
 
 fn device(minor: u32) -> LoopDevice {
@@ -398,17 +390,18 @@ impl Sys for Fake {
     fn open_image(&self, pool: &Path, name: &str) -> Result<ImageFile> {
         self.enter("open_image")?;
         let path = pool.join(name);
-        let state = self.0.borrow();
-        let image = state
-            .images
-            .get(&path)
-            .ok_or_else(|| SysError::call("open image", Errno::NOENT))?;
-        Ok(ImageFile {
+        let mut state = self.0.borrow_mut();
+        let image = state.images.get(&path);
+        let image = image.ok_or_else(|| SysError::call("open image", Errno::NOENT))?;
+        let image = ImageFile {
+            directory: handle(),
             file: handle().into(),
             lock: handle().into(),
             size: image.size,
-            path,
-        })
+            path: path.clone(),
+        };
+        state.handles.insert(image.by_handle(), path);
+        Ok(image)
     }
 
     fn read_image(&self, image: &ImageFile, _: u64, _: usize) -> Result<Vec<u8>> {
@@ -510,9 +503,10 @@ impl Sys for Fake {
         Ok(handle())
     }
 
-    fn clone_node_of(&self, device: DeviceNumber, _: bool) -> Result<OwnedFd> {
+    fn clone_node_of(&self, device: DeviceNumber, read_only: bool) -> Result<OwnedFd> {
         self.enter("clone_node_of")?;
         let mut node = entry(PathBuf::new(), "devtmpfs", "devtmpfs", 6);
+        node.flags.extend(read_only.then(|| "ro".to_owned()));
         node.root = format!("/loop{}", device.minor).into();
         self.0.borrow_mut().pending = Some(node);
         Ok(handle())
@@ -585,18 +579,26 @@ impl Sys for Fake {
     fn run(&self, program: &Program) -> Result<()> {
         self.enter("run")?;
         let mut state = self.0.borrow_mut();
-        let args: Vec<_> = program
+        let behind = program
+            .args
+            .last()
+            .and_then(|arg| state.handles.get(Path::new(arg)))
+            .cloned();
+        let mut args: Vec<_> = program
             .args
             .iter()
             .map(|arg| arg.to_string_lossy().into_owned())
             .collect();
+        if let (Some(path), Some(arg)) = (&behind, args.last_mut()) {
+            *arg = format!("handle:{}", path.display());
+        }
         state.programs.push(format!("{} {}", program.name, args.join(" ")));
         let content = match program.name.as_str() {
             "mkfs.xfs" => b"XFSB".to_vec(),
             _ => [vec![0; 1080], vec![0x53, 0xef]].concat(),
         };
         let failure = state.bad_programs.get(&program.name).cloned();
-        if let Some(image) = args.last().and_then(|path| state.images.get_mut(Path::new(path))) {
+        if let Some(image) = behind.and_then(|path| state.images.get_mut(&path)) {
             // A program that was ended half-way leaves garbage.
             image.content = if failure.is_some() {
                 b"rubbish".to_vec()

@@ -17,6 +17,7 @@ use rustix::process::fchdir;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{Result, SysError, raw};
+use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::pod_cgroup::PodCgroups;
 use crate::volume::target::{Target, TargetError};
@@ -53,18 +54,8 @@ impl Likeness {
 
     /// Reads it from a mount.
     pub fn of(entry: &MountEntry) -> Self {
-        let flags = entry.flags.iter().map(|flag| match flag.as_str() {
-            "ro" => MountAttrFlags::MOUNT_ATTR_RDONLY,
-            "nosuid" => MountAttrFlags::MOUNT_ATTR_NOSUID,
-            "nodev" => MountAttrFlags::MOUNT_ATTR_NODEV,
-            "noexec" => MountAttrFlags::MOUNT_ATTR_NOEXEC,
-            "noatime" => MountAttrFlags::MOUNT_ATTR_NOATIME,
-            "nodiratime" => MountAttrFlags::MOUNT_ATTR_NODIRATIME,
-            "nosymfollow" => MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW,
-            _ => MountAttrFlags::empty(),
-        });
         Self {
-            flags: flags.fold(MountAttrFlags::empty(), |all, flag| all | flag),
+            flags: MountFlags::of(entry).attributes(),
             propagation: match (entry.shared, entry.master) {
                 (Some(_), _) => Propagation::Shared,
                 (None, Some(_)) => Propagation::Slave,

@@ -1,7 +1,7 @@
 //! The clients that a worker runs: one file for each serving mode, and one for each file system that needs more than
 //! that. `checks` is what they share.
 
-mod checks;
+pub mod checks;
 pub mod given;
 pub mod host;
 mod image;

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use crate::sys::Sys;
 use crate::volume::job::MountError;
+use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::MountEntry;
+use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 
 /// Refuses a relative name of a file or device that exists: only a source with a slash at its beginning counts as a
@@ -19,15 +21,85 @@ pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountEr
     Ok(())
 }
 
-/// What is mounted already is right if it is the same source as the same type.
-pub(super) fn already(entry: &MountEntry, task: &MountTask, fs_type: &str, source: &str) -> Result<(), MountError> {
+/// What is mounted already is right if it is the same source as the same type, with the flags that the volume is to
+/// have.
+pub(super) fn already(
+    entry: &MountEntry,
+    task: &MountTask,
+    fs_type: &str,
+    source: &str,
+    flags: MountFlags,
+) -> Result<(), MountError> {
     // `mount -t nfs` shows nfs4, `mount -t sshfs` fuse.sshfs: the kernel's name has the asked one in it.
     if entry.source == source && entry.fs_type.contains(fs_type) {
-        return Ok(());
+        return has_flags(entry, &task.target, flags);
     }
     Err(MountError::Occupied {
         target: task.target.to_string(),
         found: format!("{} ({})", entry.source, entry.fs_type),
         wanted: format!("{source} ({fs_type})"),
     })
+}
+
+/// Fails if what is mounted does not have exactly the flags that it is to have.
+pub(super) fn has_flags(entry: &MountEntry, target: &Target, wanted: MountFlags) -> Result<(), MountError> {
+    let found = MountFlags::of(entry);
+    if found == wanted.shown() {
+        return Ok(());
+    }
+    Err(otherwise(&entry.source, target, found, wanted))
+}
+
+/// Fails if a device is shown to a Pod for reading that is to write it, or the other way round.
+pub fn shown_as(entry: &MountEntry, target: &Target, read_only: bool) -> Result<(), MountError> {
+    let found = MountFlags::of(entry);
+    if found.is_read_only() == read_only {
+        return Ok(());
+    }
+    let way = |read_only| if read_only { "for reading" } else { "for writing" };
+    Err(MountError::Occupied {
+        target: target.to_string(),
+        found: format!("the device {}", way(!read_only)),
+        wanted: way(read_only).to_owned(),
+    })
+}
+
+/// The same volume is mounted, with other flags.
+pub fn otherwise(source: &str, target: &Target, found: MountFlags, wanted: MountFlags) -> MountError {
+    MountError::Occupied {
+        target: target.to_string(),
+        found: format!("{source} with {found}"),
+        wanted: format!("with {}", wanted.shown()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::already;
+    use crate::volume::mount_options::sort;
+    use crate::volume::mount_table::Table;
+    use crate::worker::task::tests::task;
+
+    #[test]
+    fn the_same_source_counts_only_with_the_flags_that_are_wanted() {
+        let task = task("client=nfs,source=h:/x");
+        let path = task.target.path();
+        let already = |flags: &str, wanted: &[&str]| {
+            let line = format!("9 1 0:5 / {} {flags} - nfs4 h:/x rw\n", path.display());
+            let options: Vec<_> = wanted.iter().map(|&option| option.to_owned()).collect();
+            let flags = sort(&options, false).unwrap().flags;
+            already(&Table::parse(line.as_bytes()).0[0], &task, "nfs", "h:/x", flags)
+        };
+        already("rw,nosuid,nodev,relatime", &[]).unwrap();
+        already("ro,nosuid,nodev,noatime", &["ro", "noatime"]).unwrap();
+        for (flags, wanted) in [
+            ("rw,nosuid,nodev", "ro"),
+            ("ro,nosuid,nodev", "rw"),
+            ("rw,nosuid,nodev", "suid"),
+        ] {
+            let error = already(flags, &[wanted]).unwrap_err();
+            assert_eq!(error.category(), "occupied");
+            assert!(error.to_string().contains(flags), "{error}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! A device that a client container gives, as a raw block volume: the device's node is mounted on the file that the
 //! kubelet names for the Pod. The client container keeps the device for as long as the node is mounted there.
 
+use super::checks::shown_as;
 use crate::sys::Sys;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::DeviceNumber;
@@ -38,9 +39,9 @@ pub fn show(
             return Err(MountError::Node(message.into()));
         }
     }
-    if table.top(&target.path()).is_some() {
+    if let Some(entry) = table.top(&target.path()) {
         match sys.device_at(target)? {
-            Some(shown) if shown == device => return Ok(()),
+            Some(shown) if shown == device => return shown_as(entry, target, read_only),
             Some(_) => {
                 return Err(MountError::Occupied {
                     target: target.to_string(),

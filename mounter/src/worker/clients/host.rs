@@ -12,7 +12,7 @@ use mooring_contract::volume::check_kind;
 use super::checks::{already, check_not_here};
 use crate::sys::{Program, Sys};
 use crate::volume::job::MountError;
-use crate::volume::mount_options;
+use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 
@@ -39,7 +39,8 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     let flags = mount_options::sort(&volume.mount_options, task.read_only)
         .map_err(MountError::bad_options)?
         .flags;
-    let options = mount_options::join(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
+    let options = mount_options::join_for(fs_type, &volume.mount_options, task.read_only);
+    let options = options.map_err(MountError::bad_options)?;
     let options = match &task.label {
         Some(label) => format!("{options},{}", label.for_mount()),
         None => options,
@@ -49,7 +50,10 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     sys.enter_host(namespace, &task.target)?;
     check_not_here(sys, &volume.source)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
-        return already(entry, task, fs_type, &volume.source);
+        let found = MountFlags::of(entry);
+        // The host's program may set more flags than it was asked for, such as `ro` for a disk that can't be written.
+        let flags = if flags.shown().are_all_in(found) { found } else { flags };
+        return already(entry, task, fs_type, &volume.source, flags);
     }
     let stage = sys.make_stage(&task.target)?;
     let moved = sys

@@ -26,10 +26,11 @@ pub use device::{hide, show};
 pub use expand::expand;
 
 use self::pool::{content, fail_unless_alone, file_name, open};
+use super::checks::has_flags;
 use super::image::{FileSystem, ImageContent};
 use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmount};
 use crate::volume::job::{MountError, Secrets};
-use crate::volume::mount_options::{self, MountOptions};
+use crate::volume::mount_options::{self, MountFlags, MountOptions};
 use crate::volume::target::Target;
 use crate::worker::task::MountTask;
 
@@ -66,7 +67,7 @@ fn mount_image(
         let mounts = table.0.iter().filter(|entry| entry.device == device.number);
         fail_unless_alone(task, name, mounts)?;
     }
-    if is_mounted(sys, &task.target, name, found.as_ref())? {
+    if is_mounted(sys, task, name, found.as_ref(), options.flags)? {
         // An earlier try may have been ended before it grew.
         return match &found {
             Some(device) => grow_if_short(sys, image, device, &task.target, options),
@@ -141,13 +142,21 @@ fn wanted_file_system(fs_type: &str) -> Result<Option<FileSystem>, MountError> {
     }
 }
 
-/// Whether the volume is mounted on the target; an error if something else is.
-fn is_mounted(sys: &impl Sys, target: &Target, name: &str, device: Option<&LoopDevice>) -> Result<bool, MountError> {
-    match sys.mount_table()?.top(&target.path()) {
+/// Whether the volume is mounted on the target; an error if something else is, or the volume with other flags.
+fn is_mounted(
+    sys: &impl Sys,
+    task: &MountTask,
+    name: &str,
+    device: Option<&LoopDevice>,
+    flags: MountFlags,
+) -> Result<bool, MountError> {
+    match sys.mount_table()?.top(&task.target.path()) {
         None => Ok(false),
-        Some(entry) if device.is_some_and(|device| device.number == entry.device) => Ok(true),
+        Some(entry) if device.is_some_and(|device| device.number == entry.device) => {
+            has_flags(entry, &task.target, flags).map(|()| true)
+        }
         Some(entry) => Err(MountError::Occupied {
-            target: target.to_string(),
+            target: task.target.to_string(),
             found: format!("{} ({})", entry.source, entry.fs_type),
             wanted: format!("image file {name}"),
         }),
@@ -188,7 +197,8 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
         FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "-s", "size=4096", "--"]),
     };
     let mut args: Vec<_> = options.iter().map(Into::into).collect();
-    args.push(image.path.clone().into());
+    // What was looked at, not what has its name: who can write the pool may have put a link there.
+    args.push(image.by_handle().into());
     let made = sys.run(&Program {
         name: name.to_owned(),
         args,
@@ -220,7 +230,7 @@ fn attach(
     device: &LoopDevice,
     options: &MountOptions,
 ) -> Result<(), MountError> {
-    let mut of_file_system = options.file_system.clone();
+    let mut of_file_system = options.clone().safe_for(file_system.as_str()).file_system;
     if file_system == FileSystem::Xfs {
         // The UUID of a copy is that of what it is a copy of.
         of_file_system.push(("nouuid".to_owned(), None));

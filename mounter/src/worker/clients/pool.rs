@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use super::checks::otherwise;
 use crate::sys::Sys;
 use crate::volume::job::MountError;
 use crate::volume::mount_options::MountFlags;
@@ -23,11 +24,19 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
                 .into(),
         ));
     }
+    let flags = MountFlags::safe().read_only(task.read_only);
     let directory = sys.open_or_make_directory(pool, MODE)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
         let mounted = sys.open_target(&task.target)?;
         if sys.same_file(&directory, &mounted)? {
-            return Ok(());
+            let found = MountFlags::of(entry);
+            // The file system of the pool may be mounted with more.
+            let is_alike = flags.are_all_in(found) && flags.is_read_only() == found.is_read_only();
+            return if is_alike {
+                Ok(())
+            } else {
+                Err(otherwise("the node's pool", &task.target, found, flags))
+            };
         }
         return Err(MountError::Occupied {
             target: task.target.to_string(),
@@ -35,7 +44,7 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
             wanted: "the node's pool".to_owned(),
         });
     }
-    let mount = sys.clone_mount(&directory, MountFlags::safe().read_only(task.read_only))?;
+    let mount = sys.clone_mount(&directory, flags)?;
     let target = sys.open_target(&task.target)?;
     Ok(sys.attach(&mount, &target)?)
 }

@@ -18,10 +18,11 @@ use mooring_contract::volume::Volume;
 use rustix::io::Errno;
 
 use self::source::RemoteSource;
-use super::checks::already;
+use super::checks::{already, has_flags};
 use crate::sys::{Sys, SysError};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
+use crate::volume::mount_options;
 use crate::volume::mount_table::MountEntry;
 use crate::worker::task::MountTask;
 
@@ -72,13 +73,15 @@ pub(super) fn mount<R: Remote>(
 ) -> Result<(), MountError> {
     check_type::<R>(volume)?;
     let wanted = R::of(volume, task)?;
+    let flags = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
+    let flags = flags.flags;
     let source = wanted.source();
     let table = sys.mount_table()?;
     let there = table.top(&task.target.path());
     if let Some(entry) = there
         && !may_be(&wanted, entry)
     {
-        return already(entry, task, R::FS_TYPE, &source.text);
+        return already(entry, task, R::FS_TYPE, &source.text, flags);
     }
     // With the resolver of the mounter's Pod, so before the worker leaves its network namespace.
     let found = sys.resolve(&source.host).map_err(|error| MountError::Failed {
@@ -89,9 +92,9 @@ pub(super) fn mount<R: Remote>(
     if let Some(entry) = there {
         let is_same = |address: &SocketAddr| entry.option("addr") == Some(&address.ip().to_string());
         if addresses.iter().any(is_same) {
-            return Ok(());
+            return has_flags(entry, &task.target, flags);
         }
-        return already(entry, task, R::FS_TYPE, &source.text);
+        return already(entry, task, R::FS_TYPE, &source.text, flags);
     }
     sys.enter_host_network(namespace, &task.target)
         .map_err(|error| MountError::Node(Cause::of(error)))?;

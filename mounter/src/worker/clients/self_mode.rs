@@ -36,11 +36,11 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         &volume.source
     };
     let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
-    let options = options.labelled(task.label.as_ref());
+    let options = options.labelled(task.label.as_ref()).safe_for(fs_type);
     check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
     check_not_here(sys, source)?;
     if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
-        return already(entry, task, fs_type, source);
+        return already(entry, task, fs_type, source, options.flags);
     }
     let mount = sys.new_mount(&NewMount {
         fs_type: fs_type.to_owned(),

@@ -10,6 +10,7 @@
 
 use std::path::Path;
 
+use super::super::checks::shown_as;
 use super::expand::image_behind;
 use super::pool::{fail_unless_alone, file_name, open};
 use crate::sys::{ImageFile, LoopDevice, Sys};
@@ -37,9 +38,12 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
         fail_if_mounted(&table, device, name)?;
         fail_unless_alone(task, name, table.shows(&device.path, &task.target.devices()))?;
     }
-    if table.top(&task.target.path()).is_some() {
+    if let Some(entry) = table.top(&task.target.path()) {
         match (&found, sys.device_at(&task.target)?) {
-            (Some(device), Some(shown)) if device.number == shown => return keep(sys, &table, device, task),
+            (Some(device), Some(shown)) if device.number == shown => {
+                shown_as(entry, &task.target, task.read_only)?;
+                return keep(sys, &table, device, task);
+            }
             // An earlier try ended before it could keep the device.
             (_, Some(shown)) if sys.file_behind(shown)?.is_none() => unmount(sys, &task.target, false)?,
             _ => return Err(occupied(&task.target, name)),
