@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -90,9 +91,12 @@ pub struct Attachments {
     api: Box<dyn AttachmentApi>,
     node: String,
     kubelet_root: PathBuf,
-    /// Targets on which a volume is or is about to be mounted, by volume. Held while a note is written, so that notes
-    /// are written one after the other.
-    used: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Targets on which a volume is or is about to be mounted, by volume, each with the number of its mount; without
+    /// one it is only known from the mount table. Held while a note is written, so that notes are written one after the
+    /// other.
+    used: Mutex<BTreeMap<String, BTreeMap<String, Option<u64>>>>,
+    /// How many mounts were begun.
+    begun: AtomicU64,
     /// The serial of the newest connection of each volume that was used, by the PersistentVolume's uid.
     serials: std::sync::Mutex<BTreeMap<String, u64>>,
     /// Told of each note that could not be taken back.
@@ -106,6 +110,7 @@ impl Attachments {
             node,
             kubelet_root,
             used: Mutex::default(),
+            begun: AtomicU64::default(),
             serials: std::sync::Mutex::default(),
             left_over: Notify::new(),
         }
@@ -132,14 +137,15 @@ impl Attachments {
         let noted = self.api.noted().await?;
         let mut used = self.used.lock().await;
         for volume in noted {
-            let Ok(targets) = self.mounted(&volume) else {
+            let Ok(mounted) = self.mounted(&volume) else {
                 // What may be mounted stays noted.
                 continue;
             };
-            if targets.is_empty() && !used.contains_key(&volume) {
+            let targets = used.entry(volume.clone()).or_default();
+            renew(targets, mounted);
+            if targets.is_empty() {
+                used.remove(&volume);
                 self.take_back(&volume).await?;
-            } else {
-                used.entry(volume).or_default().extend(targets);
             }
         }
         Ok(())
@@ -195,13 +201,12 @@ impl Attachments {
             Err(error) => {
                 // It may still be mounted, so it stays noted.
                 warn!(volume = name, %error, "failed to read the mount table: the volume still counts as used");
-                targets.insert(target.to_string());
+                targets.insert(target.to_string(), None);
                 self.left_over.notify_one();
                 return;
             }
         };
-        targets.retain(|target| mounted.contains(target));
-        targets.extend(mounted);
+        renew(targets, mounted);
         if targets.is_empty() {
             used.remove(name);
             if let Err(error) = self.take_back(name).await {
@@ -211,11 +216,32 @@ impl Attachments {
         }
     }
 
-    /// After an unmount that its client still cleans up after: takes the note back when `rest` is over.
-    pub fn leave_after(self: &Arc<Self>, target: &Target, rest: impl Future<Output = ()> + Send + 'static) {
+    /// After an unmount that its client still cleans up after: takes the note back when `rest` is over, unless the
+    /// volume is mounted on the target again by then.
+    pub async fn leave_after(self: &Arc<Self>, target: &Target, rest: impl Future<Output = ()> + Send + 'static) {
+        let name = target.name();
+        let mount = Some(self.begun.fetch_add(1, Ordering::Relaxed));
+        {
+            let mut used = self.used.lock().await;
+            let targets = used.get_mut(name);
+            let Some(known) = targets.and_then(|targets| targets.get_mut(&target.to_string())) else {
+                return;
+            };
+            // The mount table does not show it any more.
+            *known = mount;
+        }
         let (attachments, target) = (Arc::clone(self), target.clone());
-        drop(rest);
-        tokio::spawn(async move { attachments.leave(&target).await });
+        tokio::spawn(async move {
+            rest.await;
+            let now = {
+                let used = attachments.used.lock().await;
+                let targets = used.get(target.name());
+                targets.and_then(|targets| targets.get(&target.to_string()).copied())
+            };
+            if now == Some(mount) {
+                attachments.leave(&target).await;
+            }
+        });
     }
 
     async fn enter(&self, target: &Target) -> Result<(), MountError> {
@@ -225,7 +251,9 @@ impl Attachments {
             let noted = self.api.note(name, true).await;
             noted.map_err(|error| api_failed("note on its Node that it uses the volume", error))?;
         }
-        used.entry(name.to_owned()).or_default().insert(target.to_string());
+        let mount = self.begun.fetch_add(1, Ordering::Relaxed);
+        let targets = used.entry(name.to_owned()).or_default();
+        targets.insert(target.to_string(), Some(mount));
         Ok(())
     }
 
@@ -331,6 +359,14 @@ impl Attachments {
             secrets: Secrets(secrets.collect()),
             says_source,
         })
+    }
+}
+
+/// Brings what is known of a volume's targets from the mount table up to date. A mount in progress is not there yet.
+fn renew(targets: &mut BTreeMap<String, Option<u64>>, mounted: BTreeSet<String>) {
+    targets.retain(|target, mount| mount.is_some() || mounted.contains(target));
+    for target in mounted {
+        targets.entry(target).or_default();
     }
 }
 
