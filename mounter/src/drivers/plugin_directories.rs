@@ -25,6 +25,8 @@ pub enum PluginsError {
          plugin directory as a volume, and its path by --plugin-dir"
     )]
     NoKubelet,
+    #[error("failed to read the mount table, which shows who shares the kubelet's root: {0}")]
+    Table(#[source] io::Error),
     /// It can't be made on the kubelet's host.
     #[error(
         "the kubelet's plugin directory {0:?} can't be made: have the kubelet use another one, which its host can \
@@ -88,7 +90,7 @@ impl PluginDirectory {
     /// Finds the directory and opens it, and makes it if it is missing. If there are several kubelets, this stays with
     /// the one that looks into `before`.
     pub fn find(node: &NodeArgs, before: Option<&Self>) -> Result<Self, PluginsError> {
-        let ours = Table::read().unwrap_or_default();
+        let ours = Table::read().map_err(PluginsError::Table)?;
         let kubelets = kubelet::kubelets_of(&ours, node.kubelet_root()).into_iter();
         let kubelets: Vec<_> = kubelets
             .filter_map(|process| kubelet::directories(&process).map(|found| (process, found)))

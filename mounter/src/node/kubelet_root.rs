@@ -22,10 +22,15 @@ use crate::volume::mount_table::Table;
 /// What the kubelet mounts into every container out of the Pod's directory.
 const OF_THE_POD: &str = "/etc/hosts";
 
-/// The process can't return from the kubelet's mount namespace, so it can't go on.
+/// Why the mounter can't go on.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to return from the kubelet's mount namespace: {0}")]
-pub struct KubeletRootError(#[source] io::Error);
+pub enum KubeletRootError {
+    #[error("failed to read the mount table: {0}")]
+    Table(#[source] io::Error),
+    /// The process is in the kubelet's mount namespace for good.
+    #[error("failed to return from the kubelet's mount namespace: {0}")]
+    Return(#[source] io::Error),
+}
 
 /// Where a kubelet may have its root, and a process that sees that directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +49,7 @@ impl Candidate {
 /// The kubelet's root: the given one, or else the one that is found. It is mounted here if it was not. Called before
 /// there are threads, since a process that enters another mount namespace has one only.
 pub fn settle(given: Option<&Path>) -> Result<PathBuf, KubeletRootError> {
-    let table = Table::read().unwrap_or_default();
+    let table = Table::read().map_err(KubeletRootError::Table)?;
     let candidates = candidates(&table, given);
     let found = match given {
         Some(given) => candidates.first().map(|first| Candidate {
@@ -147,7 +152,7 @@ fn lend(found: &Candidate) -> Result<io::Result<OwnedFd>, KubeletRootError> {
     }
     let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, &found.root, how).map_err(io::Error::from);
-    enter(&ours).map_err(KubeletRootError)?;
+    enter(&ours).map_err(KubeletRootError::Return)?;
     Ok(tree)
 }
 

@@ -38,7 +38,11 @@ pub fn checks(
     installed: Result<String, String>,
     unheld: Option<String>,
 ) -> Vec<Check> {
-    let table = Table::read().unwrap_or_default();
+    let table = match table() {
+        Ok(table) => table,
+        // The rest can't be known.
+        Err(cure) => return vec![Check::new("mount-table", true, Err(cure))],
+    };
     let kernel = kernel();
     let proc = Path::new("/proc");
     let of_node = kubelets_of(&table, node.kubelet_root());
@@ -68,8 +72,13 @@ pub fn checks(
 
 /// What keeps mounts beneath the kubelet's root from reaching the host at the moment; `None` if they do.
 pub fn not_shared(kubelet_root: &Path) -> Option<String> {
-    let table = Table::read().unwrap_or_default();
-    propagation(&table, kubelet_root).err()
+    table().and_then(|table| propagation(&table, kubelet_root)).err()
+}
+
+fn table() -> Result<Table, String> {
+    Table::read().map_err(|error| {
+        format!("the mount table of the mounter's Pod can't be read ({error}): see whether the node is out of memory")
+    })
 }
 
 fn propagation(table: &Table, kubelet_root: &Path) -> Result<String, String> {
