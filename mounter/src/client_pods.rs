@@ -44,7 +44,6 @@ use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
 use self::kept::{KeptRecord, KeptVolumes};
 use self::link::{LinkError, ask};
-use self::looks::Looks;
 use self::old::{OldPod, Origin};
 use self::plan::{PodDecision, VolumeId, Wanted, plan};
 use self::pod::Template;
@@ -217,7 +216,6 @@ pub struct ClientPods {
     leaving: Mutex<HashSet<String>>,
     lost: lost::Lost,
     workers: Workers,
-    looks: Looks,
     known: OnceCell<Known>,
 }
 
@@ -251,7 +249,6 @@ impl ClientPods {
             users: Arc::default(),
             leaving: Mutex::default(),
             lost: lost::Lost::default(),
-            looks: Looks::new(workers.clone()),
             workers,
             known: OnceCell::new(),
         });
@@ -453,6 +450,13 @@ impl ClientPods {
     pub fn keep(&self, record: KeptRecord) {
         self.lost.forget(&record.call.target);
         self.kept.put(record);
+    }
+
+    /// The uid of the Pod whose agent reported a volume last, or had mounted it.
+    fn owner_of(&self, target: &Target) -> Option<String> {
+        let target = target.to_string();
+        let reported = self.lost.served(&target).map(|(uid, _)| uid);
+        reported.or_else(|| self.kept.by(&target))
     }
 
     pub fn forget(&self, target: &Target) {

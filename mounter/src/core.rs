@@ -23,7 +23,7 @@ use mooring_program::error::chain;
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CallEnd, CircuitBreakers};
-use self::client::{Client, Trouble};
+use self::client::{Client, Expansion, Rest, Trouble};
 use self::guard::Guards;
 use self::metrics::MounterMetrics;
 use self::origin::Volumes;
@@ -34,7 +34,7 @@ use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError, MountJob};
 use crate::volume::mount_options;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
 use crate::worker::usage::Usage;
@@ -227,8 +227,15 @@ impl Core {
         self.container.as_ref()?.trouble(target)
     }
 
-    /// How full the volume on a target is. `source` is what it was mounted from.
+    /// How full the volume on a target is. `source` is what it was mounted from. A volume that its client knows to be
+    /// in trouble is not asked.
     pub async fn usage(&self, target: &Target, source: &str, deadline: Instant) -> Result<Usage, MountError> {
+        if let Some(trouble) = self.trouble(target) {
+            return Err(MountError::Container {
+                client: source.to_owned(),
+                cause: Cause::of(trouble),
+            });
+        }
         let used = self.workers.usage(target, deadline).await;
         used.map_err(|error| error.into_mount_error(&format!("to ask how full {target} is"), source))
     }
@@ -393,21 +400,24 @@ impl Core {
     pub async fn unmount(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "unmount")?;
-        self.unmount_guarded(target, deadline).await?;
-        if let Some(attachments) = &self.attachments {
-            attachments.leave(target).await;
+        let rest = self.unmount_guarded(target, deadline).await?;
+        match (&self.attachments, rest) {
+            (Some(attachments), Some(rest)) => attachments.leave_after(target, rest).await,
+            (Some(attachments), None) => attachments.leave(target).await,
+            (None, _) => {}
         }
         Ok(())
     }
 
-    async fn unmount_guarded(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
+    /// Returns what its client still has to clean up.
+    async fn unmount_guarded(&self, target: &Target, deadline: Instant) -> Result<Option<Rest>, MountError> {
         if target.is_device() {
             return self.hide(target, deadline).await;
         }
         if let Some(container) = &self.container
             && container.unmount(target, deadline).await?
         {
-            return Ok(());
+            return Ok(None);
         }
         let first = Instant::now()
             + deadline
@@ -419,12 +429,12 @@ impl Core {
             detach: false,
         };
         let said = |error: WorkerError| error.into_mount_error(&attempted, "the volume's server");
-        let dead = match self.silence_of_smb(target, first).await {
+        let dead = match self.silence_of_smb(target, first).await? {
             Some(error) => Some(error),
             None => match self.workers.run(&plain, first).await.map_err(said) {
                 // With a dead server, an unmount waits for data that can never be written. A disk of this node may just
                 // be slow, and then the data has to be written.
-                Err(error) if !is_on_a_device(&Table::read(), target) && self.never_ends(target, &error).await => {
+                Err(error) if !is_on_a_device(&mount_table(), target) && self.never_ends(target, &error).await => {
                     Some(error)
                 }
                 other => other.map(|()| None)?,
@@ -442,42 +452,45 @@ impl Core {
             };
             self.workers.run(&detach, deadline).await.map_err(said)?;
         }
-        if let Some(container) = &self.container {
-            container.unmounted(target).await;
-        }
+        let rest = self.unmounted(target).await;
         self.clear_stage(target).await;
-        Ok(())
+        Ok(rest)
+    }
+
+    async fn unmounted(&self, target: &Target) -> Option<Rest> {
+        self.container.as_ref()?.unmounted(target).await
     }
 
     /// Takes a raw block volume from its Pod.
-    async fn hide(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
+    async fn hide(&self, target: &Target, deadline: Instant) -> Result<Option<Rest>, MountError> {
         let task = Task::Hide {
             pool: self.places.pool.clone(),
             target: target.clone(),
         };
         let done = self.workers.run(&task, deadline).await;
         done.map_err(|error| error.into_mount_error(&format!("the removal of the device at {target}"), OWN_DISK))?;
-        if let Some(container) = &self.container {
-            container.unmounted(target).await;
-        }
-        Ok(())
+        Ok(self.unmounted(target).await)
     }
 
     /// What the server of an SMB volume said instead of an answer: the kernel must not remove such a file system while
     /// its server is silent ([`crate::worker::last_user`]). No other volume's server is asked.
-    async fn silence_of_smb(&self, target: &Target, deadline: Instant) -> Option<MountError> {
-        let table = Table::read().unwrap_or_default();
-        table.top(&target.path()).filter(|entry| entry.is_smb())?;
+    async fn silence_of_smb(&self, target: &Target, deadline: Instant) -> Result<Option<MountError>, MountError> {
+        let table = mount_table()?;
+        if !table.top(&target.path()).is_some_and(MountEntry::is_smb) {
+            return Ok(None);
+        }
         let deadline = deadline.min(Instant::now() + FAIR_LIMIT);
-        let error = self.workers.usage(target, deadline).await.err()?;
-        Some(error.into_mount_error("the question before the unmount", "the volume's server"))
+        let asked = self.workers.usage(target, deadline).await;
+        let silence =
+            |error: WorkerError| error.into_mount_error("the question before the unmount", "the volume's server");
+        Ok(asked.err().map(silence))
     }
 
     /// Whether a failed unmount would fail again: the server hangs, and with it every process that has a file there.
     async fn never_ends(&self, target: &Target, error: &MountError) -> bool {
         match error {
             MountError::Timeout { .. } => true,
-            MountError::InUse { .. } => match self.workers.look(target, LOOK_LIMIT, ()).await {
+            MountError::InUse { .. } => match self.workers.look(target, LOOK_LIMIT, LOOK_LIMIT).await {
                 Ok(found) => found == LookedAt::Dead,
                 Err(error) => matches!(error, WorkerError::Late { .. } | WorkerError::Failed(_)),
             },
@@ -492,18 +505,25 @@ impl Core {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "expandfs")?;
         let attempted = format!("the expansion of the volume on {target}");
-        let table = Table::read().map_err(|error| MountError::Failed {
-            attempted: "read the mount table".to_owned(),
-            cause: Cause::of(error),
-        })?;
+        let table = mount_table()?;
         let top = table.top(&target.path());
+        let mut unknown = None;
         if top.is_some()
             && let Some(container) = &self.container
-            && container.expand(target, size, deadline).await?
         {
-            return Ok(());
+            match container.expand(target, size, deadline).await? {
+                Expansion::Done => return Ok(()),
+                Expansion::NotMine => {}
+                Expansion::Unknown(error) => unknown = Some(error),
+            }
         }
         if !target.is_device() && top.is_some_and(|entry| !entry.device.is_of_a_device()) {
+            // A FUSE program is a client container's, and the image may have something to do.
+            if let Some(error) = unknown
+                && top.is_some_and(MountEntry::is_fuse)
+            {
+                return Err(error);
+            }
             info!("nothing to do on the node");
             return Ok(());
         }
@@ -513,13 +533,25 @@ impl Core {
             size,
         };
         let done = self.workers.run(&task, deadline).await;
-        done.map_err(|error| error.into_mount_error(&attempted, OWN_DISK))
+        done.map_err(|error| match (error, unknown) {
+            // It is not on a file of the pool, so the client container has it whose agent does not answer just now.
+            (WorkerError::Failed(MountError::NotExpanded { .. }), Some(unknown)) => unknown,
+            (error, _) => error.into_mount_error(&attempted, OWN_DISK),
+        })
     }
 }
 
-fn is_on_a_device(table: &std::io::Result<Table>, target: &Target) -> bool {
-    let table = table.as_ref().ok();
-    let top = table.and_then(|table| table.top(&target.path()));
+fn mount_table() -> Result<Table, MountError> {
+    Table::read().map_err(|error| MountError::Failed {
+        attempted: "read the mount table".to_owned(),
+        cause: Cause::of(error),
+    })
+}
+
+/// Whether a volume is on a device of this node, as far as is known: what is not known may be.
+fn is_on_a_device(table: &Result<Table, MountError>, target: &Target) -> bool {
+    let Ok(table) = table else { return true };
+    let top = table.top(&target.path());
     top.is_some_and(|entry| entry.source.starts_with("/dev/"))
 }
 

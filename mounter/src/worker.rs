@@ -4,7 +4,8 @@
 //! The daemon itself never touches a volume's directory or device: a dead server can hold a process in the kernel where
 //! no signal reaches it, and then only a worker hangs. The daemon leaves it behind, and reaps it when it ends at last.
 //!
-//! Files: [`task`] (what passes between the two), `process` (the daemon's side), and what a worker runs: [`clients`]
+//! Files: [`task`] (what passes between the two), `process` (the daemon's side), `turns` (one question at a time), and what
+//! a worker runs: [`clients`]
 //! (mounts), [`unmount`], [`last_user`] (keeps an SMB volume until its server answers), [`force`] (ends what waits for
 //! a server), [`usage`] (how full a volume is), [`graft`] (puts a new mount where a dead one is; agents use it too).
 
@@ -14,6 +15,7 @@ pub mod graft;
 pub mod last_user;
 mod process;
 pub mod task;
+mod turns;
 pub mod unmount;
 pub mod usage;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use futures::future::join_all;
 use mooring_contract::volume::clients::has_one_device;
 use mooring_program::error::chain;
@@ -16,18 +17,20 @@ use crate::agent::protocol::{
 use crate::client_pods::allowed::ImageError;
 use crate::client_pods::kept::KeptRecord;
 use crate::client_pods::link::LinkError;
-use crate::client_pods::looks::LOOK_LIMIT;
+use crate::client_pods::looks::{LOOK_LIMIT, look};
 use crate::client_pods::status::{PodPhase, SeenPod};
 use crate::client_pods::{ClientPods, Lease, PodError, PodNeed};
-use crate::core::client::{Client, Trouble};
+use crate::core::client::{Client, Expansion, Rest, Trouble};
 use crate::core::waits::{Waiting, Waits};
 use crate::deadlines::{self, LARGEST_MARGIN};
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError, MountJob};
+use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::Target;
 use crate::worker::Task;
+use crate::worker::clients::checks::{otherwise, shown_as};
 
 /// How long an agent may take to clear up after an unmount.
 const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
@@ -44,6 +47,10 @@ const CLEAR_UP_AGAIN: Duration = Duration::from_millis(200);
 
 /// How long the kubelet's call waits for that.
 const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
+
+/// Wait before an agent is asked again whether it has cleaned up, and the longest.
+const REST_PERIOD: Duration = Duration::from_secs(1);
+const LONGEST_REST_PERIOD: Duration = Duration::from_secs(30);
 
 // It begins when the rest of the call is for the answer, and a clean-up by the host's program follows.
 const _: () = assert!(2 * CLEAR_UP_WAIT.as_secs() < LARGEST_MARGIN.as_secs());
@@ -74,18 +81,23 @@ impl ContainerClient {
     }
 
     /// The client Pod whose agent has a mount on the target, and that mount.
-    async fn owner(&self, target: &Target) -> Option<(SeenPod, MountState)> {
+    async fn owner(&self, target: &Target) -> Result<Option<(SeenPod, MountState)>, Cause> {
+        if self.pods.store.wait_until_ready().now_or_never().is_none() {
+            return Err("the Kubernetes API has not said yet which client Pods run on this node"
+                .to_owned()
+                .into());
+        }
         let path = target.to_string();
         self.find(|mount| mount.target == path).await
     }
 
-    /// The first such mount, and the client Pod whose agent has it.
-    async fn find(&self, is_it: impl Fn(&MountState) -> bool) -> Option<(SeenPod, MountState)> {
+    /// The first such mount, and the client Pod whose agent has it; an error if that may be one that does not answer.
+    async fn find(&self, is_it: impl Fn(&MountState) -> bool) -> Result<Option<(SeenPod, MountState)>, Cause> {
         let asked = self.pods.seen().into_iter().map(|pod| async {
             let hello = self.pods.hello(&pod.uid).await;
             (pod, hello)
         });
-        owner_in(join_all(asked).await, is_it).unwrap_or_default()
+        owner_in(join_all(asked).await, is_it)
     }
 
     /// Whether an agent has this very volume on the target.
@@ -94,6 +106,20 @@ impl ContainerClient {
         states
             .iter()
             .any(|(_, mount)| mount.client == job.volume.client.as_str() && mount.source == job.volume.source)
+    }
+
+    /// Fails if a volume that an agent has mounted is mounted in another way than it is wanted.
+    fn check_flags(&self, job: &MountJob) -> Result<(), MountError> {
+        let table = mount_table()?;
+        let Some(entry) = table.top(&job.target.path()) else {
+            return Ok(());
+        };
+        let kept = self.pods.kept.get(&job.target.to_string());
+        let asked_before = kept.map(|kept| kept.call.mount_options);
+        let wanted = mount_call(job, Duration::ZERO).mount_options;
+        alike(MountFlags::of(entry), asked_before.as_deref(), &wanted)?.map_or(Ok(()), |(found, wanted)| {
+            Err(otherwise(&entry.source, &job.target, found, wanted))
+        })
     }
 
     /// What an agent says about the target if it is mounting it again.
@@ -109,15 +135,12 @@ impl ContainerClient {
 
     /// Looks at the job's target without waiting for a server: what does not answer in time is alive.
     async fn look(&self, job: &MountJob) -> Result<LookedAt, MountError> {
-        let table = Table::read().map_err(|error| MountError::Failed {
-            attempted: "read the mount table".to_owned(),
-            cause: Cause::of(error),
-        })?;
+        let table = mount_table()?;
         // Most have nothing mounted, and then no worker is needed.
         if table.top(&job.target.path()).is_none() {
             return Ok(LookedAt::Nothing);
         }
-        let looked = self.pods.looks.look(&job.target, LOOK_LIMIT).await;
+        let looked = look(&self.pods.workers, &job.target, LOOK_LIMIT).await;
         looked.map_err(|error| error.into_mount_error(&format!("the look at {}", job.target), &job.server()))
     }
 
@@ -144,11 +167,8 @@ impl ContainerClient {
             );
             return Err(MountError::BadOptions(message.into()));
         }
-        let table = Table::read().map_err(|error| MountError::Failed {
-            attempted: "read the mount table".to_owned(),
-            cause: Cause::of(error),
-        })?;
-        if table.top(&job.target.path()).is_some() {
+        let table = mount_table()?;
+        if let Some(entry) = table.top(&job.target.path()) {
             let states = self.states(&job.target).await;
             let ours =
                 |mount: &MountState| mount.client == job.volume.client.as_str() && mount.source == job.volume.source;
@@ -158,7 +178,7 @@ impl ContainerClient {
                                    the device again";
                     Err(container_error(job, message.to_owned().into()))
                 }
-                Some(_) => Ok(()),
+                Some(_) => shown_as(entry, &job.target, job.read_only),
                 None => Err(MountError::Occupied {
                     target: job.target.to_string(),
                     found: "a device that no client container knows".to_owned(),
@@ -181,7 +201,7 @@ impl ContainerClient {
         let shown =
             shown.map_err(|error| error.into_mount_error(&format!("to show device {name} to the Pod"), "this node"));
         if shown.is_err() {
-            self.unmounted(&job.target).await;
+            drop(self.unmounted(&job.target).await);
         }
         drop(lease);
         self.pods.changed();
@@ -194,7 +214,8 @@ impl ContainerClient {
         // Of a client without a record here, only the agents know.
         if has_one_device(job.volume.client.as_str(), &job.volume.fs_type, || true)
             && self.pods.allows(image)
-            && let Some((pod, _)) = self.find(|mount| is_device_of(mount, job)).await
+            // An agent of another client that does not answer must not delay this volume.
+            && let Ok(Some((pod, _))) = self.find(|mount| is_device_of(mount, job)).await
         {
             return Ok(self.pods.enter(&pod.name, &pod.uid));
         }
@@ -232,7 +253,7 @@ impl Client for ContainerClient {
         }
         match self.look(job).await? {
             LookedAt::Nothing => {}
-            LookedAt::Alive if self.is_mounted_by_an_agent(job).await => return Ok(()),
+            LookedAt::Alive if self.is_mounted_by_an_agent(job).await => return self.check_flags(job),
             LookedAt::Alive => {
                 return Err(MountError::Occupied {
                     target: job.target.to_string(),
@@ -252,7 +273,7 @@ impl Client for ContainerClient {
                     return Err(container_error(job, message.into()));
                 }
                 self.unmount_dead(job).await?;
-                self.unmounted(&job.target).await;
+                drop(self.unmounted(&job.target).await);
             }
         }
         let lease = self.lease_for(job, image).await?;
@@ -270,9 +291,16 @@ impl Client for ContainerClient {
         mounted
     }
 
-    async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<bool, MountError> {
-        let Some((pod, mount)) = self.owner(target).await else {
-            return Ok(false);
+    async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<Expansion, MountError> {
+        let (pod, mount) = match self.owner(target).await {
+            Ok(Some(owner)) => owner,
+            Ok(None) => return Ok(Expansion::NotMine),
+            Err(cause) => {
+                return Ok(Expansion::Unknown(MountError::Container {
+                    client: format!("volume {}", target.name()),
+                    cause,
+                }));
+            }
         };
         let wait = deadline.saturating_duration_since(Instant::now());
         let limit = deadlines::inner(wait);
@@ -286,8 +314,11 @@ impl Client for ContainerClient {
             cause,
         };
         match self.pods.ask(&pod.uid, call, wait).await {
-            Ok(AgentAnswer::Noted) => Ok(true),
-            Ok(AgentAnswer::Failed(failure)) => not_expanded(target, &mount, limit, failure),
+            Ok(AgentAnswer::Noted) => Ok(Expansion::Done),
+            Ok(AgentAnswer::Failed(failure)) => {
+                let is_done = not_expanded(target, &mount, limit, failure)?;
+                Ok(if is_done { Expansion::Done } else { Expansion::NotMine })
+            }
             Ok(_) => Err(broken(misfit(&pod.name))),
             Err(source) => Err(broken(no_answer(&pod.name, source))),
         }
@@ -299,24 +330,48 @@ impl Client for ContainerClient {
 
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
     /// whatever else the image's program set up. An agent that is not told finds out by itself.
-    async fn unmounted(&self, target: &Target) {
+    async fn unmounted(&self, target: &Target) -> Option<Rest> {
+        let owner = self.pods.owner_of(target);
         self.pods.forget(target);
-        let clearing = tokio::spawn(clear_up(Arc::clone(&self.pods), target.to_string()));
+        let (pods, path) = (Arc::clone(&self.pods), target.to_string());
+        let mut clearing = tokio::spawn(clear_up(Arc::clone(&pods), path.clone(), owner));
         // It continues if it takes longer; the volume is unmounted in any case.
-        let _ = tokio::time::timeout(CLEAR_UP_WAIT, clearing).await;
+        let left = match tokio::time::timeout(CLEAR_UP_WAIT, &mut clearing).await {
+            Ok(left) => Some(left.unwrap_or_default()),
+            Err(_) => None,
+        };
+        if left.as_ref().is_some_and(Vec::is_empty) {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let left = match left {
+                Some(left) => left,
+                None => clearing.await.unwrap_or_default(),
+            };
+            until_none_has_it(&pods, &path, left).await;
+        }))
     }
 }
 
-/// Which client Pod has such a mount, by what their agents said.
+/// Which client Pod has such a mount, by what their agents said. An error if none has it that answered, and another may.
 fn owner_in(
     said: Vec<(SeenPod, Result<Hello, LinkError>)>,
     is_it: impl Fn(&MountState) -> bool,
 ) -> Result<Option<(SeenPod, MountState)>, Cause> {
-    let mut owners = said.into_iter().filter_map(|(pod, hello)| {
-        let mount = hello.ok()?.mounts.into_iter().find(&is_it)?;
-        Some((pod, mount))
-    });
-    Ok(owners.next())
+    let mut silent = None;
+    for (pod, hello) in said {
+        match hello {
+            Ok(hello) => {
+                if let Some(mount) = hello.mounts.into_iter().find(&is_it) {
+                    return Ok(Some((pod, mount)));
+                }
+            }
+            // It serves nothing any more.
+            Err(_) if pod.phase == PodPhase::Ended => {}
+            Err(error) => silent = Some(no_answer(&pod.name, error)),
+        }
+    }
+    silent.map_or(Ok(None), Err)
 }
 
 /// Has the agent of a Pod mount a volume. `ask` sends it a call, and gives up after the time that it gets.
@@ -343,6 +398,33 @@ async fn mounted_by<A: Future<Output = Result<AgentAnswer, LinkError>>>(
     }
 }
 
+/// The flags that a mount has and should have, if they differ. What was asked for before is known, if this mounter knows
+/// it; the program of an image may set more flags, so of the mount itself only what lacks is a difference.
+fn alike(
+    found: MountFlags,
+    asked_before: Option<&[String]>,
+    wanted: &[String],
+) -> Result<Option<(MountFlags, MountFlags)>, MountError> {
+    let flags = |options: &[String]| {
+        let sorted = mount_options::sort(options, false).map_err(MountError::bad_options);
+        sorted.map(|sorted| sorted.flags.shown())
+    };
+    let wanted = flags(wanted)?;
+    let found = match asked_before {
+        Some(options) => flags(options)?,
+        None if wanted.are_all_in(found) => wanted,
+        None => found,
+    };
+    Ok((found != wanted).then_some((found, wanted)))
+}
+
+fn mount_table() -> Result<Table, MountError> {
+    Table::read().map_err(|error| MountError::Failed {
+        attempted: "read the mount table".to_owned(),
+        cause: Cause::of(error),
+    })
+}
+
 /// Whether a mount is of the device that another Pod has of a job's volume.
 fn is_device_of(mount: &MountState, job: &MountJob) -> bool {
     mount.on_device && mount.client == job.volume.client.as_str() && mount.source == job.volume.source
@@ -367,13 +449,21 @@ async fn cleared(pods: &ClientPods, uid: &str, target: &str) -> Result<AgentAnsw
     }
 }
 
-async fn clear_up(pods: Arc<ClientPods>, target: String) {
+/// Tells agents of an unmount. Returns the uids of the Pods that may still have something of the volume: of all, or only
+/// of `owner` if it is known which one had it last.
+async fn clear_up(pods: Arc<ClientPods>, target: String, owner: Option<String>) -> Vec<String> {
+    // Before, it is not known which Pods there are. Without the API, no note can be taken back anyway.
+    let _ = pods.store.wait_until_ready().await;
     let seen = pods.seen();
     let calls = seen.iter().filter(|pod| pod.phase != PodPhase::Ended).map(|pod| {
         let (pods, target) = (&pods, &target);
-        async move { (&pod.name, cleared(pods, &pod.uid, target).await) }
+        async move { (pod, cleared(pods, &pod.uid, target).await) }
     });
-    for (name, answer) in join_all(calls).await {
+    let mut left = Vec::new();
+    for (pod, answer) in join_all(calls).await {
+        let is_left = may_have_more(pod, &answer) && owner.as_ref().is_none_or(|owner| *owner == pod.uid);
+        left.extend(is_left.then(|| pod.uid.clone()));
+        let name = &pod.name;
         match answer {
             Ok(AgentAnswer::Failed(failure)) => {
                 warn!(
@@ -393,6 +483,36 @@ async fn clear_up(pods: Arc<ClientPods>, target: String) {
         }
     }
     pods.changed();
+    left
+}
+
+/// Waits until none of these Pods has anything of a volume any more, or is gone. Their agents clean up by themselves, and
+/// must not be told of an unmount again: the volume may be mounted again meanwhile.
+async fn until_none_has_it(pods: &ClientPods, target: &str, mut left: Vec<String>) {
+    let mut wait = REST_PERIOD;
+    while !left.is_empty() {
+        tokio::time::sleep(wait).await;
+        wait = LONGEST_REST_PERIOD.min(wait * 2);
+        let there = pods.seen();
+        left.retain(|uid| there.iter().any(|pod| pod.uid == *uid && pod.phase != PodPhase::Ended));
+        let asked = left.iter().map(|uid| async {
+            let hello = pods.hello(uid).await;
+            let has = hello.map_or(true, |hello| hello.mounts.iter().any(|mount| mount.target == target));
+            has.then(|| uid.clone())
+        });
+        left = join_all(asked).await.into_iter().flatten().collect();
+    }
+}
+
+/// Whether an agent may have something of a volume after it was told of the unmount.
+fn may_have_more(pod: &SeenPod, answer: &Result<AgentAnswer, LinkError>) -> bool {
+    match answer {
+        Ok(AgentAnswer::Failed(_)) => true,
+        Ok(_) => false,
+        // One that has never run has never had anything.
+        Err(LinkError::NotThere) => pod.phase != PodPhase::Starting || pod.ran,
+        Err(_) => true,
+    }
 }
 
 fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
@@ -535,13 +655,14 @@ mod tests {
     use mooring_contract::volume::Volume;
     use tokio::io::DuplexStream;
 
-    use super::{mounted_by, not_expanded, owner_in, refused};
+    use super::{alike, may_have_more, mounted_by, not_expanded, owner_in, refused};
     use crate::agent::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory, Hello};
     use crate::agent::protocol::{MountHealth, MountState};
     use crate::client_pods::link::{self, LinkError};
     use crate::client_pods::status::{PodPhase, SeenPod};
     use crate::sys::fake::target;
     use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
+    use crate::volume::mount_options;
     use crate::volume::target::Target;
 
     /// How late a busy machine wakes the agent.
@@ -649,9 +770,7 @@ mod tests {
         }
     }
 
-    /// Known failing: the volume counts as nobody's, and the kubelet is told that it can't be expanded.
     #[test]
-    #[should_panic(expected = "its agent may be restarting")]
     fn it_is_not_known_who_serves_a_volume_while_an_agent_does_not_answer() {
         let restarting = || (pod("b", PodPhase::Running), Err(LinkError::NotThere));
         let has = |said| owner_in(said, |mount| mount.target == "/t").map(|owner| owner.map(|(pod, _)| pod.name));
@@ -663,6 +782,55 @@ mod tests {
         assert_eq!(has(vec![ended]).unwrap(), None, "it serves nothing any more");
         let unknown = has(vec![other(), restarting()]);
         assert!(unknown.is_err(), "its agent may be restarting");
+    }
+
+    #[test]
+    fn a_volume_is_wanted_as_it_is_mounted_or_it_is_said_what_differs() {
+        let strings = |options: &[&str]| -> Vec<_> { options.iter().map(|&option| option.to_owned()).collect() };
+        let flags = |options: &[&str]| mount_options::sort(&strings(options), false).unwrap().flags;
+        for (found, before, wanted, differs) in [
+            (&["ro"][..], Some(&["ro"][..]), &["ro"][..], false),
+            (&["noatime"], Some(&["rw", "noatime"]), &["noatime"], false),
+            (&["ro"], Some(&["ro"]), &[], true),
+            (&[], Some(&[]), &["ro"], true),
+            // The image's program made it read-only by itself.
+            (&["ro"], Some(&[]), &[], false),
+            (&["ro", "noexec"], None, &[], false),
+            (&[], None, &["ro"], true),
+        ] {
+            let before = before.map(strings);
+            let result = alike(flags(found), before.as_deref(), &strings(wanted)).unwrap();
+            assert_eq!(result.is_some(), differs, "{found:?} {before:?} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_may_have_more_of_a_volume_until_it_says_that_it_has_not() {
+        let failed = |category| {
+            let message = String::new();
+            Ok(AgentAnswer::Failed(AgentFailure {
+                category,
+                message,
+                limit_ms: None,
+            }))
+        };
+        let mut fresh = pod("fresh", PodPhase::Starting);
+        fresh.ran = false;
+        for (pod, answer, expected) in [
+            (pod("a", PodPhase::Running), Ok(AgentAnswer::Unmounted), false),
+            (pod("a", PodPhase::Running), failed(FailureCategory::InProgress), true),
+            (pod("a", PodPhase::Running), failed(FailureCategory::Refused), true),
+            (pod("a", PodPhase::Running), Err(LinkError::NotThere), true),
+            (pod("a", PodPhase::Starting), Err(LinkError::NotThere), true),
+            (fresh, Err(LinkError::NotThere), false),
+            (
+                pod("a", PodPhase::Leaving),
+                Err(LinkError::Timeout(Duration::ZERO)),
+                true,
+            ),
+        ] {
+            assert_eq!(may_have_more(&pod, &answer), expected, "{pod:?} {answer:?}");
+        }
     }
 
     #[test]

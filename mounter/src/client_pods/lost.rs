@@ -143,7 +143,7 @@ impl Lost {
         })
     }
 
-    fn served(&self, target: &str) -> Option<(String, MountState)> {
+    pub(super) fn served(&self, target: &str) -> Option<(String, MountState)> {
         let state = self.lock();
         state.served.get(target).map(|one| (one.by.clone(), one.mount.clone()))
     }
@@ -352,7 +352,7 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
 /// What is mounted on a target; alive where a worker can't find out. This does not wait for a worker that already hangs
 /// there.
 async fn look(pods: &ClientPods, target: &Target) -> LookedAt {
-    let looked = pods.looks.look(target, Duration::ZERO).await;
+    let looked = super::looks::look(&pods.workers, target, Duration::ZERO).await;
     looked.unwrap_or(LookedAt::Alive)
 }
 

@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use crate::volume::job::{MountError, MountJob};
 use crate::volume::target::Target;
@@ -26,6 +27,20 @@ pub enum Trouble {
     },
 }
 
+/// A clean-up that goes on by itself. It ends when the client has nothing of the volume any more.
+pub type Rest = BoxFuture<'static, ()>;
+
+/// What a client did about a volume that is to grow.
+#[derive(Debug)]
+pub enum Expansion {
+    /// The mount is the client's, and the volume has the size that was asked for at least.
+    Done,
+    /// The mount is not the client's, or its program is too old to be asked.
+    NotMine,
+    /// It is not known whose the mount is: a program that may have it does not answer. The kubelet has to try again.
+    Unknown(MountError),
+}
+
 /// Makes the mounts of one or more types of volume.
 #[async_trait]
 pub trait Client: Send + Sync {
@@ -42,11 +57,10 @@ pub trait Client: Send + Sync {
         Ok(false)
     }
 
-    /// Called when a mounted volume's storage was enlarged. `true`: the mount is this client's, and the volume has
-    /// `size` bytes at least. `false`: it is not, or its program is too old to be asked.
-    async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<bool, MountError> {
+    /// Called when a mounted volume's storage was enlarged.
+    async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<Expansion, MountError> {
         let _ = (target, size, deadline);
-        Ok(false)
+        Ok(Expansion::NotMine)
     }
 
     /// What is wrong with a mounted volume, as far as the client has heard already: it asks nobody.
@@ -55,8 +69,10 @@ pub trait Client: Send + Sync {
         None
     }
 
-    /// Called after an unmount, when nothing is mounted on the target any more, even if nothing was before.
-    async fn unmounted(&self, target: &Target) {
+    /// Called after an unmount, when nothing is mounted on the target any more, even if nothing was before. Returns what
+    /// is still to be cleaned up, if that takes longer than a call can wait.
+    async fn unmounted(&self, target: &Target) -> Option<Rest> {
         let _ = target;
+        None
     }
 }

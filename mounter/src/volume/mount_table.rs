@@ -54,6 +54,11 @@ impl MountEntry {
         matches!(self.fs_type.as_str(), "cifs" | "smb3")
     }
 
+    /// Whether a program serves it.
+    pub fn is_fuse(&self) -> bool {
+        self.fs_type == "fuse" || self.fs_type == "fuseblk" || self.fs_type.starts_with("fuse.")
+    }
+
     /// The value of an option of the file system.
     pub fn option(&self, key: &str) -> Option<&str> {
         let mut options = self.options.iter().filter_map(|option| option.split_once('='));

@@ -11,6 +11,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tracing::{Instrument as _, Span, debug_span, info, warn};
 
 use super::task::{END, Task, WorkerReport};
+use super::turns::Turns;
 use super::usage::Usage;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
@@ -74,6 +75,7 @@ fn span(task: &Task) -> Span {
 pub struct Workers {
     left_behind: Arc<AtomicUsize>,
     ahead: Arc<Mutex<Option<Child>>>,
+    turns: Turns,
 }
 
 impl Workers {
@@ -87,32 +89,41 @@ impl Workers {
         self.report(task, deadline).await.map(drop)
     }
 
-    /// Has a worker look at what is mounted on a target, for `limit` at most.
-    ///
-    /// `held` is dropped when the worker has answered or ended. A killed worker may hang in the kernel long after this
-    /// has returned [`WorkerError::Late`].
-    pub async fn look(
-        &self,
-        target: &Target,
-        limit: Duration,
-        held: impl Send + 'static,
-    ) -> Result<LookedAt, WorkerError> {
+    /// Has a worker look at what is mounted on a target, for `limit` at most. One worker at a time asks about a target:
+    /// an earlier one is waited for as long as `patience`, and [`WorkerError::Late`] is the result if it goes on.
+    pub async fn look(&self, target: &Target, patience: Duration, limit: Duration) -> Result<LookedAt, WorkerError> {
         let task = Task::Look { target: target.clone() };
-        match self.report_holding(&task, Instant::now() + limit, held).await? {
+        match self.report_in_turn(&task, target, patience, limit).await? {
             WorkerReport::Found(found) => Ok(found),
             WorkerReport::Done | WorkerReport::Usage(_) => Err(WorkerError::OtherReport),
             WorkerReport::Failed(error) => Err(error.into()),
         }
     }
 
-    /// Has a worker ask what is mounted on a target how full it is, until `deadline` at the latest.
+    /// Has a worker ask what is mounted on a target how full it is, until `deadline` at the latest. Takes turns with
+    /// [`Self::look`].
     pub async fn usage(&self, target: &Target, deadline: Instant) -> Result<Usage, WorkerError> {
         let task = Task::Usage { target: target.clone() };
-        match self.report(&task, deadline).await? {
+        let limit = deadline.saturating_duration_since(Instant::now());
+        match self.report_in_turn(&task, target, limit, limit).await? {
             WorkerReport::Usage(usage) => Ok(usage),
             WorkerReport::Done | WorkerReport::Found(_) => Err(WorkerError::OtherReport),
             WorkerReport::Failed(error) => Err(error.into()),
         }
+    }
+
+    /// The turn ends when the worker has answered or ended. A killed worker may hang in the kernel long after this has
+    /// returned [`WorkerError::Late`].
+    async fn report_in_turn(
+        &self,
+        task: &Task,
+        target: &Target,
+        patience: Duration,
+        limit: Duration,
+    ) -> Result<WorkerReport, WorkerError> {
+        let turn = self.turns.take(target, patience).await;
+        let turn = turn.ok_or(WorkerError::Late { limit: patience })?;
+        self.report_holding(task, Instant::now() + limit, turn).await
     }
 
     async fn report(&self, task: &Task, deadline: Instant) -> Result<WorkerReport, WorkerError> {
@@ -244,4 +255,24 @@ async fn standard_error(stderr: Option<ChildStderr>) -> String {
 
 fn failed(attempted: &'static str) -> impl FnOnce(std::io::Error) -> WorkerError {
     move |source| WorkerError::Process { attempted, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{WorkerError, Workers};
+    use crate::sys::fake::target;
+
+    /// Without a turn no worker is started: here, that would be this test program.
+    #[tokio::test]
+    async fn what_an_earlier_one_still_asks_is_asked_by_no_other() {
+        let workers = Workers::default();
+        let _earlier = workers.turns.take(&target(), Duration::ZERO).await.unwrap();
+        let soon = Duration::from_millis(20);
+        let asked = workers.clone().usage(&target(), Instant::now() + soon).await;
+        assert!(matches!(asked, Err(WorkerError::Late { .. })), "{asked:?}");
+        let looked = workers.look(&target(), soon, soon).await;
+        assert!(matches!(looked, Err(WorkerError::Late { .. })), "{looked:?}");
+    }
 }

@@ -203,7 +203,7 @@ impl node_server::Node for NodeService {
             publish::named(&request.volume_id)?;
             let found = match request.volume_publish_path.as_str() {
                 // The kubelet has no path of a volume that it never got, and names none of a raw block volume.
-                "" => match trouble_of_device(&core, &request.volume_id) {
+                "" => match trouble_of_device(&core, &request.volume_id)? {
                     Some(trouble) => Some(health::troubled(&trouble)),
                     None => failed.of(None, &request.volume_id, Instant::now()),
                 },
@@ -284,25 +284,28 @@ fn mounted(core: &Core, path: &str) -> Result<Target, CsiError> {
 }
 
 /// What is wrong with the raw block volume of this id, as its client has heard.
-fn trouble_of_device(core: &Core, volume_id: &str) -> Option<Trouble> {
+fn trouble_of_device(core: &Core, volume_id: &str) -> Result<Option<Trouble>, CsiError> {
     let root = core.kubelet_root();
     let devices = root.join(CSI_DEVICES_DIR.iter().collect::<PathBuf>());
-    let table = Table::read().ok()?;
-    table.volumes(root).find_map(|entry| {
+    let table = mount_table()?;
+    let mut volumes = table.volumes(root);
+    Ok(volumes.find_map(|entry| {
         let target = Target::parse_as(Driver::CsiDevice, root, entry.mount_point.to_str()?).ok()?;
         let is_it = volume_data::is_our_device_of(&devices, target.name().as_ref(), volume_id);
         is_it.then(|| core.trouble(&target)).flatten()
+    }))
+}
+
+fn mount_table() -> Result<Table, MountError> {
+    Table::read().map_err(|error| MountError::Failed {
+        attempted: "read the mount table".to_owned(),
+        cause: Cause::of(error),
     })
 }
 
 /// What is mounted on a target, by the mount table: the daemon touches no volume's directory.
 fn mounted_from(target: &Target) -> Result<Option<String>, CsiError> {
-    let table = Table::read().map_err(|error| {
-        CsiError::Mount(MountError::Failed {
-            attempted: "read the mount table".to_owned(),
-            cause: Cause::of(error),
-        })
-    })?;
+    let table = mount_table()?;
     Ok(table.top(&target.path()).map(|entry| entry.source.clone()))
 }
 

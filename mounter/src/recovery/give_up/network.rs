@@ -116,7 +116,7 @@ impl Network {
 /// Whether a mount does not answer within [`SILENCE`]. An error is an answer.
 async fn is_silent(workers: &Workers, room: &Semaphore, target: &Target) -> bool {
     let _room = room.acquire().await;
-    let looked = workers.look(target, SILENCE, ()).await;
+    let looked = workers.look(target, SILENCE, SILENCE).await;
     matches!(looked, Err(WorkerError::Late { .. }))
 }
 
