@@ -89,6 +89,24 @@ mod tests {
         assert_eq!(found, [(50, 500, &Owner::Node), (7, 100, &Owner::Pod("u".to_owned()))]);
     }
 
+    /// Known failing: it counts as one without a dead mount, and the agent is told that nobody has one any more.
+    #[test]
+    #[should_panic(expected = "it may have a dead mount")]
+    fn a_namespace_whose_table_can_t_be_read_may_have_a_dead_mount() {
+        let proc = tempfile::tempdir().unwrap();
+        let process = proc.path().join("7");
+        create_dir_all(process.join("ns")).unwrap();
+        create_dir_all(proc.path().join("self")).unwrap();
+        symlink("mnt:[100]", process.join("ns/mnt")).unwrap();
+        write(process.join("cgroup"), "0::/kubepods/podu/c\n").unwrap();
+        write(proc.path().join("self/cgroup"), "0::/\n").unwrap();
+        let found = || namespaces(proc.path(), |_, _| true);
+        // The process has ended meanwhile.
+        assert!(found().unwrap().is_empty());
+        std::fs::create_dir(process.join("mountinfo")).unwrap();
+        assert!(found().is_err(), "it may have a dead mount");
+    }
+
     #[test]
     fn this_process_is_in_one() {
         let device = Table::read().unwrap().0[0].device;
