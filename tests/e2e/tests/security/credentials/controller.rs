@@ -1,7 +1,8 @@
 //! What the controller's token allows.
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use mooring_contract::names::{NAMESPACE, labels};
@@ -39,6 +40,39 @@ async fn changes_no_secret_but_those_of_attachments(scope: &Scope, client: &Clie
     assert!(refusal(secrets.delete(&name, &dry).await).contains(why));
     secrets.patch(&its, &dry_patch, &patch).await?;
     secrets.delete(&its, &dry).await?;
+    // It would be a token that never ends.
+    let token = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": {"name": "token", "annotations": {"kubernetes.io/service-account.name": "mounter"}},
+    });
+    let said = refusal(secrets.create(&dry_run(), &parsed(&token)?).await);
+    assert!(said.contains("Opaque and mooring.dev/vcs only"), "{said}");
+    Ok(())
+}
+
+/// Neither what mounters may run, nor classes of others.
+async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Client) -> Result<()> {
+    let dry_patch = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let configs: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    for name in ["allowed-client-images", "mounter-config"] {
+        let data = Patch::Merge(json!({"data": {"images": "**"}}));
+        let said = refusal(configs.patch(name, &dry_patch, &data).await);
+        assert!(said.contains("annotations of ConfigMaps only") || said.contains("not found"), "{name}: {said}");
+    }
+    let note = Patch::Merge(json!({"metadata": {"annotations": {"mooring.dev/status": "x"}}}));
+    configs.patch("allowed-client-images", &dry_patch, &note).await?;
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "kubernetes.io/no-provisioner",
+        "metadata": {"name": format!("{}-others", scope.namespace)},
+    });
+    let classes: Api<StorageClass> = Api::all(client.clone());
+    let said = refusal(classes.create(&dry_run(), &parsed(&class)?).await);
+    assert!(said.contains("Mooring's provisioners only"), "{said}");
+    let own = with(&class, "/provisioner", json!("vcs.mooring.dev"));
+    classes.create(&dry_run(), &parsed(&own)?).await?;
     Ok(())
 }
 
@@ -104,6 +138,11 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
                     json!([{"name": "s", "secret": {"secretName": "another"}}]),
                     "no other volume",
                 ),
+                (
+                    "/spec/volumes",
+                    json!([{"name": "s", "projected": {"sources": [{"secret": {"name": "another"}}]}}]),
+                    "no other volume",
+                ),
             ] {
                 let said = refusal(pods.create(&dry_run(), &parsed(&with(&good, pointer, value))?).await);
                 assert!(said.contains(why), "{pointer}: {why:?} is not in {said}");
@@ -136,6 +175,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
         let said = refusal(volumes.create(&dry_run(), &parsed(&volume)?).await);
         assert!(said.contains("Mooring's own driver only"), "{said}");
         changes_no_secret_but_those_of_attachments(&scope, &client).await?;
+        changes_no_setting_and_no_class_of_others(&scope, &client).await?;
         // In namespaces whose ConfigMaps are not honoured, it can do nothing at all.
         has_no_right_to_secrets_and_pods(&client, &["kube-system", &scope.namespace]).await?;
         let elsewhere: Api<Pod> = Api::namespaced(client, &scope.namespace);
