@@ -50,6 +50,22 @@ async fn changes_no_secret_but_those_of_attachments(scope: &Scope, client: &Clie
     Ok(())
 }
 
+/// It runs no Pod as a service account of Mooring's own, and gets no token of one.
+async fn acts_as_no_part_of_mooring(client: &Client, good: &Value, leader: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    for account in ["flex-provisioner", "mounter", "client"] {
+        let pod = with(good, "/spec/serviceAccountName", json!(account));
+        let said = refusal(pods.create(&dry_run(), &parsed(&pod)?).await);
+        assert!(said.contains("never runs as a part"), "{said}");
+        let bound = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": leader}}});
+        let (dry, bound) = (dry_run(), parsed(&bound)?);
+        let said = refusal(accounts.create_token_request(account, &dry, &bound).await);
+        assert!(said.contains("no token of Mooring's own service accounts"), "{said}");
+    }
+    Ok(())
+}
+
 /// Neither what mounters may run, nor classes of others.
 async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Client) -> Result<()> {
     let dry_patch = PatchParams {
@@ -60,7 +76,10 @@ async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Clien
     for name in ["allowed-client-images", "mounter-config"] {
         let data = Patch::Merge(json!({"data": {"images": "**"}}));
         let said = refusal(configs.patch(name, &dry_patch, &data).await);
-        assert!(said.contains("annotations of ConfigMaps only") || said.contains("not found"), "{name}: {said}");
+        assert!(
+            said.contains("annotations of ConfigMaps only") || said.contains("not found"),
+            "{name}: {said}"
+        );
     }
     let note = Patch::Merge(json!({"metadata": {"annotations": {"mooring.dev/status": "x"}}}));
     configs.patch("allowed-client-images", &dry_patch, &note).await?;
@@ -148,20 +167,8 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
                 assert!(said.contains(why), "{pointer}: {why:?} is not in {said}");
             }
         }
+        acts_as_no_part_of_mooring(&client, &good, &leader).await?;
         let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-        for account in ["flex-provisioner", "mounter", "client"] {
-            let pod = with(&good, "/spec/serviceAccountName", json!(account));
-            let said = refusal(pods.create(&dry_run(), &parsed(&pod)?).await);
-            assert!(said.contains("never runs as a part"), "{said}");
-            let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-            let bound = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": leader}}});
-            let said = refusal(
-                accounts
-                    .create_token_request(account, &dry_run(), &parsed(&bound)?)
-                    .await,
-            );
-            assert!(said.contains("no token of Mooring's own service accounts"), "{said}");
-        }
         let dry = DeleteParams {
             dry_run: true,
             ..DeleteParams::default()
