@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 /// The node that is asked to mount.
 const NODE: &str = "a";
 
-/// Names that a volume directory has: of two PersistentVolumes, and of none.
+/// Names that a volume directory has: of two `PersistentVolumes`, and of none.
 const NAMES: [&str; 3] = ["pvc-1", "pvc-2", "data"];
 
 /// What a volume may say of itself, or a connection of the volume.
@@ -53,7 +53,7 @@ const ELSEWHERE: [usize; 3] = [0, 1, 2];
 /// The controller's key, which is published, and one that is not.
 static SIGNERS: LazyLock<[SigningKey; 2]> = LazyLock::new(|| [(); 2].map(|()| SigningKey::generate().unwrap()));
 
-/// The keys of the two PersistentVolumes, and one of nothing.
+/// The keys of the two `PersistentVolumes`, and one of nothing.
 static KEYS: LazyLock<[String; 3]> = LazyLock::new(|| [(); 3].map(|()| new_key().unwrap()));
 
 /// What a PersistentVolume says of the node: numbers of [`NAMES`], [`OPTIONS`], [`SIGNERS`] and [`KEYS`].
@@ -98,7 +98,15 @@ struct Attempt {
 }
 
 fn attempts() -> impl Strategy<Value = Attempt> {
-    let told = (0..2_usize, 0..2_usize, 0..2_usize, any::<bool>(), 0..OPTIONS.len(), 0..3_usize, 0..9_u8);
+    let told = (
+        0..2_usize,
+        0..2_usize,
+        0..2_usize,
+        any::<bool>(),
+        0..OPTIONS.len(),
+        0..3_usize,
+        0..9_u8,
+    );
     let told = told.prop_map(|(signer, volume, uid, for_node, options, key, change)| Told {
         signer,
         volume,
@@ -130,15 +138,20 @@ fn attempts() -> impl Strategy<Value = Attempt> {
         1 => Just(Handed::Junk),
     ];
     let volume = || (0..3_usize, entry.clone());
-    (any::<bool>(), 0..3_usize, 0..OPTIONS.len(), handed, [volume(), volume()]).prop_map(
-        |(by_csi, name, options, handed, volumes)| Attempt {
+    (
+        any::<bool>(),
+        0..3_usize,
+        0..OPTIONS.len(),
+        handed,
+        [volume(), volume()],
+    )
+        .prop_map(|(by_csi, name, options, handed, volumes)| Attempt {
             by_csi,
             name,
             options,
             handed,
             volumes,
-        },
-    )
+        })
 }
 
 fn pairs(line: &str) -> BTreeMap<String, String> {
@@ -352,7 +365,10 @@ fn no_call_mounts_another_volume_than_the_one_that_it_was_granted() {
             (Ok(job), Some((options, secrets))) => {
                 let wanted = Volume::from_options(&options).unwrap();
                 prop_assert_eq!(&job.volume, &wanted);
-                let secrets: BTreeMap<_, _> = secrets.into_iter().map(|(key, text)| (key, text.into_bytes())).collect();
+                let secrets: BTreeMap<_, _> = secrets
+                    .into_iter()
+                    .map(|(key, text)| (key, text.into_bytes()))
+                    .collect();
                 prop_assert_eq!(&job.secrets.0, &secrets);
                 *granted.lock().unwrap() += 1;
             }

@@ -247,8 +247,8 @@ async fn connection_is_refused(scope: &Scope, node: &str, right: &Right) -> Resu
     let options = json!({"client": "iscsi", "source": "iscsi://192.0.2.1/iqn.2000-01.example:x/1", "secret": "key"});
     scope.volume("attached", &options)?;
     let attached = json!({"node": node, "initiator": "i", "connection": "x.x.x"});
-    let note = format!("{}={attached}", annotations::ATTACHED_TO);
-    scope.kubectl(["annotate", "pv", &scope.volume_name("attached"), &note])?;
+    let attached_to = format!("{}={attached}", annotations::ATTACHED_TO);
+    scope.kubectl(["annotate", "pv", &scope.volume_name("attached"), &attached_to])?;
     scope.pod("attached", node, "attached", Value::Null)?;
     let told = scope.event("attached", &refusal(right)).await;
     give_up(scope, "attached").await?;
