@@ -270,7 +270,7 @@ fn attachments(kube: Option<&KubeClient>, args: &ServeArgs) -> Option<Arc<Attach
         args.node.kubelet_root().to_owned(),
     ));
     let tended = Arc::clone(&attachments);
-    tokio::spawn(async move { tended.tend().await });
+    tokio::spawn(async move { tended.tend(None).await });
     Some(attachments)
 }
 

@@ -87,6 +87,13 @@ enum ConnectError {
     Options(#[from] VolumeError),
 }
 
+/// Clients that may still clean up after volumes which are not mounted any more.
+#[async_trait]
+pub trait CleanUps: Send + Sync {
+    /// Whether a client has something of a volume of this name, or may have.
+    async fn may_have(&self, volume: &str) -> bool;
+}
+
 pub struct Attachments {
     api: Box<dyn AttachmentApi>,
     node: String,
@@ -118,13 +125,14 @@ impl Attachments {
 
     /// Says on the Node that its mounter notes what it uses, and takes back notes on volumes that are not mounted any
     /// more, of an earlier mounter or because the API did not answer; for as long as the mounter runs.
-    pub async fn tend(&self) {
+    pub async fn tend(&self, clean_ups: Option<&dyn CleanUps>) {
         loop {
             let tidy = self
-                .tidy()
+                .tidy(clean_ups)
                 .instrument(info_span!("tidy-attachments", node.name = self.node));
             match tidy.await {
-                Ok(()) => self.left_over.notified().await,
+                Ok(true) => self.left_over.notified().await,
+                Ok(false) => sleep(RETRY).await,
                 Err(error) => {
                     warn!(%error, "failed to say which attached volumes this node uses; trying again");
                     sleep(RETRY).await;
@@ -133,8 +141,10 @@ impl Attachments {
         }
     }
 
-    async fn tidy(&self) -> Result<(), kube::Error> {
+    /// Whether nothing is left to do.
+    async fn tidy(&self, clean_ups: Option<&dyn CleanUps>) -> Result<bool, kube::Error> {
         let noted = self.api.noted().await?;
+        let _ = clean_ups;
         let mut used = self.used.lock().await;
         for volume in noted {
             let Ok(mounted) = self.mounted(&volume) else {
@@ -148,7 +158,7 @@ impl Attachments {
                 self.take_back(&volume).await?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits until this node has the volume, notes that it is used, and puts what the storage said into the job. Does

@@ -11,7 +11,7 @@ use mooring_seal::signature::{PublicKeys, SigningKey};
 use mooring_seal::{Purpose, new_key, seal};
 use serde_json::{Value, json};
 
-use super::{AttachmentApi, Attachments};
+use super::{AttachmentApi, Attachments, CleanUps};
 use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
 use crate::volume::target::Target;
 
@@ -421,8 +421,40 @@ async fn beside_a_connection_the_mount_options_are_allowed_that_the_persistent_v
 async fn notes_of_an_earlier_mounter_go_with_its_mounts() {
     let world = World::new();
     world.fake.0.lock().unwrap().noted.insert("pvc-u1".into());
-    world.attachments.tidy().await.unwrap();
+    assert!(world.attachments.tidy(None).await.unwrap());
     assert!(world.fake.0.lock().unwrap().noted.is_empty());
+}
+
+/// An agent that may be cleaning up.
+struct Cleaning(Mutex<bool>);
+
+#[async_trait]
+impl CleanUps for Cleaning {
+    async fn may_have(&self, volume: &str) -> bool {
+        volume == "pvc-u1" && *self.0.lock().unwrap()
+    }
+}
+
+/// Known failing: what a client has of a volume counts only as long as its mounter runs.
+#[tokio::test]
+#[should_panic(expected = "before its client has cleaned up")]
+async fn notes_of_an_earlier_mounter_stay_while_its_clients_clean_up() {
+    let world = World::new();
+    let noted = || world.fake.0.lock().unwrap().noted.clone();
+    for volume in ["pvc-u1", "pvc-u2"] {
+        world.fake.0.lock().unwrap().noted.insert(volume.into());
+    }
+    let cleaning = Cleaning(Mutex::new(true));
+    let is_done = world.attachments.tidy(Some(&cleaning)).await.unwrap();
+    assert_eq!(
+        noted(),
+        ["pvc-u1".to_owned()].into(),
+        "before its client has cleaned up"
+    );
+    assert!(!is_done, "it has to look again");
+    *cleaning.0.lock().unwrap() = false;
+    assert!(world.attachments.tidy(Some(&cleaning)).await.unwrap());
+    assert!(noted().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
