@@ -8,13 +8,13 @@ use std::process::{Command, Output};
 use mooring_mounter::agent::protocol::MountCall;
 
 /// A node whose commands write down how they were called.
-pub struct Node {
+pub(crate) struct Node {
     directory: tempfile::TempDir,
 }
 
 impl Node {
     /// A node for a program below `images`, such as `client-block/node-disk`.
-    pub fn new(program: &str) -> Self {
+    pub(crate) fn new(program: &str) -> Self {
         let node = Self {
             directory: tempfile::tempdir().unwrap(),
         };
@@ -57,19 +57,19 @@ impl Node {
         fs::write(to, text).unwrap();
     }
 
-    pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         self.directory.path().join(path)
     }
 
     /// Writes a file below the node's directory.
-    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) {
         let path = self.at(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
     /// Replaces a command, which finds the node's directory in `$NODE`.
-    pub fn command(&self, name: &str, script: &str) {
+    pub(crate) fn command(&self, name: &str, script: &str) {
         let calls = self.at("calls");
         let text = format!("#!/bin/sh\necho {name} \"$@\" >>{}\n{script}\n", calls.display());
         self.write(Path::new("bin").join(name), text);
@@ -78,12 +78,12 @@ impl Node {
     }
 
     /// The device is empty, or has a file system.
-    pub fn is_empty(&self, yes: bool) {
+    pub(crate) fn is_empty(&self, yes: bool) {
         self.command("blkid", if yes { "exit 2" } else { "" });
     }
 
     /// Gives a volume a target below the kubelet's root, as the agent records it.
-    pub fn target(&self, volume: &str, target: &str) {
+    pub(crate) fn target(&self, volume: &str, target: &str) {
         let target = self.at("kubelet").join(target);
         fs::create_dir_all(&target).unwrap();
         let call: MountCall = serde_json::from_value(serde_json::json!({
@@ -96,7 +96,7 @@ impl Node {
 
     /// Runs the program for a volume with variables such as `MOORING_OPTION_…`. Without a target of its own, the volume
     /// is of PersistentVolume `pv-1`.
-    pub fn run(&self, volume: &str, args: &[&str], variables: &[(&str, &str)]) -> Output {
+    pub(crate) fn run(&self, volume: &str, args: &[&str], variables: &[(&str, &str)]) -> Output {
         if !self.at(format!("run/mooring/mounts/{volume}.json")).exists() {
             self.target(volume, &format!("pods/{volume}/volumes/mooring.dev~vcs/pv-1"));
         }
@@ -117,14 +117,14 @@ impl Node {
     }
 
     /// How the commands were called, each call after a line's end.
-    pub fn calls(&self) -> String {
+    pub(crate) fn calls(&self) -> String {
         let calls = fs::read_to_string(self.at("calls")).unwrap_or_default();
         format!("\n{calls}")
     }
 }
 
 /// What a program says that refuses a volume.
-pub fn refusal(output: &Output) -> String {
+pub(crate) fn refusal(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(75), "the volume is not refused: {said}");
     said
