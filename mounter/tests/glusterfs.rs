@@ -72,15 +72,15 @@ fn build(root: &Path, modules: &[&str]) -> Output {
     for tool in ["xlators", "keep-xlators"] {
         fs::copy(images.join(tool), tools.join(tool)).unwrap();
     }
-    let mut install = String::from("#!/bin/sh\n[ \"$1\" = install ] || exit 0\n");
-    for module in modules {
+    let installs = modules.iter().map(|module| {
         let path = root.join(INSTALLATION).join(module);
-        install += &format!(
-            "mkdir -p {0}; : >{1}.so\n",
-            path.parent().unwrap().display(),
-            path.display()
-        );
-    }
+        let folder = path.parent().unwrap().display();
+        format!("mkdir -p {folder}; : >{}.so\n", path.display())
+    });
+    let install = format!(
+        "#!/bin/sh\n[ \"$1\" = install ] || exit 0\n{}",
+        installs.collect::<String>()
+    );
     let bin = root.join("bin");
     fs::create_dir_all(&bin).unwrap();
     fs::write(bin.join("apt-get"), install).unwrap();

@@ -57,7 +57,7 @@ fn a_disk_is_found_by_its_serial_on_each_kind_of_bus() {
         let node = new_node();
         // Others, and what the kernel makes itself.
         disk(&node, "vda", "serial", "0b1c2d3e-0000-4a5b-9");
-        disk(&node, "sda", "device/vpd_pg80", &page("0b1c2d3e"));
+        disk(&node, "sda", "device/vpd_pg80", page("0b1c2d3e"));
         disk(&node, "loop0", "size", b"0");
         disk(&node, name, file, &content);
         let output = mount(&node, "v1");
