@@ -39,8 +39,8 @@ use crate::core::waits::Waits;
 use crate::core::{Core, Places};
 use crate::drivers::plugin_directories::PluginDirectory;
 use crate::drivers::{csi, endpoint, uninstall};
-use crate::node::attachments::Attachments;
 use crate::node::attachments::api::ClusterAttachments;
+use crate::node::attachments::{Attachments, CleanUps};
 use crate::node::kubelet_root::KubeletRootError;
 use crate::node::node_pods::NodePods;
 use crate::node::readiness;
@@ -102,6 +102,13 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         .as_ref()
         .zip(events.as_ref())
         .and_then(|(kube, events)| client_pods(kube, events, node_pods.clone(), &args, &registry, &workers));
+    if let Some(attachments) = attachments.clone() {
+        let pods = pods.clone();
+        tokio::spawn(async move {
+            let clean_ups = pods.as_deref().map(|pods| pods as &dyn CleanUps);
+            attachments.tend(clean_ups).await;
+        });
+    }
     let waits = Waits::new(events.clone());
     let container = pods
         .clone()
@@ -264,14 +271,8 @@ fn no_api(error: &dyn std::error::Error) {
 fn attachments(kube: Option<&KubeClient>, args: &ServeArgs) -> Option<Arc<Attachments>> {
     let (kube, node) = kube.cloned().zip(args.node_name.clone())?;
     let api = ClusterAttachments::new(kube, args.namespace.clone(), node.clone());
-    let attachments = Arc::new(Attachments::new(
-        Box::new(api),
-        node,
-        args.node.kubelet_root().to_owned(),
-    ));
-    let tended = Arc::clone(&attachments);
-    tokio::spawn(async move { tended.tend(None).await });
-    Some(attachments)
+    let kubelet_root = args.node.kubelet_root().to_owned();
+    Some(Arc::new(Attachments::new(Box::new(api), node, kubelet_root)))
 }
 
 /// Lists the Pods of this node.

@@ -509,8 +509,7 @@ fn may_have_more(pod: &SeenPod, answer: &Result<AgentAnswer, LinkError>) -> bool
     match answer {
         Ok(AgentAnswer::Failed(_)) => true,
         Ok(_) => false,
-        // One that has never run has never had anything.
-        Err(LinkError::NotThere) => pod.phase != PodPhase::Starting || pod.ran,
+        Err(LinkError::NotThere) => !pod.is_new(),
         Err(_) => true,
     }
 }

@@ -43,6 +43,13 @@ pub struct SeenPod {
     pub problem: Option<Problem>,
 }
 
+impl SeenPod {
+    /// Whether its client container has not run yet, so it has nothing.
+    pub fn is_new(&self) -> bool {
+        self.phase == PodPhase::Starting && !self.ran
+    }
+}
+
 /// Reads a Pod; none if it has no name or uid.
 pub fn seen(pod: &Pod) -> Option<SeenPod> {
     let status = pod.status.as_ref();

@@ -124,7 +124,8 @@ impl Attachments {
     }
 
     /// Says on the Node that its mounter notes what it uses, and takes back notes on volumes that are not mounted any
-    /// more, of an earlier mounter or because the API did not answer; for as long as the mounter runs.
+    /// more, of an earlier mounter or because the API did not answer; for as long as the mounter runs. What a client may
+    /// still clean up after stays noted.
     pub async fn tend(&self, clean_ups: Option<&dyn CleanUps>) {
         loop {
             let tidy = self
@@ -144,7 +145,16 @@ impl Attachments {
     /// Whether nothing is left to do.
     async fn tidy(&self, clean_ups: Option<&dyn CleanUps>) -> Result<bool, kube::Error> {
         let noted = self.api.noted().await?;
-        let _ = clean_ups;
+        // Before the lock is taken, which mounts wait for.
+        let mut cleaned_up_after = BTreeSet::new();
+        for volume in &noted {
+            if let Some(clean_ups) = clean_ups
+                && self.mounted(volume).is_ok_and(|mounted| mounted.is_empty())
+                && clean_ups.may_have(volume).await
+            {
+                cleaned_up_after.insert(volume.clone());
+            }
+        }
         let mut used = self.used.lock().await;
         for volume in noted {
             let Ok(mounted) = self.mounted(&volume) else {
@@ -155,10 +165,12 @@ impl Attachments {
             renew(targets, mounted);
             if targets.is_empty() {
                 used.remove(&volume);
-                self.take_back(&volume).await?;
+                if !cleaned_up_after.contains(&volume) {
+                    self.take_back(&volume).await?;
+                }
             }
         }
-        Ok(true)
+        Ok(cleaned_up_after.is_empty())
     }
 
     /// Waits until this node has the volume, notes that it is used, and puts what the storage said into the job. Does

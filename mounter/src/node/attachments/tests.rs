@@ -435,9 +435,7 @@ impl CleanUps for Cleaning {
     }
 }
 
-/// Known failing: what a client has of a volume counts only as long as its mounter runs.
 #[tokio::test]
-#[should_panic(expected = "before its client has cleaned up")]
 async fn notes_of_an_earlier_mounter_stay_while_its_clients_clean_up() {
     let world = World::new();
     let noted = || world.fake.0.lock().unwrap().noted.clone();
