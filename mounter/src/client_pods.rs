@@ -5,10 +5,12 @@
 //! [`plan`](mod@plan) (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`]
 //! (talks to an agent), [`client`] (the core's client for volumes that they serve), [`idle`] (deletes unused ones),
 //! [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers),
-//! [`kept`] (how to mount them again), [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
+//! `clean_up` (what agents do after an unmount), [`kept`] (how to mount them again), [`allowed`] (which images may run),
+//! [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
+mod clean_up;
 pub mod client;
 pub mod idle;
 pub mod kept;
@@ -26,7 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -48,11 +49,10 @@ use self::link::{LinkError, ask};
 use self::old::{OldPod, Origin};
 use self::plan::{PodDecision, VolumeId, Wanted, plan};
 use self::pod::Template;
-use self::status::{PodPhase, Problem, SeenPod};
+use self::status::{Problem, SeenPod};
 use crate::agent::protocol::{AgentAnswer, Call, Hello, MountState};
 use crate::api::recorder::Recorder;
 use crate::core::client::Trouble;
-use crate::node::attachments::CleanUps;
 use crate::node::node_pods::NodePods;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
@@ -627,28 +627,6 @@ impl ClientPods {
 
     fn api(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.identity.namespace)
-    }
-}
-
-#[async_trait]
-impl CleanUps for ClientPods {
-    async fn may_have(&self, volume: &str) -> bool {
-        let ready = tokio::time::timeout(HELLO_LIMIT, self.store.wait_until_ready()).await;
-        if !matches!(ready, Ok(Ok(()))) {
-            return true;
-        }
-        let there = self.seen().into_iter().filter(|pod| pod.phase != PodPhase::Ended);
-        let has = there.map(|pod| async move {
-            match self.hello(&pod.uid).await {
-                Ok(hello) => hello.mounts.iter().any(|mount| {
-                    let target = Target::parse_any(self.kubelet_root(), &mount.target);
-                    target.is_ok_and(|target| target.name() == volume)
-                }),
-                Err(LinkError::NotThere) => !pod.is_new(),
-                Err(_) => true,
-            }
-        });
-        join_all(has).await.contains(&true)
     }
 }
 

@@ -7,10 +7,8 @@ use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use mooring_contract::volume::clients::has_one_device;
-use mooring_program::error::chain;
-use tracing::warn;
 
-use crate::agent::mounts::{CLEAR_UP_WAIT as CLEANUP_WAIT, SETTLED};
+use crate::agent::mounts::SETTLED;
 use crate::agent::protocol::{
     AgentAnswer, AgentFailure, Call, FailureCategory, Hello, MountCall, MountHealth, MountState, SecretBytes,
 };
@@ -19,10 +17,10 @@ use crate::client_pods::kept::KeptRecord;
 use crate::client_pods::link::LinkError;
 use crate::client_pods::looks::{LOOK_LIMIT, look};
 use crate::client_pods::status::{PodPhase, SeenPod};
-use crate::client_pods::{ClientPods, Lease, PodError, PodNeed};
+use crate::client_pods::{ClientPods, Lease, PodError, PodNeed, clean_up};
 use crate::core::client::{Client, Expansion, Rest, Trouble};
 use crate::core::waits::{Waiting, Waits};
-use crate::deadlines::{self, LARGEST_MARGIN};
+use crate::deadlines;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError, MountJob};
@@ -32,28 +30,10 @@ use crate::volume::target::Target;
 use crate::worker::Task;
 use crate::worker::clients::checks::{otherwise, shown_as};
 
-/// How long an agent may take to clear up after an unmount.
-const CLEAR_UP_LIMIT: Duration = Duration::from_secs(30);
-
-const _: () = assert!(deadlines::contains(CLEAR_UP_LIMIT, CLEANUP_WAIT));
-
 /// How long a worker may take to show a device. After a longer time without it the agent takes the device away.
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
 const _: () = assert!(SHOW_LIMIT.as_secs() < SETTLED.as_secs());
-
-/// How soon to ask an agent again that was busy with the mount.
-const CLEAR_UP_AGAIN: Duration = Duration::from_millis(200);
-
-/// How long the kubelet's call waits for that.
-const CLEAR_UP_WAIT: Duration = Duration::from_secs(2);
-
-/// Wait before an agent is asked again whether it has cleaned up, and the longest.
-const REST_PERIOD: Duration = Duration::from_secs(1);
-const LONGEST_REST_PERIOD: Duration = Duration::from_secs(30);
-
-// It begins when the rest of the call is for the answer, and a clean-up by the host's program follows.
-const _: () = assert!(2 * CLEAR_UP_WAIT.as_secs() < LARGEST_MARGIN.as_secs());
 
 pub struct ContainerClient {
     pods: Arc<ClientPods>,
@@ -333,23 +313,7 @@ impl Client for ContainerClient {
     async fn unmounted(&self, target: &Target) -> Option<Rest> {
         let owner = self.pods.owner_of(target);
         self.pods.forget(target);
-        let (pods, path) = (Arc::clone(&self.pods), target.to_string());
-        let mut clearing = tokio::spawn(clear_up(Arc::clone(&pods), path.clone(), owner));
-        // It continues if it takes longer; the volume is unmounted in any case.
-        let left = match tokio::time::timeout(CLEAR_UP_WAIT, &mut clearing).await {
-            Ok(left) => Some(left.unwrap_or_default()),
-            Err(_) => None,
-        };
-        if left.as_ref().is_some_and(Vec::is_empty) {
-            return None;
-        }
-        Some(Box::pin(async move {
-            let left = match left {
-                Some(left) => left,
-                None => clearing.await.unwrap_or_default(),
-            };
-            until_none_has_it(&pods, &path, left).await;
-        }))
+        clean_up::after_unmount(&self.pods, target.to_string(), owner).await
     }
 }
 
@@ -428,90 +392,6 @@ fn mount_table() -> Result<Table, MountError> {
 /// Whether a mount is of the device that another Pod has of a job's volume.
 fn is_device_of(mount: &MountState, job: &MountJob) -> bool {
     mount.on_device && mount.client == job.volume.client.as_str() && mount.source == job.volume.source
-}
-
-/// An agent's answer to an unmount. An agent that is just looking at the mount is asked again: it would find out by
-/// itself only when it looks next, and its Pod would stay until then.
-async fn cleared(pods: &ClientPods, uid: &str, target: &str) -> Result<AgentAnswer, LinkError> {
-    let until = Instant::now() + CLEAR_UP_LIMIT;
-    loop {
-        let call = Call::Unmount {
-            target: target.to_owned(),
-        };
-        match pods.ask(uid, call, CLEAR_UP_LIMIT).await {
-            Ok(AgentAnswer::Failed(failure))
-                if failure.category == FailureCategory::InProgress && Instant::now() < until =>
-            {
-                tokio::time::sleep(CLEAR_UP_AGAIN).await;
-            }
-            answer => return answer,
-        }
-    }
-}
-
-/// Tells agents of an unmount. Returns the uids of the Pods that may still have something of the volume: of all, or only
-/// of `owner` if it is known which one had it last.
-async fn clear_up(pods: Arc<ClientPods>, target: String, owner: Option<String>) -> Vec<String> {
-    // Before, it is not known which Pods there are. Without the API, no note can be taken back anyway.
-    let _ = pods.store.wait_until_ready().await;
-    let seen = pods.seen();
-    let calls = seen.iter().filter(|pod| pod.phase != PodPhase::Ended).map(|pod| {
-        let (pods, target) = (&pods, &target);
-        async move { (pod, cleared(pods, &pod.uid, target).await) }
-    });
-    let mut left = Vec::new();
-    for (pod, answer) in join_all(calls).await {
-        let is_left = may_have_more(pod, &answer) && owner.as_ref().is_none_or(|owner| *owner == pod.uid);
-        left.extend(is_left.then(|| pod.uid.clone()));
-        let name = &pod.name;
-        match answer {
-            Ok(AgentAnswer::Failed(failure)) => {
-                warn!(
-                    pod.name = name,
-                    target.path = target,
-                    "an agent failed to clean up: {}",
-                    failure.message
-                );
-            }
-            // A Pod that has not started yet has nothing to clear up.
-            Ok(_) | Err(LinkError::NotThere) => {}
-            Err(error) => warn!(
-                pod.name = name,
-                error = %chain(&error),
-                "failed to tell an agent of an unmount"
-            ),
-        }
-    }
-    pods.changed();
-    left
-}
-
-/// Waits until none of these Pods has anything of a volume any more, or is gone. Their agents clean up by themselves, and
-/// must not be told of an unmount again: the volume may be mounted again meanwhile.
-async fn until_none_has_it(pods: &ClientPods, target: &str, mut left: Vec<String>) {
-    let mut wait = REST_PERIOD;
-    while !left.is_empty() {
-        tokio::time::sleep(wait).await;
-        wait = LONGEST_REST_PERIOD.min(wait * 2);
-        let there = pods.seen();
-        left.retain(|uid| there.iter().any(|pod| pod.uid == *uid && pod.phase != PodPhase::Ended));
-        let asked = left.iter().map(|uid| async {
-            let hello = pods.hello(uid).await;
-            let has = hello.map_or(true, |hello| hello.mounts.iter().any(|mount| mount.target == target));
-            has.then(|| uid.clone())
-        });
-        left = join_all(asked).await.into_iter().flatten().collect();
-    }
-}
-
-/// Whether an agent may have something of a volume after it was told of the unmount.
-fn may_have_more(pod: &SeenPod, answer: &Result<AgentAnswer, LinkError>) -> bool {
-    match answer {
-        Ok(AgentAnswer::Failed(_)) => true,
-        Ok(_) => false,
-        Err(LinkError::NotThere) => !pod.is_new(),
-        Err(_) => true,
-    }
 }
 
 fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
@@ -654,7 +534,7 @@ mod tests {
     use mooring_contract::volume::Volume;
     use tokio::io::DuplexStream;
 
-    use super::{alike, may_have_more, mounted_by, not_expanded, owner_in, refused};
+    use super::{alike, mounted_by, not_expanded, owner_in, refused};
     use crate::agent::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory, Hello};
     use crate::agent::protocol::{MountHealth, MountState};
     use crate::client_pods::link::{self, LinkError};
@@ -800,35 +680,6 @@ mod tests {
             let before = before.map(strings);
             let result = alike(flags(found), before.as_deref(), &strings(wanted)).unwrap();
             assert_eq!(result.is_some(), differs, "{found:?} {before:?} {wanted:?}");
-        }
-    }
-
-    #[test]
-    fn an_agent_may_have_more_of_a_volume_until_it_says_that_it_has_not() {
-        let failed = |category| {
-            let message = String::new();
-            Ok(AgentAnswer::Failed(AgentFailure {
-                category,
-                message,
-                limit_ms: None,
-            }))
-        };
-        let mut fresh = pod("fresh", PodPhase::Starting);
-        fresh.ran = false;
-        for (pod, answer, expected) in [
-            (pod("a", PodPhase::Running), Ok(AgentAnswer::Unmounted), false),
-            (pod("a", PodPhase::Running), failed(FailureCategory::InProgress), true),
-            (pod("a", PodPhase::Running), failed(FailureCategory::Refused), true),
-            (pod("a", PodPhase::Running), Err(LinkError::NotThere), true),
-            (pod("a", PodPhase::Starting), Err(LinkError::NotThere), true),
-            (fresh, Err(LinkError::NotThere), false),
-            (
-                pod("a", PodPhase::Leaving),
-                Err(LinkError::Timeout(Duration::ZERO)),
-                true,
-            ),
-        ] {
-            assert_eq!(may_have_more(&pod, &answer), expected, "{pod:?} {answer:?}");
         }
     }
 
