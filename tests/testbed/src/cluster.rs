@@ -312,7 +312,7 @@ impl Cluster {
     pub fn power_off(&self, index: u8) -> Result<()> {
         let node = node::name(index);
         if let Some(init) = namespaces::find_init(&self.layout, &node)? {
-            namespaces::end(&[init], Duration::from_mins(1))?;
+            namespaces::end_inits(&[init], Duration::from_mins(1))?;
         }
         down::detach_loop_devices(&self.layout.node(&node))?;
         // After a start, a kernel has no control groups. For each one, the kubelet would look for its container for
@@ -333,7 +333,7 @@ impl Cluster {
     pub fn power_cycle_all(&self) -> Result<()> {
         let Description { block, nodes, .. } = self.description;
         if let Some(init) = namespaces::find_init(&self.layout, CONTROL_PLANE)? {
-            namespaces::end(&[init], Duration::from_mins(1))?;
+            namespaces::end_inits(&[init], Duration::from_mins(1))?;
         }
         (1..=nodes).try_for_each(|index| self.power_off(index))?;
         let authority = Authority::open(&self.layout.pki())?;

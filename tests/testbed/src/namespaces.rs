@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{OFlag, open, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
 use crate::layout::{Layout, make_folder};
@@ -192,14 +195,36 @@ pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {
         .collect())
 }
 
-/// Kills processes and waits until they are gone. Each is process 1 of its namespace, so everything in it ends too.
+/// Kills the init processes of clusters or nodes and waits until they are gone, with everything in their namespaces.
+pub fn end_inits(inits: &[i32], limit: Duration) -> Result<()> {
+    // Opened before, since the kernel uses the numbers again.
+    let numbers: BTreeSet<_> = inits.iter().flat_map(|init| fuse_connections(*init)).collect();
+    let connections = open_connections(numbers);
+    send_kill(inits);
+    // Otherwise a daemon that is killed waits for itself if it is the last to have a disk mounted that is a file of its
+    // own file system, and so does whatever asks for the loop devices.
+    for connection in connections {
+        // Most have ended by themselves.
+        let abort = openat(&connection, "abort", OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
+        let _ = abort.map(|abort| File::from(abort).write_all(b"1"));
+    }
+    until_ended(inits, limit)
+}
+
+/// Kills processes and waits until they are gone.
 pub fn end(pids: &[i32], limit: Duration) -> Result<()> {
-    let connections: BTreeSet<_> = pids.iter().flat_map(|pid| fuse_connections(*pid)).collect();
+    send_kill(pids);
+    until_ended(pids, limit)
+}
+
+fn send_kill(pids: &[i32]) {
     for &pid in pids {
         // It may have ended by itself meanwhile.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
-    abort(connections);
+}
+
+fn until_ended(pids: &[i32], limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     for &pid in pids {
         while is_running(pid) {
@@ -252,29 +277,30 @@ fn fuse_connection(line: &str) -> Option<u32> {
     mounted.split(' ').nth(2)?.strip_prefix("0:")?.parse().ok()
 }
 
-/// Aborts FUSE connections. Otherwise a daemon that is killed waits for itself if it is the last to have a disk mounted
-/// that is a file of its own file system, and so does whatever asks for the loop devices.
-fn abort(connections: BTreeSet<u32>) {
-    if connections.is_empty() {
-        return;
+/// The kernel's folders of FUSE connections. What is written to a file in one is about that connection, whichever has its
+/// number then.
+fn open_connections(numbers: BTreeSet<u32>) -> Vec<OwnedFd> {
+    if numbers.is_empty() {
+        return Vec::new();
     }
-    // The kernel's folder of them is mounted in a mount namespace of its own, so that nothing is left.
-    let aborting = std::thread::spawn(move || -> nix::Result<()> {
+    // They are mounted in a mount namespace of this thread's own, so that nothing is left.
+    let opening = std::thread::spawn(move || -> nix::Result<Vec<OwnedFd>> {
         unshare(CloneFlags::CLONE_NEWNS)?;
         let folder = Path::new("/sys/fs/fuse/connections");
         let (private, none) = (MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>);
         mount(none, "/", none, private, none)?;
         mount(Some("none"), folder, Some("fusectl"), MsFlags::empty(), none)?;
-        for connection in connections {
-            // Most have ended by themselves.
-            let _ = std::fs::write(folder.join(connection.to_string()).join("abort"), "1");
-        }
-        Ok(())
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let folders = numbers.iter().map(|number| folder.join(number.to_string()));
+        Ok(folders.filter_map(|folder| open(&folder, flags, Mode::empty()).ok()).collect())
     });
-    match aborting.join() {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => note(format!("failed to abort FUSE connections: {error}")),
-        Err(_) => note("the thread that aborts FUSE connections has panicked"),
+    match opening.join() {
+        Ok(Ok(connections)) => connections,
+        Ok(Err(error)) => {
+            note(format!("failed to open the kernel's folder of FUSE connections: {error}"));
+            Vec::new()
+        }
+        Err(_) => Vec::new(),
     }
 }
 

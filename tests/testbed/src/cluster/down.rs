@@ -43,7 +43,7 @@ pub(super) fn remove(layout: &Layout) -> Result<bool> {
         return Ok(false);
     }
     let pids: Vec<_> = inits.iter().map(|(_, pid)| *pid).collect();
-    namespaces::end(&pids, END_LIMIT)?;
+    namespaces::end_inits(&pids, END_LIMIT)?;
     detach_loop_devices(&layout.state)?;
     network::remove(layout, node::ALL_NODES);
     cgroup::remove(&layout.cgroup())?;

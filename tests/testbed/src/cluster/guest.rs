@@ -108,7 +108,7 @@ impl Cluster {
             }
             starts += 1;
             let init = namespaces::find_init(&self.layout, &name)?;
-            namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
+            namespaces::end_inits(&Vec::from_iter(init), END_LIMIT)?;
         }
     }
 
@@ -170,7 +170,7 @@ impl Cluster {
         if init.is_none() && !started.exists() {
             return Ok(false);
         }
-        namespaces::end(&Vec::from_iter(init), END_LIMIT)?;
+        namespaces::end_inits(&Vec::from_iter(init), END_LIMIT)?;
         network::disconnect_machine(&self.layout, self.description.block, MACHINE);
         output(&mut self.kubectl(["delete", "node", &name, "--ignore-not-found"]))?;
         // No kubelet will report that they ended.
