@@ -193,7 +193,7 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
             .refused(&["did not answer"])?;
         ensure!(mounter.mounts("/marked ")?.is_empty() && mounter.mounts("/blank ")?.is_empty());
         // The program can't be killed while the disk hangs, and no other is started on the same image.
-        let programs = mounter.processes("marked.img")?;
+        let programs = mounter.processes("mkfs.")?;
         ensure!(programs.len() == 1, "{} programs format one image", programs.len());
         drop(frozen);
         for volume in ["marked", "blank"] {
