@@ -292,12 +292,16 @@ fn open_connections(numbers: BTreeSet<u32>) -> Vec<OwnedFd> {
         mount(Some("none"), folder, Some("fusectl"), MsFlags::empty(), none)?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folders = numbers.iter().map(|number| folder.join(number.to_string()));
-        Ok(folders.filter_map(|folder| open(&folder, flags, Mode::empty()).ok()).collect())
+        Ok(folders
+            .filter_map(|folder| open(&folder, flags, Mode::empty()).ok())
+            .collect())
     });
     match opening.join() {
         Ok(Ok(connections)) => connections,
         Ok(Err(error)) => {
-            note(format!("failed to open the kernel's folder of FUSE connections: {error}"));
+            note(format!(
+                "failed to open the kernel's folder of FUSE connections: {error}"
+            ));
             Vec::new()
         }
         Err(_) => Vec::new(),
