@@ -80,7 +80,9 @@ enum ConnectError {
     Older,
     #[error(
         "the Secret of the Pod's volume does not open the volume's connection ({0}): only a Pod that uses the \
-         PersistentVolume has the key. If this Pod does, the kubelet has an old copy, and tries again"
+         PersistentVolume has the key. If this Pod does, the volume has just been taken from another node, and the \
+         kubelet tries again with the new key; if that goes on, remove annotation {annotation} from the \
+         PersistentVolume, and Mooring attaches the volume again", annotation = annotations::ATTACHED_TO
     )]
     NotOpened(SealError),
     #[error("the options in the volume's connection are not valid: {0}")]
@@ -374,7 +376,8 @@ impl Attachments {
             volume
         };
         let mut serials = self.serials.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        serials.insert(connection.volume_uid, connection.serial);
+        let newest = serials.entry(connection.volume_uid).or_default();
+        *newest = connection.serial.max(*newest);
         let secrets = secrets.into_iter().map(|(key, text)| (key, text.into_bytes()));
         Ok(Told {
             volume,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 use mooring_contract::attachment::{AttachedNodes, AttachedTo, CONNECTION, Connection, VolumeKey};
@@ -25,7 +25,7 @@ use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::attach::secret_of;
 use crate::operation::decision::{Attached, Detached};
 use crate::operation::record::Record;
-use crate::process::call::{CallError, is_conflict, is_not_found};
+use crate::process::call::{CallError, code, is_conflict, is_not_found};
 use crate::process::metrics::OperationResult;
 use crate::run::RunId;
 use crate::run::begin::answer_key;
@@ -81,24 +81,54 @@ async fn volume_key(client: &Client, namespace: &str, name: &str) -> Result<Volu
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let found = api.get_opt(name).await;
     let found = found.map_err(|source| CallError::new("read", "Secret", name, source))?;
+    let meta = found.as_ref().map(|found| found.metadata.clone());
     let data = found.and_then(|found| found.data).unwrap_or_default();
     let key = data.get(CONNECTION).map(|key| serde_json::from_slice(&key.0));
     if let Some(Ok(key)) = key {
         return Ok(key);
     }
-    remove_secret(client, namespace, name).await?;
+    if let Some(meta) = meta {
+        // As it was read: another controller may have made it anew.
+        let as_read = DeleteParams::default().preconditions(Preconditions {
+            uid: meta.uid,
+            resource_version: meta.resource_version,
+        });
+        match api.delete(name, &as_read).await {
+            Ok(_) => {}
+            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
+            Err(source) => return Err(CallError::new("delete", "Secret", name, source).into()),
+        }
+    }
     make_secret(client, namespace, name).await?;
     Err(ApplyError::Changed(name.to_owned()))
 }
 
 /// Gives the volume a new key: what its nodes were told can't be opened any more, and no node that had it can open what
 /// the next one is told.
+///
+/// A node may have been told with the present key since this was decided, so the Secret is read first, then it is seen
+/// that the PV is still as it was, and then the Secret is changed as it was read.
 async fn change_key(client: &Client, volume: &PersistentVolume) -> Result<(), ApplyError> {
     let Some((namespace, name)) = secret_of(volume) else {
         return Ok(());
     };
     let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    let patch = json!([{"op": "add", "path": "/data", "value": new_data()?}]);
+    let found = api.get_metadata_opt(&name).await;
+    let Some(found) = found.map_err(|source| CallError::new("read", "Secret", &name, source))? else {
+        // The next attachment makes it.
+        return Ok(());
+    };
+    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let pv_name = volume.name_any();
+    let live = volumes.get_metadata_opt(&pv_name).await;
+    let live = live.map_err(|source| CallError::new("read", "PersistentVolume", &pv_name, source))?;
+    if live.is_none_or(|live| live.metadata.resource_version != volume.metadata.resource_version) {
+        return Err(ApplyError::Changed(pv_name));
+    }
+    let patch = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version},
+        {"op": "add", "path": "/data", "value": new_data()?},
+    ]);
     let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap_or_default());
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -106,8 +136,8 @@ async fn change_key(client: &Client, volume: &PersistentVolume) -> Result<(), Ap
     };
     match api.patch(&name, &params, &patch).await {
         Ok(_) => Ok(()),
-        // The next attachment makes it.
-        Err(error) if is_not_found(&error) => Ok(()),
+        // Gone, changed meanwhile, or not what the patch expects any more.
+        Err(error) if matches!(code(&error), 404 | 409 | 422) => Err(ApplyError::Changed(name)),
         Err(source) => Err(CallError::new("patch", "Secret", &name, source).into()),
     }
 }

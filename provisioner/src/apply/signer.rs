@@ -29,7 +29,7 @@ impl Signer {
     ) -> Result<&SigningKey, ApplyError> {
         let make = async || {
             let key = SigningKey::generate().map_err(RunError::from)?;
-            publish(client, namespace, &key, &in_use()).await?;
+            publish(client, namespace, &key, in_use).await?;
             Ok(key)
         };
         self.0.get_or_try_init(make).await
@@ -40,11 +40,13 @@ async fn publish(
     client: &Client,
     namespace: &str,
     key: &SigningKey,
-    in_use: &BTreeSet<String>,
+    in_use: impl FnOnce() -> BTreeSet<String>,
 ) -> Result<(), CallError> {
     let failed = |verb: &'static str| move |source| CallError::new(verb, "ConfigMap", CONNECTION_KEYS, source);
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let mut keys = api.get(CONNECTION_KEYS).await.map_err(failed("read"))?;
+    // Only now: a connection may have been signed since with a key that was read.
+    let in_use = in_use();
     let data = keys.data.get_or_insert_default();
     data.retain(|id, _| in_use.contains(id));
     data.insert(key.id().to_owned(), key.public());
