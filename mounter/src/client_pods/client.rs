@@ -317,7 +317,8 @@ impl Client for ContainerClient {
     }
 }
 
-/// Which client Pod has such a mount, by what their agents said. An error if none has it that answered, and another may.
+/// The client Pod whose agent reports such a mount. Fails if no agent that answered has one, and an agent that did not
+/// answer may have one.
 fn owner_in(
     said: Vec<(SeenPod, Result<Hello, LinkError>)>,
     is_it: impl Fn(&MountState) -> bool,

@@ -57,8 +57,8 @@ pub trait AttachmentApi: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
     #[error(
-        "the Secret of the Pod's volume has key {CONNECTION}, but there is no PersistentVolume of this name: remove the \
-         key from the Secret"
+        "the Secret of the Pod's volume has key {CONNECTION}, but no PersistentVolume of Mooring's has this name: remove \
+         the key from the Secret"
     )]
     Inline,
     #[error("key {CONNECTION} of the volume's Secret can't be read: only Mooring may write that Secret")]
@@ -329,14 +329,15 @@ impl Attachments {
     }
 
     /// The connection of this volume and node, which a controller signed.
-    async fn verified(&self, name: &str, uid: &str, signed: &str) -> Result<Connection, MountError> {
+    async fn verified(&self, name: &str, uid: &str, signed: &str) -> Result<Verified<Connection>, MountError> {
         let keys = self.api.keys().await;
         let keys = keys.map_err(|error| {
             let attempted = format!("read the controllers' public keys in ConfigMap {CONNECTION_KEYS}");
             api_failed(&attempted, error)
         })?;
-        let connection = keys.verify(signed).map(Verified::<Connection>::into_inner);
-        let connection = connection.map_err(|error| refused(ConnectError::NotSigned(error)))?;
+        let verified = keys.verify::<Connection>(signed);
+        let verified = verified.map_err(|error| refused(ConnectError::NotSigned(error)))?;
+        let connection = verified.get();
         if (&*connection.volume, &*connection.volume_uid, &*connection.node) != (name, uid, &*self.node) {
             return Err(refused(ConnectError::OfAnother));
         }
@@ -344,7 +345,7 @@ impl Attachments {
         if newest.get(uid).is_some_and(|newest| connection.serial < *newest) {
             return Err(refused(ConnectError::Older));
         }
-        Ok(connection)
+        Ok(verified)
     }
 
     /// Whether the record of an operation is about another node: this one keeps what it has meanwhile.
@@ -357,12 +358,13 @@ impl Attachments {
 
     /// The volume as the storage said that this node reaches it, as far as an image may say that, for one who has the
     /// volume's key. What the kubelet said of the volume counts for nothing.
-    fn told(&self, own: &Volume, key: &VolumeKey, connection: Connection) -> Result<Told, MountError> {
+    fn told(&self, own: &Volume, key: &VolumeKey, connection: Verified<Connection>) -> Result<Told, MountError> {
+        let connection = connection.into_inner();
         let purpose = Purpose {
             pv_name: &connection.volume,
             node: &connection.node,
         };
-        let secrets = open(&key.proof, purpose, &connection.sealed);
+        let secrets = open(&key.key, purpose, &connection.sealed);
         let secrets = secrets.map_err(|error| refused(ConnectError::NotOpened(error)))?;
         let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
         let says_source = connection.options.contains_key(keys::SOURCE);

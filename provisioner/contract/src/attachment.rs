@@ -111,8 +111,9 @@ impl AttachedNodes {
 /// who has the key has such a Pod.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct VolumeKey {
-    /// Random; opens [`Connection::sealed`]. A new one when no node has the volume any more.
-    pub proof: String,
+    /// Random; opens [`Connection::sealed`]. The controller makes a new one when no node has the volume any more.
+    #[serde(rename = "proof")]
+    pub key: String,
 }
 
 /// How one node reaches a volume that is attached to it. The controller signs it, and the node's mounter takes no other.

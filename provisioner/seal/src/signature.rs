@@ -73,6 +73,10 @@ pub struct PublicKeys(BTreeMap<String, String>);
 pub struct Verified<T>(T);
 
 impl<T> Verified<T> {
+    pub fn get(&self) -> &T {
+        &self.0
+    }
+
     pub fn into_inner(self) -> T {
         self.0
     }

@@ -1,8 +1,8 @@
 //! The connections of a volume that is attached: on the PV, signed for their nodes, with secrets that only the key in the
 //! volume's Secret opens.
 //!
-//! The nodes and their connections are one annotation, written by one patch of the PV as it was when this was decided. So
-//! a controller that acts on old knowledge writes none.
+//! The nodes and their connections are one annotation, which one patch writes if the PV is as it was when this was decided.
+//! The key changes only then, too. So a controller that acts on old knowledge writes neither.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ pub(super) async fn remove_secret(client: &Client, namespace: &str, name: &str) 
 
 /// What a volume's Secret has: a key that nobody knows yet.
 fn new_data() -> Result<BTreeMap<String, ByteString>, RunError> {
-    let key = VolumeKey { proof: new_key()? };
+    let key = VolumeKey { key: new_key()? };
     Ok([(CONNECTION.to_owned(), ByteString(json!(key).to_string().into_bytes()))].into())
 }
 
@@ -244,7 +244,7 @@ impl Apply<'_> {
             pv_name: &pv_name,
             node: &node,
         };
-        let sealed = seal(&key.proof, purpose, secrets).map_err(RunError::from)?;
+        let sealed = seal(&key.key, purpose, secrets).map_err(RunError::from)?;
         // Numbers that grow with each write, by the API's own rules.
         let version = volume.resource_version().unwrap_or_default();
         let connection = Connection {

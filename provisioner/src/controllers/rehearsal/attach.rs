@@ -361,7 +361,7 @@ impl Stage {
         let key: VolumeKey = serde_json::from_slice(&data["mooring-connection"].0).unwrap();
         let was_free = self.done.iter().any(|done| done.starts_with("detach")) && !self.moves.shared;
         assert!(
-            !was_free || key.proof != KEY,
+            !was_free || key.key != KEY,
             "{what}: a node that lost it still has its key"
         );
         let published = api.get("configmaps", "mooring/connection-keys").unwrap()["data"].clone();
@@ -377,7 +377,7 @@ impl Stage {
             assert_eq!((&*connection.volume, &*connection.node), (PV, node), "{what}");
             assert_eq!(connection.options["source"], format!("iscsi://h/t-{node}/1"), "{what}");
             let purpose = Purpose { pv_name: PV, node };
-            let secrets = open(&key.proof, purpose, &connection.sealed).unwrap();
+            let secrets = open(&key.key, purpose, &connection.sealed).unwrap();
             assert_eq!(secrets["password"], format!("geheim-{node}"), "{what}");
         }
     }
