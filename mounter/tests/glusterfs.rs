@@ -56,7 +56,7 @@ const INSTALLATION: &str = "usr/lib/x86_64-linux-gnu/glusterfs/11.1";
 
 /// Runs the commands of the image's build where GlusterFS has these modules, without `.so`.
 fn build(root: &Path, modules: &[&str]) -> Output {
-    let images = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../images/client-glusterfs");
+    let images = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../images/client-glusterfs");
     let containerfile = fs::read_to_string(images.join("Containerfile")).unwrap();
     let containerfile = containerfile.replace("\\\n", "");
     let mut steps = containerfile.lines().filter_map(|line| line.strip_prefix("RUN "));

@@ -21,7 +21,7 @@ impl Node {
         for folder in ["bin", "lib", "sys/block", "kubelet", "run/mooring/mounts", "secrets"] {
             fs::create_dir_all(node.at(folder)).unwrap();
         }
-        let images = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../images");
+        let images = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../images");
         for entry in fs::read_dir(images.join("lib")).unwrap() {
             let entry = entry.unwrap();
             node.copy(&entry.path(), &node.at("lib").join(entry.file_name()));
