@@ -1,6 +1,5 @@
 //! `cargo testbed test`: all checks of the repository, cheapest first, with a summary at the end.
 
-mod changed;
 pub(crate) mod lanes;
 mod libtest;
 mod outcome;
@@ -53,13 +52,9 @@ pub(crate) struct TestArgs {
     /// at most. A running cluster is used alone.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     lanes: Option<u8>,
-    /// Only tests that the change since the branch `main` (or `origin/main`, on `main` itself) can affect, with
-    /// uncommitted files.
-    #[arg(long, conflicts_with_all = ["prefix", "soak", "repeat"])]
-    changed: bool,
     /// Everything: also virtual machines, whole matrices of faults, all kits, an upgrade, and the programs as users get
     /// them. Fails if a guarantee was not proved.
-    #[arg(long, conflicts_with = "changed")]
+    #[arg(long)]
     all: bool,
     /// Long forms that take hours: thousands of cycles with kills, all random tests with many seeds, and half a million
     /// inputs for each fuzz target. The suite itself has their short forms.
@@ -95,8 +90,7 @@ pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
     }
     stop::when_told()?;
     let mut report = Report::begin();
-    let changed = args.changed.then(changed::Changed::look).transpose()?;
-    let wanted = wanted(args, changed.as_ref());
+    let wanted = wanted(args);
     let only_end_to_end = args.end_to_end || args.soak || args.repeat > 1 || !args.prefix.is_empty();
     let ran_before = args.target.existing || cluster::running(layout)?.is_some();
     if !args.unit && !args.target.existing {
@@ -140,7 +134,7 @@ pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
             &mut report,
         )?;
     }
-    if changed.is_none() && !only_end_to_end {
+    if !only_end_to_end {
         let proved = proofs::report(repository(), report.ended());
         report.check("guarantees of docs/ARCHITECTURE.md", || {
             let (text, unproved) = proved?;
@@ -184,15 +178,18 @@ fn check(args: &TestArgs, wanted: &[&'static File], only_end_to_end: bool, repor
 }
 
 /// The files of end-to-end tests to run.
-fn wanted(args: &TestArgs, changed: Option<&changed::Changed>) -> Vec<&'static File> {
+fn wanted(args: &TestArgs) -> Vec<&'static File> {
     if args.unit {
         return Vec::new();
     }
-    let wanted = |file: &&File| match changed {
-        Some(changed) => changed.touches(file),
-        None if !args.prefix.is_empty() => args.prefix.iter().any(|prefix| plan::names(prefix, file)),
-        None if args.soak => plan::is_for_soak(file),
-        None => args.all || file.tier == Tier::Default,
+    let wanted = |file: &&File| {
+        if !args.prefix.is_empty() {
+            return args.prefix.iter().any(|prefix| plan::names(prefix, file));
+        }
+        if args.soak {
+            return plan::is_for_soak(file);
+        }
+        args.all || file.tier == Tier::Default
     };
     FILES.iter().filter(wanted).collect()
 }
