@@ -1,13 +1,12 @@
 //! Requests to the API server, counted from its audit log.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use mooring_testbed::control_plane::AUDIT_LOG;
+use mooring_testbed::audit::each_line;
 use mooring_testbed::layout::{CONTROL_PLANE, Layout};
 
 /// Requests by client and by verb.
@@ -52,34 +51,13 @@ pub(super) fn count(layout: &Layout, window: Window, all: bool) -> Result<Counts
 pub(super) fn count_each(layout: &Layout, windows: &[Window], all: bool) -> Result<Vec<Counts>> {
     let folder = layout.logs(CONTROL_PLANE);
     let mut counts = vec![Counts::new(); windows.len()];
-    let mut found = false;
-    for entry in std::fs::read_dir(&folder)
-        .with_context(|| format!("failed to list {}", folder.display()))?
-        .flatten()
-    {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with(AUDIT_LOG) {
-            continue;
-        }
-        found = true;
-        let path = entry.path();
-        let file = std::fs::File::open(&path).with_context(|| format!("failed to read {}", path.display()))?;
-        for line in BufReader::new(file).lines() {
-            let line = line.with_context(|| format!("failed to read {}", path.display()))?;
-            // The last line may be half written.
-            let Ok(line) = serde_json::from_str(&line) else {
-                continue;
-            };
+    each_line(&folder, |line| {
+        if let Ok(line) = serde_json::from_str(line) {
             for (counts, window) in counts.iter_mut().zip(windows) {
                 take(counts, &line, *window, all);
             }
         }
-    }
-    ensure!(
-        found,
-        "the cluster's API server keeps no audit log, since it was started by an earlier testbed: take the cluster \
-         down with `cargo testbed down`"
-    );
+    })?;
     Ok(counts)
 }
 

@@ -10,6 +10,7 @@ mod proofs;
 mod report;
 mod stop;
 
+use std::collections::BTreeSet;
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
@@ -17,11 +18,11 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use mooring_e2e::{FILES, File, Tier};
 use mooring_testbed::extra_checks::CHECKS;
-use mooring_testbed::image_store::ImageStore;
-use mooring_testbed::images::{Built, Form};
+use mooring_testbed::images::Form;
 use mooring_testbed::layout::{Layout, repository};
 use mooring_testbed::node::Flavour;
 use mooring_testbed::progress::{labelled, say};
+use mooring_testbed::rights::{Right, installed};
 use mooring_testbed::target::TargetArgs;
 use mooring_testbed::{cluster, packages};
 
@@ -124,15 +125,23 @@ pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
         return Ok(report.finish());
     };
     if !wanted.is_empty() && (args.target.existing || built.is_some()) {
-        end_to_end(
+        let rights = installed()?;
+        let used = end_to_end(
             layout,
             args,
             &wanted,
             &programs,
-            built.as_deref(),
-            store.as_ref(),
+            Prepared { built, store },
+            &rights,
             &mut report,
         )?;
+        if !only_end_to_end && !ran_before && !args.keep {
+            report.check("rights of Mooring's service accounts", || {
+                let unused: Vec<_> = rights.difference(&used).map(ToString::to_string).collect();
+                ensure!(unused.is_empty(), "no request needed these: {}", unused.join("; "));
+                Ok(())
+            });
+        }
     }
     if !only_end_to_end {
         let proved = proofs::report(repository(), report.ended());
@@ -199,10 +208,10 @@ fn end_to_end(
     args: &TestArgs,
     wanted: &[&'static File],
     programs: &Programs,
-    built: Option<&[Built]>,
-    store: Option<&ImageStore>,
+    prepared: Prepared,
+    rights: &BTreeSet<Right>,
     report: &mut Report,
-) -> Result<()> {
+) -> Result<BTreeSet<Right>> {
     let ran_before = args.target.existing || cluster::running(layout)?.is_some();
     let rounds = if args.soak { plan::SOAK_ROUNDS } else { args.repeat };
     let jobs = plan::jobs(wanted, rounds);
@@ -216,8 +225,8 @@ fn end_to_end(
         target: &args.target,
         // What works on immutable nodes works on others.
         flavour: args.flavour.or((!ran_before).then_some(Flavour::Immutable)),
-        built,
-        store,
+        built: prepared.built.as_deref(),
+        store: prepared.store.as_ref(),
         programs,
         keep: args.keep || ran_before,
         forms: Forms {
@@ -226,6 +235,7 @@ fn end_to_end(
             prefixes: &args.prefix,
             programs: args.form(),
         },
+        rights,
         count,
     };
     say(format!(
@@ -234,9 +244,10 @@ fn end_to_end(
         if count == 1 { "" } else { "s" }
     ));
     let (started, load) = (Instant::now(), Load::now());
-    let outcome = lanes.run(jobs);
+    let mut outcome = lanes.run(jobs);
+    let used = std::mem::take(&mut outcome.used_rights);
     report.end_to_end(outcome, started.elapsed(), load.busy());
-    Ok(())
+    Ok(used)
 }
 
 /// Most clusters for this machine: an empty one takes 1.2 GiB, and its tests as much again, with a virtual machine or a

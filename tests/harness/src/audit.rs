@@ -2,16 +2,14 @@
 //! count may be wrong.
 
 use std::fmt;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use mooring_contract::names::NAMESPACE;
+use mooring_testbed::audit::each_line;
+use mooring_testbed::layout::CONTROL_PLANE;
 use serde_json::Value;
 
 use super::scope::Scope;
-use mooring_testbed::control_plane::AUDIT_LOG;
-use mooring_testbed::layout::CONTROL_PLANE;
 
 /// One request to change something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,32 +63,6 @@ pub fn listed(writes: &[Write]) -> String {
     lines.concat()
 }
 
-/// The lines of the log with this text, the oldest first. The name of a rotated file has its time in it, and sorts
-/// before the file in use.
-fn audit_lines(folder: &Path, with: &str) -> Result<Vec<String>> {
-    let mut files: Vec<_> = std::fs::read_dir(folder)
-        .with_context(|| format!("failed to list {}", folder.display()))?
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(AUDIT_LOG))
-        })
-        .collect();
-    files.sort();
-    let mut lines = Vec::new();
-    for path in files {
-        let file = std::fs::File::open(&path).with_context(|| format!("failed to open {}", path.display()))?;
-        for line in BufReader::new(file).lines() {
-            let line = line.with_context(|| format!("failed to read {}", path.display()))?;
-            if line.contains(with) {
-                lines.push(line);
-            }
-        }
-    }
-    Ok(lines)
-}
-
 impl Scope {
     /// What Mooring's controller asked to write for a claim, in order: to the claim itself, to every object with the
     /// claim's uid in its name, and the tokens of `account`, whose names have no uid.
@@ -99,11 +71,13 @@ impl Scope {
         let folder = self.own_cluster()?.layout.logs(CONTROL_PLANE);
         let of_claim = format!("{}/{claim}", self.namespace);
         let (mut writes, mut begun) = (Vec::new(), false);
-        for line in audit_lines(&folder, &user)? {
-            // The last line may be half written.
-            let Ok(event) = serde_json::from_str::<Value>(&line) else {
-                continue;
-            };
+        let mut events = Vec::new();
+        each_line(&folder, |line| {
+            if line.contains(&user) {
+                events.extend(serde_json::from_str::<Value>(line));
+            }
+        })?;
+        for event in events {
             let write = Write::read(&event);
             let changes = ["create", "update", "patch", "delete", "deletecollection"].contains(&write.verb.as_str());
             // Events are recorded in the background, and leases are renewed by the clock.

@@ -52,7 +52,6 @@ pub mod processes;
 pub mod provisioner;
 pub mod random;
 mod results;
-pub mod rights;
 pub mod rollout;
 pub mod s3;
 mod scope;

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use nix::sched::CloneFlags;
 
+use crate::audit::AUDIT_LOG;
 use crate::binaries::Binaries;
 use crate::dns;
 use crate::layout::{CONTROL_PLANE, Layout, make_folder, write_file};
@@ -10,10 +11,6 @@ use crate::namespaces::{Waiting, start_init};
 use crate::network::Block;
 use crate::pki::{Authority, Identity};
 use crate::spec::{InitSpec, ProcessSpec, environment};
-
-/// Prefix of the API server's audit logs, in the control plane's folder of logs: one line per request, with who, what
-/// and when, but without the request's body.
-pub const AUDIT_LOG: &str = "audit";
 
 /// A request's line is written when the request is over.
 const AUDIT_POLICY: &str = r#"{

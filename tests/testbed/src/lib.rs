@@ -5,6 +5,7 @@
 //! another. All state of a cluster is in one folder ([`layout`]), which is removed with the cluster.
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod base_images;
 pub mod binaries;
 pub mod cgroup;
@@ -34,6 +35,7 @@ pub mod oci;
 pub mod packages;
 pub mod pki;
 pub mod progress;
+pub mod rights;
 mod seclusion;
 pub mod spec;
 pub mod target;

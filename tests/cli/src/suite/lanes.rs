@@ -1,6 +1,6 @@
 //! The clusters that end-to-end tests run on, side by side, each with one file at a time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -15,9 +15,10 @@ use mooring_testbed::command::{command, output};
 use mooring_testbed::image_store::ImageStore;
 use mooring_testbed::images::{Built, Form, PROGRAMS_VARIABLE, Selection};
 use mooring_testbed::install::install_for_tests;
-use mooring_testbed::layout::{Layout, STATE_VARIABLE, repository};
+use mooring_testbed::layout::{CONTROL_PLANE, Layout, STATE_VARIABLE, repository};
 use mooring_testbed::node::Flavour;
 use mooring_testbed::progress::{labelled, say, spoken};
+use mooring_testbed::rights::{self, Right};
 use mooring_testbed::target::{EXISTING_VARIABLE, Target, TargetArgs};
 
 use super::libtest::{self, Results};
@@ -61,6 +62,8 @@ pub(super) struct Lanes<'a> {
     /// Leave the clusters up.
     pub(super) keep: bool,
     pub(super) forms: Forms<'a>,
+    /// The rights of which to see whether the clusters' audit logs have a request that needed them.
+    pub(super) rights: &'a BTreeSet<Right>,
     pub(super) count: usize,
 }
 
@@ -162,7 +165,7 @@ impl Lanes<'_> {
                 };
                 let title = title(&job);
                 let wanted = flavour.map(|flavour| plan::flavour_for(job.file, flavour));
-                let ready = self.ready(&mut cluster, wanted, &layout, starting, times);
+                let ready = self.ready(&mut cluster, wanted, &layout, starting, outcome, times);
                 let is_broken = ready.is_err();
                 let began = Instant::now();
                 let results = ready.and_then(|target| self.run_job(&job, &layout, &target));
@@ -190,7 +193,7 @@ impl Lanes<'_> {
         if self.keep || self.target.existing {
             return result;
         }
-        result.and(take_away(&layout, starting, times))
+        result.and(self.take_away(&layout, starting, outcome, times))
     }
 
     /// The cluster of a lane for its next file: the one that it has, if that has the wanted nodes and no test has failed
@@ -201,6 +204,7 @@ impl Lanes<'_> {
         wanted: Option<Flavour>,
         layout: &Layout,
         starting: &Mutex<()>,
+        outcome: &Mutex<Outcome>,
         times: &mut Times,
     ) -> Result<Target> {
         if let Some(cluster) = current {
@@ -210,7 +214,7 @@ impl Lanes<'_> {
             }
             say("starting another cluster: a test has failed on this one, or the next file needs other nodes");
             *current = None;
-            take_away(layout, starting, times)?;
+            self.take_away(layout, starting, outcome, times)?;
         }
         let target = self.open(layout, wanted, starting, times)?;
         if let Some(cluster) = target.own_cluster() {
@@ -253,6 +257,25 @@ impl Lanes<'_> {
         times.set_up += began.elapsed();
         installed.context("failed to install Mooring")?;
         Ok(target)
+    }
+
+    /// Removes the cluster of a lane, after a look at its audit log.
+    fn take_away(
+        &self,
+        layout: &Layout,
+        starting: &Mutex<()>,
+        outcome: &Mutex<Outcome>,
+        times: &mut Times,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let used = rights::used(&layout.logs(CONTROL_PLANE), self.rights);
+        let down = {
+            let _one_at_a_time = locked(starting);
+            cluster::down(layout).context("failed to take the cluster away")
+        };
+        times.set_up += began.elapsed();
+        locked(outcome).used_rights.extend(used?);
+        down
     }
 
     fn run_job(&self, job: &Job, layout: &Layout, target: &Target) -> Result<Results> {
@@ -324,15 +347,6 @@ impl Forms<'_> {
         tests.push("--exact".to_owned());
         Ok(tests)
     }
-}
-
-/// Removes the cluster of a lane.
-fn take_away(layout: &Layout, starting: &Mutex<()>, times: &mut Times) -> Result<()> {
-    let _one_at_a_time = locked(starting);
-    let began = Instant::now();
-    let down = cluster::down(layout).context("failed to take the cluster away");
-    times.set_up += began.elapsed();
-    down
 }
 
 fn run_name() -> String {

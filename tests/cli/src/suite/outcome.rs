@@ -1,6 +1,9 @@
 //! What became of the end-to-end tests, and how the lanes spent their time.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use mooring_testbed::rights::Right;
 
 use super::libtest::Results;
 
@@ -32,6 +35,8 @@ pub(super) struct Outcome {
     /// The files, in the order in which they ended.
     pub(super) ran: Vec<Ran>,
     pub(super) lanes: Vec<Times>,
+    /// The rights that a request needed.
+    pub(super) used_rights: BTreeSet<Right>,
     /// Errors outside of tests.
     pub(super) errors: Vec<anyhow::Error>,
 }
