@@ -10,7 +10,7 @@ use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
 use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
 use mooring_harness::snapshots::snapshot_of;
-use mooring_harness::{Scope, skipped_without_all, wait_until};
+use mooring_harness::{Scope, is_whole_suite, skipped_without_all, wait_until};
 use serde_json::{Value, json};
 
 /// Longest until a Pod sees that its device was made larger.
@@ -153,7 +153,10 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
         discovering.apply().await?;
         discovering.status("1 storage class by discovery").await?;
         classes_gone_with(&scope, &discovering, "cephfs")?;
-        cephfs_copies::are_made_while_a_volume_is_written_and_outlive_it(&scope, &server, [&one, &two]).await
+        if is_whole_suite() {
+            cephfs_copies::are_made_while_a_volume_is_written_and_outlive_it(&scope, &server, [&one, &two]).await?;
+        }
+        Ok(())
     });
 }
 
