@@ -20,19 +20,18 @@ use crate::run::error::RunError;
 pub struct Signer(Arc<OnceCell<SigningKey>>);
 
 impl Signer {
-    /// The key, which is published. The other keys that are `in_use`, by id, stay published.
+    /// The key, which is published, also where somebody has taken it away. The other keys that are `in_use`, by id, stay
+    /// published.
     pub async fn key(
         &self,
         client: &Client,
         namespace: &str,
         in_use: impl FnOnce() -> BTreeSet<String>,
     ) -> Result<&SigningKey, ApplyError> {
-        let make = async || {
-            let key = SigningKey::generate().map_err(RunError::from)?;
-            publish(client, namespace, &key, in_use).await?;
-            Ok(key)
-        };
-        self.0.get_or_try_init(make).await
+        let key = self.0.get_or_try_init(async || SigningKey::generate()).await;
+        let key = key.map_err(RunError::from)?;
+        publish(client, namespace, key, in_use).await?;
+        Ok(key)
     }
 }
 
@@ -45,6 +44,9 @@ async fn publish(
     let failed = |verb: &'static str| move |source| CallError::new(verb, "ConfigMap", CONNECTION_KEYS, source);
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let mut keys = api.get(CONNECTION_KEYS).await.map_err(failed("read"))?;
+    if keys.data.as_ref().is_some_and(|data| data.contains_key(key.id())) {
+        return Ok(());
+    }
     // Only now: a connection may have been signed since with a key that was read.
     let in_use = in_use();
     let data = keys.data.get_or_insert_default();

@@ -29,6 +29,8 @@ struct Moves {
     first_exit: Option<i32>,
     /// After so many turns the Pod moves from node a to node b.
     moved_after: Option<usize>,
+    /// The ConfigMap with the controllers' public keys is emptied then.
+    keys_emptied: bool,
     /// Node a is lost then: nobody unmounts there, and its administrator says that it is out of service.
     lost: bool,
     /// After so many turns Pod and claim are deleted.
@@ -294,6 +296,12 @@ impl Stage {
                 node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
                 api.put("nodes", node);
             }
+            if self.moves.keys_emptied {
+                api.put(
+                    "configmaps",
+                    json!({"metadata": {"namespace": "mooring", "name": "connection-keys"}}),
+                );
+            }
             api.delete("users", "default/on-a");
             if api.get("users", "default/on-b").is_none() {
                 api.put("users", user("b"));
@@ -426,6 +434,16 @@ async fn a_volume_follows_its_pod_to_another_node_whatever_fails() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_key_that_somebody_took_out_of_the_configmap_is_there_again_with_the_next_attachment() {
+    rehearse(Moves {
+        moved_after: Some(8),
+        keys_emptied: true,
+        ..Moves::default()
+    })
+    .await;
 }
 
 /// Proves: P1
