@@ -111,6 +111,7 @@ pub const FILES: &[File] = &[
     file("provision", "expand", Needs::Cluster, 53),
     file("provision", "grant", Needs::Cluster, 30),
     file("provision", "group", Needs::Cluster, 26),
+    long("provision", "kits", Needs::Cluster, 400),
     file("provision", "local", Needs::Cluster, 61),
     file("provision", "lost", Needs::Cluster, 39),
     file("provision", "migrate", Needs::Cluster, 25),

@@ -25,7 +25,7 @@ const SOAK: &[&str] = &[
     "chaos_provision",
     "chaos_revive",
     "mount_junk",
-    "provision_conform",
+    "provision_kits",
     "scale_claims",
 ];
 

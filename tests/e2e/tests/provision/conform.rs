@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use mooring_contract::names::labels;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
-use mooring_harness::{Scope, in_namespace_within, is_whole_suite, skipped_without_all, wait_until};
+use mooring_harness::{Scope, in_namespace_within, is_whole_suite, wait_until};
 
 /// Longest judgement of an image: dozens of runs, each a Pod.
-const LIMIT: Duration = Duration::from_mins(20);
+pub(super) const LIMIT: Duration = Duration::from_mins(20);
 
 /// Longest wait for claims that the kit has deleted to be gone.
 const GONE_LIMIT: Duration = Duration::from_mins(1);
 
-const LOCAL: &str =
+pub(super) const LOCAL: &str =
     "provision, delete, expand, modify, clone, snapshot, delete-snapshot, snapshot-group, delete-group, restore";
 
 /// Of these, the kit tries enough in every run of the suite.
 const SOME: &str = "provision, delete, expand, snapshot, delete-snapshot, restore";
 
-fn local_provisioner(scope: &Scope) -> Provisioner {
+pub(super) fn local_provisioner(scope: &Scope) -> Provisioner {
     scope
         .provisioner()
         .key("image", "mooring.dev/provisioner-local:0.1.0")
@@ -28,7 +28,7 @@ fn local_provisioner(scope: &Scope) -> Provisioner {
         .key("operations", if is_whole_suite() { LOCAL } else { SOME })
 }
 
-fn passes_as_local(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+pub(super) fn passes_as_local(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
     let judgement = scope.judged_by_kit(provisioner, &["--attribute=preallocate=true"])?;
     ensure!(judgement.passed, "{}", judgement.said);
     ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);
@@ -72,124 +72,12 @@ fn a_kit_that_is_interrupted_leaves_nothing_and_says_that_it_has_not_tried_all()
     });
 }
 
-/// Each of its runs about a backup has an sshfs client on another server.
-fn local_with_backups() {
-    in_namespace_within(LIMIT, "kit-backups", async |scope| {
-        let server = scope.ssh_server(&scope.node(1).await?, &["backups"]).await?;
-        let backup_volume = format!("client=sshfs,source={}", server.source("backups"));
-        let provisioner = local_provisioner(&scope)
-            .key("backup-volume", backup_volume)
-            .key("secret-name", scope.ssh_secret_for_runs(&server)?)
-            .key("operations", format!("{LOCAL}, backup, delete-backup"));
-        passes_as_local(&scope, &provisioner)
-    });
-}
-
 /// The kit removes the workers that it has made, whatever it found.
-fn no_worker_left(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+pub(super) fn no_worker_left(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
     let of_it = format!("{},{}={}", labels::WORKER, labels::CONFIG_NAME, provisioner.name);
     let left = scope.kubectl(["-n", CONFIG_NAMESPACE, "get", "pods", "-l", &of_it, "-o", "name"])?;
     ensure!(left.is_empty(), "the kit left {left}");
     Ok(())
-}
-
-/// The image passes whatever its ConfigMap promises, and as a worker, also while the server that this key names can't
-/// be reached.
-fn passes(scope: &Scope, provisioner: &Provisioner, server: &str, key: &str) -> Result<()> {
-    let provisioner = &provisioner.clone().key("workers", "1");
-    let value = provisioner.data.get(key).context("the example has no such key")?;
-    ensure!(value.contains(server), "{key}={value} does not name {server}");
-    // Nobody has this address (RFC 5737).
-    let unreachable = format!("--unreachable={key}={}", value.replace(server, "192.0.2.1"));
-    let judgement = scope.judged_by_kit(provisioner, &[&unreachable])?;
-    ensure!(judgement.passed, "{}", judgement.said);
-    ensure!(judgement.said.contains(" 0 failed, 0 skipped"), "{}", judgement.said);
-    ensure!(judgement.said.contains("serve "), "{}", judgement.said);
-    no_worker_left(scope, provisioner)
-}
-
-fn sshfs() {
-    in_namespace_within(LIMIT, "kit-sshfs", async |scope| {
-        let server = scope.ssh_server(&scope.node(1).await?, &[]).await?;
-        scope.exec("ssh", ["install", "-d", "-o", "mooring", "/srv/volumes"])?;
-        let secret = scope.ssh_secret_for_runs(&server)?;
-        let provisioner = scope
-            .provisioner()
-            .example("sshfs.yaml")?
-            .key("secret-name", &secret)
-            .key("server", &server.address)
-            .key("mount-secret", format!("{secret}/{CONFIG_NAMESPACE}"));
-        passes(&scope, &provisioner, &server.address, "server")
-    });
-}
-
-fn iscsi() {
-    in_namespace_within(LIMIT, "kit-tgt", async |scope| {
-        let (server, provisioner) = scope.iscsi_example(&scope.node(1).await?).await?;
-        passes(&scope, &provisioner, &server.address, "server")
-    });
-}
-
-fn attached_iscsi() {
-    in_namespace_within(LIMIT, "kit-attach", async |scope| {
-        let (server, provisioner) = scope.attached_iscsi(&scope.node(1).await?).await?;
-        passes(&scope, &provisioner, &server.address, "server")
-    });
-}
-
-fn smb() {
-    in_namespace_within(LIMIT, "kit-smb", async |scope| {
-        let (server, provisioner) = scope.smb_example().await?;
-        passes(&scope, &provisioner, &server.address, "source")
-    });
-}
-
-fn directory() {
-    in_namespace_within(LIMIT, "kit-directory", async |scope| {
-        let (_, provisioner) = scope.glusterfs_example(&scope.node(1).await?).await?;
-        let provisioner = provisioner.key("workers", "1");
-        let judgement = scope.judged_by_kit(&provisioner, &[])?;
-        ensure!(judgement.passed, "{}", judgement.said);
-        // What it writes to is mounted by Mooring: it does not begin where that can't be reached.
-        ensure!(judgement.said.contains(" 0 failed, 1 skipped"), "{}", judgement.said);
-        no_worker_left(&scope, &provisioner)
-    });
-}
-
-fn ceph() {
-    for kind in ["cephfs", "rbd"] {
-        in_namespace_within(LIMIT, &format!("kit-{kind}"), async |scope| {
-            let server = scope.ceph(&scope.node(1).await?, kind).await?;
-            let operations = "provision, delete, expand, clone, snapshot, delete-snapshot, restore";
-            let provisioner = scope
-                .ceph_example(kind, &server)?
-                .key("volume-source", "csi")
-                .key("operations", operations);
-            passes(&scope, &provisioner, &server.address, "monitors")
-        });
-    }
-}
-
-#[test]
-fn the_image_of_class_sshfs_passes_the_vendor_s_kit() {
-    if skipped_without_all() {
-        return;
-    }
-    sshfs();
-}
-
-#[test]
-fn the_other_stock_images_pass_the_vendor_s_kit() {
-    if skipped_without_all() {
-        return;
-    }
-    // One after the other: each kit has four Pods at work.
-    local_with_backups();
-    iscsi();
-    attached_iscsi();
-    smb();
-    directory();
-    ceph();
 }
 
 fn found(scope: &Scope, provision: &str, delete: &str, words: &[&str]) -> Result<()> {

@@ -11,6 +11,7 @@ mod discover;
 mod expand;
 mod grant;
 mod group;
+mod kits;
 mod local;
 mod lost;
 mod migrate;
