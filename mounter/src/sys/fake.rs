@@ -38,6 +38,8 @@ struct State {
     programs: Vec<String>,
     new_mounts: Vec<String>,
     hosts: BTreeMap<String, Vec<SocketAddr>>,
+    /// Symbolic links on servers, and where they lead.
+    links: BTreeMap<String, String>,
     table: Table,
     loops: Vec<(u32, PathBuf)>,
     /// The minor numbers of those that stay without a user.
@@ -57,6 +59,16 @@ struct State {
     full: bool,
     statd: bool,
     faults: Faults,
+}
+
+impl State {
+    /// Where a source leads that has a link on its way; none without.
+    fn follow(&self, source: &str) -> Option<String> {
+        self.links.iter().find_map(|(link, directory)| {
+            let rest = source.strip_prefix(link)?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{directory}{rest}"))
+        })
+    }
 }
 
 /// What is wrong with mounts and with the kernel.
@@ -160,6 +172,14 @@ impl Fake {
     pub(crate) fn host(self, name: &str, addresses: &[&str]) -> Self {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         self.0.borrow_mut().hosts.insert(name.to_owned(), addresses);
+        self
+    }
+
+    /// A symbolic link on a server, and the directory there to which it leads.
+    pub(crate) fn link(self, link: &str, directory: &str) -> Self {
+        let mut state = self.0.borrow_mut();
+        state.links.insert(link.to_owned(), directory.to_owned());
+        drop(state);
         self
     }
 
@@ -350,9 +370,12 @@ impl Sys for Fake {
         self.0.borrow_mut().new_mounts.push(text);
         self.enter("new_mount")?;
         let minor = mount.source.trim_start_matches("/dev/loop").parse().unwrap_or_default();
-        let mut made = entry(PathBuf::new(), &mount.source, &mount.fs_type, minor);
+        let mut state = self.0.borrow_mut();
+        // The kernel follows links, and shows where they lead.
+        let source = state.follow(&mount.source).unwrap_or_else(|| mount.source.clone());
+        let mut made = entry(PathBuf::new(), &source, &mount.fs_type, minor);
         made.flags = words(mount.flags);
-        self.0.borrow_mut().pending = Some(made);
+        state.pending = Some(made);
         Ok(handle())
     }
 

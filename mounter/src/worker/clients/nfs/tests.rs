@@ -156,3 +156,17 @@ fn something_else_on_the_target_is_an_error() {
     let error = try_with(&fake, LINE).unwrap_err();
     assert!(matches!(error, MountError::Occupied { .. }), "{error}");
 }
+
+/// Known failing: the kernel follows the link, and the worker takes what it gets.
+#[test]
+#[should_panic(expected = "another directory is mounted")]
+fn a_link_on_the_server_leads_to_no_other_directory() {
+    for path in ["a/x", "a/x/deeper"] {
+        let fake = Fake::default().link("10.0.0.4:/exports/a/x", "10.0.0.4:/exports/b");
+        let result = try_with(&fake, &format!("client=nfs,source=10.0.0.4:/exports/{path}"));
+        let found = fake.sources_on(&target());
+        assert!(found.is_empty(), "another directory is mounted: {found:?}");
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("symbolic link"), "{error}");
+    }
+}
