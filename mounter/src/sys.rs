@@ -14,6 +14,7 @@ pub(crate) mod raw;
 mod rpcbind;
 mod system_calls;
 pub mod thread;
+mod walk;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -144,6 +145,10 @@ pub trait Sys {
 
     /// Mounts a file system without attaching it anywhere yet.
     fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd>;
+
+    /// Replaces a mount that is attached nowhere by one of its directory `path`, reached through no symbolic link. Asks
+    /// the server.
+    fn directory_of(&self, mount: OwnedFd, path: &str, flags: MountFlags) -> Result<OwnedFd>;
 
     /// A second mount of an open directory's file system, not attached anywhere yet.
     fn clone_mount(&self, directory: &OwnedFd, flags: MountFlags) -> Result<OwnedFd>;

@@ -379,6 +379,19 @@ impl Sys for Fake {
         Ok(handle())
     }
 
+    fn directory_of(&self, _: OwnedFd, path: &str, flags: MountFlags) -> Result<OwnedFd> {
+        self.enter("directory_of")?;
+        let mut state = self.0.borrow_mut();
+        let mut made = state.pending.take().unwrap();
+        made.source += path;
+        if state.follow(&made.source).is_some() {
+            return Err(SysError::call("directory_of", Errno::LOOP));
+        }
+        made.flags = words(flags);
+        state.pending = Some(made);
+        Ok(handle())
+    }
+
     fn clone_mount(&self, _: &OwnedFd, flags: MountFlags) -> Result<OwnedFd> {
         self.enter("clone_mount")?;
         let mut made = entry(PathBuf::new(), "clone", "clone", 0);

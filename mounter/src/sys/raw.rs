@@ -1,5 +1,5 @@
 //! System calls that our crates have no safe form of: loop devices, the flags of a mount that is not attached yet,
-//! waiting for a descriptor, and a thread's own table of them.
+//! waiting for a descriptor, and what a thread has of its own: a table of descriptors, a mount namespace.
 //! The one file of the mounter with unsafe code.
 #![allow(unsafe_code)]
 
@@ -11,6 +11,7 @@ use linux_raw_sys::loop_device::{
     LOOP_SET_STATUS64, loop_config, loop_info64,
 };
 use rustix::io::Errno;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -28,6 +29,12 @@ pub(super) fn leave_files() -> Result<(), Errno> {
     // SAFETY: what is closed is in a table that no other thread has, and this thread owns none of it.
     let left = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
     check(i32::try_from(left).unwrap_or(-1)).map(drop)
+}
+
+/// Gives the calling thread a mount namespace of its own, which has the same mounts.
+pub(super) fn leave_mounts() -> Result<(), Errno> {
+    // SAFETY: no descriptor changes.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
 }
 
 /// The number of a loop device that is free now.

@@ -25,6 +25,7 @@ use rustix::mount::{
 use super::look::{self, LookError, LookedAt};
 use super::{
     ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, raw, rpcbind,
+    walk,
 };
 use crate::volume::cause::Cause;
 use crate::volume::mount_options::MountFlags;
@@ -128,6 +129,10 @@ impl Sys for Kernel {
         }
         fsconfig_create(&context).map_err(said(attempted()))?;
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, mount.flags.attributes()).map_err(said(attempted()))
+    }
+
+    fn directory_of(&self, mount: OwnedFd, path: &str, flags: MountFlags) -> Result<OwnedFd> {
+        walk::directory_of(mount, path, flags)
     }
 
     fn clone_mount(&self, directory: &OwnedFd, flags: MountFlags) -> Result<OwnedFd> {

@@ -3,6 +3,10 @@
 //! This does for the kernel what `mount.nfs` does: it resolves the server's name and finds the newest version that both
 //! sides speak. Version 4 needs no daemon. Version 3 has to be asked for; its locks need `rpc.statd` on the node
 //! (`configmaps/nfs-locks`), and without that such a volume is refused.
+//!
+//! With version 4, the kernel walks the path of a mount from the server's root, and follows symbolic links on its way:
+//! someone who may mount a directory could reach others by a link in it. So the kernel gets the root alone, and the
+//! worker walks the same way without following links. With version 3, the server itself resolves the path.
 
 mod failure;
 mod options;
@@ -36,17 +40,35 @@ pub(super) struct NfsPlan {
 }
 
 impl NfsPlan {
-    /// One version of the mount, from one address.
+    /// One version of the mount, from one address: of the volume's directory, or with version 4 of the server's root.
     fn new_mount(&self, address: &SocketAddr, version: &str) -> NewMount {
         let own = [("vers", version.to_owned()), ("addr", text_of(address))];
         let own = own.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
+        let source = match version {
+            VERSION_3 => &self.source.text,
+            _ => self.source.root(),
+        };
         NewMount {
             fs_type: TYPES[usize::from(version != VERSION_3)].to_owned(),
-            source: self.source.text.clone(),
+            source: source.to_owned(),
             options: own.chain(self.options.rest.iter().cloned()).collect(),
             credentials: Secrets::default(),
             flags: self.options.flags,
         }
+    }
+
+    /// Mounts one version from one address.
+    fn mount_version(&self, sys: &impl Sys, address: &SocketAddr, version: &str) -> Result<OwnedFd, SysError> {
+        let mount = sys.new_mount(&self.new_mount(address, version))?;
+        if version == VERSION_3 || self.source.path.is_empty() {
+            return Ok(mount);
+        }
+        let attempted = || format!("mount {} as {}", self.source.text, TYPES[1]);
+        sys.directory_of(mount, &self.source.path, self.options.flags)
+            .map_err(|error| SysError {
+                attempted: attempted(),
+                ..error
+            })
     }
 }
 
@@ -102,7 +124,7 @@ impl Remote for NfsPlan {
     fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError> {
         let mut last = SysError::call("mount", Errno::PROTONOSUPPORT);
         for version in &self.options.versions {
-            match sys.new_mount(&self.new_mount(address, version)) {
+            match self.mount_version(sys, address, version) {
                 Ok(mount) => return Ok(mount),
                 Err(error) if failure::is_about_the_version(&error) => last = error,
                 Err(error) => return Err(error),

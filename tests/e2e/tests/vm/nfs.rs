@@ -122,6 +122,16 @@ fn a_refusing_nfs_server_is_reported_and_a_hanging_one_delays_nobody() {
     on_own_nodes_within(LIMIT, "vm-nfs-hung", async |scope| {
         let (server, mut machine) = set_up(&scope).await?;
         let address = server.address.as_str();
+        // What a tenant can do in a directory of theirs.
+        let links = "mkdir -p /srv/open/team-a/plain /srv/open/team-b/deeper && cd /srv/open/team-a && \
+                     ln -sfn ../team-b up && ln -sfn /open/team-b whole && ln -sfn plain beside";
+        scope.exec("nfs", ["sh", "-ec", links])?;
+        for link in ["up", "up/deeper", "whole", "beside"] {
+            let answer = machine.mount("refused", &volume(address, &format!("/open/team-a/{link}"), ""))?;
+            answer.refused(&["symbolic link", address])?;
+        }
+        machine.mounted("refused", &volume(address, "/open/team-a/plain", ""))?;
+        machine.unmounted("refused")?;
         for (source, options, words) in [
             ("/closed", "", &["no such path for this node", "to whom"][..]),
             ("/open/nowhere", "", &["no such path for this node"]),

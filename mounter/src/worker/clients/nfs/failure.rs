@@ -45,6 +45,10 @@ pub(super) fn explain(error: SysError, about: &Circumstances<'_>) -> MountError 
             "{server} denies this node access: add the node's own address (not a Pod's) to the clients of the export, \
              and check that the export allows sec=sys"
         ),
+        Some(Errno::LOOP) => format!(
+            "the path leads through a symbolic link on {server}, and no link is followed: another directory than the \
+             one that was allowed could be behind it; write the path without the link"
+        ),
         Some(Errno::NOENT) if is_three => {
             format!("{server} has no such path for this node: see how it is exported there, and to whom")
         }

@@ -44,6 +44,11 @@ impl RemoteSource {
         let host = host.to_owned();
         Ok(Self { host, path, text })
     }
+
+    /// The root of the server, as the kernel gets it.
+    pub(in crate::worker::clients) fn root(&self) -> &str {
+        self.text.strip_suffix(&self.path).unwrap_or(&self.text)
+    }
 }
 
 /// Whether a text can be a server's name or an IPv4 address.
@@ -64,6 +69,7 @@ mod tests {
     fn needless_slashes_go() {
         for (path, plain) in [("a", "a"), ("/a//b/", "a/b"), ("", ""), ("a b/ä", "a b/ä")] {
             let source = read(path).unwrap();
+            assert_eq!(source.root(), "nas:/");
             assert_eq!((source.path.as_str(), source.text), (plain, format!("nas:/{plain}")));
         }
     }
