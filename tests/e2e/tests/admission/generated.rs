@@ -319,7 +319,8 @@ fn a_pod_s_own_volume_is_judged_as_a_tenant_s() {
             "namespace",
             &scope.namespace,
             &clients,
-            "mooring.dev/inline-sources=**",
+            // What is read by NFS version 3 has to be named in full.
+            "mooring.dev/inline-sources=**,nfs://10.0.0.4/exports/disk,nfs://10.0.0.4:2049/disk",
         ])?;
         let pods: Api<Pod> = scope.api();
         let policy = "mooring-inline-volumes";

@@ -98,7 +98,8 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
             "namespace",
             &scope.namespace,
             "mooring.dev/inline-clients=nfs,sshfs,glusterfs,block,iscsi,acme,pool,local,host",
-            "mooring.dev/inline-sources=192.0.2.1:/exports/*,*@files.example:/srv/**,**.img,iscsi://192.0.2.1/**,//dev/*,[**",
+            "mooring.dev/inline-sources=192.0.2.1:/exports/*,*@files.example:/srv/**,**.img,iscsi://192.0.2.1/**,//dev/*,[**,\
+             nfs://192.0.2.1/images/*,nfs://192.0.2.1/images/named",
         ])?;
         let pods: Api<Pod> = scope.api();
         let pod_with = |volume: &Value| parsed::<Pod>(&json!({"metadata": {"name": "user"}, "spec": pod_spec(volume)}));
@@ -115,6 +116,9 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
                 Ok(pods.create(&dry_run(), &pod_with(&volume)?).await.ok())
             })
             .await?;
+        }
+        for volume in inline(json!({"client": "block", "source": "nfs://192.0.2.1/images/named"})) {
+            pods.create(&dry_run(), &pod_with(&volume)?).await?;
         }
         for (options, why) in [
             (json!({"client": "pool"}), "never allowed"),
@@ -145,6 +149,15 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
                 "inline-sources",
             ),
             (json!({"client": "nfs"}), "inline-sources"),
+            // Any part of it may be a link on the server.
+            (
+                json!({"client": "block", "source": "nfs://192.0.2.1/images/other"}),
+                "inline-sources",
+            ),
+            (
+                json!({"client": "block", "source": "nfs://192.0.2.1/team/disk.img"}),
+                "inline-sources",
+            ),
             (
                 json!({"client": "sshfs", "source": "u@evil.example:/x@files.example:/srv/a"}),
                 "inline-sources",
@@ -200,6 +213,7 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
             ("fs-type", "ext4", "fs-type"),
             ("client-image", "mooring.dev/provisioner-base:0.1.0", "client-image"),
             ("mount-options", "suid", "mount options"),
+            ("mount-options", "vers=3", "mount options"),
             ("mount-options", "ro,dev", "mount options"),
             ("mount-options", "ro, lowerdir=/", "mount options"),
         ] {
