@@ -1,5 +1,5 @@
 //! System calls that our crates have no safe form of: loop devices, the flags of a mount that is not attached yet,
-//! waiting for a descriptor, and what a thread has of its own: a table of descriptors, a mount namespace.
+//! waiting for a descriptor, and a thread's own table of them.
 //! The one file of the mounter with unsafe code.
 #![allow(unsafe_code)]
 
@@ -10,10 +10,18 @@ use linux_raw_sys::loop_device::{
     _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY,
     LOOP_SET_STATUS64, loop_config, loop_info64,
 };
+use nix::libc::{self, c_int, c_uint};
 use rustix::io::Errno;
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+// "Bad": requests of loop devices are plain numbers, without the size and direction that newer requests have.
+nix::ioctl_none_bad!(loop_ctl_get_free, LOOP_CTL_GET_FREE);
+nix::ioctl_write_ptr_bad!(loop_configure, LOOP_CONFIGURE, loop_config);
+nix::ioctl_read_bad!(loop_get_status, LOOP_GET_STATUS64, loop_info64);
+nix::ioctl_write_ptr_bad!(loop_set_status, LOOP_SET_STATUS64, loop_info64);
+nix::ioctl_none_bad!(loop_set_capacity, LOOP_SET_CAPACITY);
+nix::ioctl_write_ptr_bad!(set_read_only, BLKROSET, c_int);
 
 /// What a loop device tells about its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,20 +35,14 @@ pub(super) struct Backing {
 /// thread must own no other file. Kernels before 5.9 have no such call.
 pub(super) fn leave_files() -> Result<(), Errno> {
     // SAFETY: what is closed is in a table that no other thread has, and this thread owns none of it.
-    let left = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
-    check(i32::try_from(left).unwrap_or(-1)).map(drop)
-}
-
-/// Gives the calling thread a mount namespace of its own, which has the same mounts.
-pub(super) fn leave_mounts() -> Result<(), Errno> {
-    // SAFETY: no descriptor changes.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
+    let left = unsafe { libc::syscall(libc::SYS_close_range, 3, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    done(nix::Error::result(left))
 }
 
 /// The number of a loop device that is free now.
 pub(super) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: takes no argument.
-    let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE.into()) })?;
+    let number = unsafe { loop_ctl_get_free(control.as_raw_fd()) }.map_err(errno)?;
     u32::try_from(number).map_err(|_| Errno::RANGE)
 }
 
@@ -63,7 +65,7 @@ pub(super) fn configure_loop(
         config.info.lo_flags |= LoFlags::LO_FLAGS_READ_ONLY as u32;
     }
     // SAFETY: the kernel reads one loop_config.
-    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE.into(), &raw const config) }).map(drop)
+    done(unsafe { loop_configure(device.as_raw_fd(), &raw const config) })
 }
 
 /// The file behind a loop device; `ENXIO` if there is none.
@@ -79,7 +81,7 @@ fn loop_info(device: BorrowedFd<'_>) -> Result<loop_info64, Errno> {
     // SAFETY: plain numbers and arrays of them; all zeros is a value.
     let mut info: loop_info64 = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one loop_info64.
-    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64.into(), &raw mut info) })?;
+    done(unsafe { loop_get_status(device.as_raw_fd(), &raw mut info) })?;
     Ok(info)
 }
 
@@ -90,15 +92,15 @@ pub(super) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
 
 /// Lets a block device be written, or has the kernel refuse that. What the device itself refuses stays refused.
 pub(super) fn allow_writes(device: BorrowedFd<'_>, allow: bool) -> Result<(), Errno> {
-    let refuse = libc::c_int::from(!allow);
+    let refuse = c_int::from(!allow);
     // SAFETY: the kernel reads one int.
-    check(unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET.into(), &raw const refuse) }).map(drop)
+    done(unsafe { set_read_only(device.as_raw_fd(), &raw const refuse) })
 }
 
 /// Has a loop device read its file's size again.
 pub(super) fn refresh_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: takes no argument.
-    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY.into()) }).map(drop)
+    done(unsafe { loop_set_capacity(device.as_raw_fd()) })
 }
 
 /// Has a loop device stay when its last user has gone, or go with that. With no user but this descriptor it goes when
@@ -111,7 +113,7 @@ pub(super) fn keep_loop(device: BorrowedFd<'_>, keep: bool) -> Result<(), Errno>
         info.lo_flags |= LoFlags::LO_FLAGS_AUTOCLEAR as u32;
     }
     // SAFETY: the kernel reads one loop_info64.
-    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_STATUS64.into(), &raw const info) }).map(drop)
+    done(unsafe { loop_set_status(device.as_raw_fd(), &raw const info) })
 }
 
 /// Has the runtime watch a descriptor until it can be read.
@@ -150,13 +152,14 @@ pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64, propa
             size_of::<MountAttr>(),
         )
     };
-    if result == -1 { Err(last_error()) } else { Ok(()) }
+    done(nix::Error::result(result))
 }
 
-fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
-    if result == -1 { Err(last_error()) } else { Ok(result) }
+fn done<T>(result: nix::Result<T>) -> Result<(), Errno> {
+    result.map(drop).map_err(errno)
 }
 
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+/// An error number of nix, as rustix and the rest of the mounter have it.
+pub(super) fn errno(error: nix::Error) -> Errno {
+    Errno::from_raw_os_error(error as i32)
 }

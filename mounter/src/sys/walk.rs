@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, mount_change, move_mount};
@@ -32,7 +33,7 @@ pub(super) fn directory_of(mount: OwnedFd, path: &str, flags: MountFlags) -> Res
 /// Leaves the process's mount namespace, and walks from the root of `mount`. File systems of the server that lie in one
 /// another are crossed: the kernel mounts each when the walk reaches it.
 fn open_directory(mount: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
-    raw::leave_mounts()?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(raw::errno)?;
     // What is unmounted elsewhere goes from here, too: a server that is silent keeps no other volume in use.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     move_mount(mount, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
