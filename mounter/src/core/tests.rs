@@ -268,6 +268,21 @@ async fn a_volume_that_is_not_what_its_client_s_record_says_is_refused_before_an
     assert_eq!(container.asked.load(Ordering::Relaxed), 0);
 }
 
+/// Known failing: the mounter judges the volume of a Pod as an administrator's.
+#[tokio::test]
+#[should_panic(expected = "as far as a client")]
+async fn a_volume_that_a_tenant_wrote_into_a_pod_is_judged_as_a_tenant_s() {
+    let container = Arc::new(Container::default());
+    let core = core(&container).asking(Some(Arc::new(Hers)));
+    for line in [
+        "client=nfs,client-image=a/b:1,source=alive:/x",
+        "client=nfs,source=alive:/x,mount-options=suid",
+    ] {
+        let _ = core.mount(job(line, "inline")).await;
+    }
+    assert_eq!(container.asked.load(Ordering::Relaxed), 0, "it came as far as a client");
+}
+
 /// The breaker counts by where a volume is mounted from, not by what a tenant says.
 #[tokio::test]
 async fn one_tenant_s_options_can_t_trip_another_server() {

@@ -197,6 +197,18 @@ async fn a_volume_that_needs_no_attachment_costs_nothing() {
     assert!(world.did().is_empty());
 }
 
+/// Known failing: the Secret says whether a volume has to be attached, so one that somebody emptied says that it has not.
+#[tokio::test]
+#[should_panic(expected = "it is mounted without its connection")]
+async fn a_volume_whose_secret_was_emptied_is_not_mounted_without_its_connection() {
+    let world = World::new();
+    world.has(world.attached("a"));
+    let mut job = world.job();
+    job.secrets.0.clear();
+    let connected = world.attachments.connect(&mut job).await;
+    assert!(connected.is_err(), "it is mounted without its connection");
+}
+
 #[tokio::test]
 async fn a_volume_is_noted_before_it_is_mounted_and_until_it_is_unmounted() {
     let world = World::new();
