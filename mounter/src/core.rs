@@ -2,38 +2,37 @@
 //! daemon.
 //!
 //! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a
-//! volume), [`circuit_breaker`] (servers that do not answer), [`origin`] (who made a volume), [`waits`] (tells of a
-//! mount that takes long), [`metrics`] (what is counted).
+//! volume), [`circuit_breaker`] (servers that do not answer), [`waits`] (tells of a mount that takes long), [`metrics`]
+//! (what is counted).
 
 pub mod circuit_breaker;
 pub mod client;
 pub mod guard;
 pub mod metrics;
-pub mod origin;
 pub mod waits;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mooring_contract::attachment::CONNECTION;
-use mooring_contract::volume::clients::{NODE_DISK, gives_devices};
-use mooring_contract::volume::{Speaker, Volume};
+use mooring_contract::volume::Volume;
+use mooring_contract::volume::clients::gives_devices;
 use mooring_program::error::chain;
 use tracing::{Span, info, warn};
 
 use self::circuit_breaker::{CallEnd, CircuitBreakers};
-use self::client::{Client, Expansion, Rest, Trouble};
+use self::client::{Client, Expansion, MountJob, Rest, Trouble};
 use self::guard::Guards;
 use self::metrics::MounterMetrics;
-use self::origin::Volumes;
 use self::waits::{Waiting, Waits};
 use crate::deadlines::{self, FAIR_LIMIT, LONGEST_CALL};
+use crate::grant::granter::Granter;
+use crate::grant::request::MountRequest;
+use crate::grant::{Grant, Granted, ToAttach};
 use crate::node::attachments::Attachments;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
-use crate::volume::job::{Access, MountError, MountJob};
-use crate::volume::mount_options;
+use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
@@ -71,8 +70,8 @@ const _: () = assert!({
 
 /// Whether a mount that took too long, after so many seconds, had only what was left of its call: the rest went to the
 /// volume's attachment or its client container. The kubelet's next call is all for the server.
-fn is_cut_short(seconds: u64, job: &MountJob) -> bool {
-    seconds < FAIR_LIMIT.as_secs() && job.remaining() < CALL_END
+fn is_cut_short(seconds: u64, deadline: Instant) -> bool {
+    seconds < FAIR_LIMIT.as_secs() && deadline.saturating_duration_since(Instant::now()) < CALL_END
 }
 
 /// Where the mounter's own clients find what they need.
@@ -114,7 +113,7 @@ pub struct Core {
     metrics: MounterMetrics,
     obstacle: fn(&Path) -> Option<String>,
     waits: Waits,
-    volumes: Option<Arc<dyn Volumes>>,
+    granter: Granter,
     attachments: Option<Arc<Attachments>>,
     unheld: Obstacle,
 }
@@ -137,16 +136,16 @@ impl Core {
             metrics,
             obstacle: |_| None,
             waits: Waits::new(None),
-            volumes: None,
+            granter: Granter::new(None, []),
             attachments: None,
             unheld: Obstacle::default(),
         }
     }
 
-    /// Asks for `PersistentVolumes` here. Without them nothing of the node itself is mounted.
+    /// Has mounts granted by this granter. Without one, all are refused.
     #[must_use]
-    pub fn asking(mut self, volumes: Option<Arc<dyn Volumes>>) -> Self {
-        self.volumes = volumes;
+    pub fn granted_by(mut self, granter: Granter) -> Self {
+        self.granter = granter;
         self
     }
 
@@ -240,54 +239,64 @@ impl Core {
         used.map_err(|error| error.into_mount_error(&format!("to ask how full {target} is"), source))
     }
 
-    pub async fn mount(&self, mut job: MountJob) -> Result<(), MountError> {
-        let server = job.server();
+    /// Mounts what is asked for, as far as that is granted.
+    pub async fn mount(&self, request: MountRequest, deadline: Instant) -> Result<(), MountError> {
         let span = Span::current();
-        span.record("volume.client", job.volume.client.as_str());
-        span.record("volume.name", &job.volume_name);
-        span.record("volume.server", &server);
-        span.record("pod", format!("{}/{}", job.pod.namespace, job.pod.name));
-        let _guard = self.guards.enter(&job.target, "mount")?;
+        let target = request.target.clone();
+        span.record("volume.name", target.name());
+        span.record("pod", format!("{}/{}", request.pod.namespace, request.pod.name));
+        let _guard = self.guards.enter(&target, "mount")?;
         // The Pod would start without it and write to the node's own disk.
         if let Some(cure) = self.obstacle() {
             return Err(MountError::Node(cure.into()));
         }
-        let mut is_attached = false;
-        if let Some(attachments) = &self.attachments {
-            is_attached = attachments.connect(&mut job).await?;
-        } else if job.secrets.0.contains_key(CONNECTION) {
-            let cure =
-                "the volume has to be attached, and the mounter has no access to the Kubernetes API: see its log";
-            return Err(MountError::Node(cure.to_owned().into()));
-        }
-        let target = job.target.clone();
-        let result = self.mount_connected(job, is_attached, &span).await;
+        let grant = match self.granter.grant(request, deadline).await? {
+            Granted::Now(grant) => grant,
+            Granted::ToAttach(to_attach) => self.connect(*to_attach, deadline).await?,
+        };
+        let job = MountJob {
+            grant,
+            image: None,
+            deadline,
+        };
+        let result = self.mount_granted(job, &span).await;
         if let (Err(_), Some(attachments)) = (&result, &self.attachments) {
             attachments.leave(&target).await;
         }
         result
     }
 
-    /// Mounts a volume that this node can reach. One that `is_attached` has its source of the storage's own answer.
-    async fn mount_connected(&self, mut job: MountJob, is_attached: bool, span: &Span) -> Result<(), MountError> {
-        let server = job.server();
-        self.check(&job, is_attached).await?;
-        if job.access == Access::Device && !gives_devices(job.volume.client.as_str(), &job.volume.fs_type) {
+    async fn connect(&self, to_attach: ToAttach, deadline: Instant) -> Result<Grant, MountError> {
+        let Some(attachments) = &self.attachments else {
+            let cure =
+                "the volume has to be attached, and the mounter does not know its node: set --node-name (NODE_NAME)";
+            return Err(MountError::Node(cure.to_owned().into()));
+        };
+        attachments.connect(to_attach, deadline).await
+    }
+
+    async fn mount_granted(&self, job: MountJob, span: &Span) -> Result<(), MountError> {
+        let volume = job.grant.volume();
+        let server = job.grant.server();
+        span.record("volume.client", volume.client.as_str());
+        span.record("volume.server", &server);
+        if job.grant.access() == Access::Device && !gives_devices(volume.client.as_str(), &volume.fs_type) {
             return Err(MountError::NoDevice {
-                client: job.volume.client.to_string(),
+                client: volume.client.to_string(),
             });
         }
-        let serving = self.registry.serving(&job.volume)?;
+        let serving = self.registry.serving(volume)?;
         span.record("serving", serving.as_str());
         let permit = if serving.is_remote() {
-            Some(self.breakers.enter(&breaker_name(&job.volume), Instant::now())?)
+            Some(self.breakers.enter(&breaker_name(volume), Instant::now())?)
         } else {
             None
         };
-        let result = self.mount_by(serving, &mut job, &server).await;
+        let deadline = job.deadline;
+        let result = self.mount_by(serving, job, &server).await;
         if let Some(permit) = permit {
             match &result {
-                Err(MountError::Timeout { seconds, .. }) if is_cut_short(*seconds, &job) => drop(permit),
+                Err(MountError::Timeout { seconds, .. }) if is_cut_short(*seconds, deadline) => drop(permit),
                 Err(MountError::Timeout { .. }) => {
                     warn!(
                         server,
@@ -308,44 +317,29 @@ impl Core {
         result
     }
 
-    /// The last check of a volume's options, whatever has checked them before. Only an administrator may give out what
-    /// belongs to the node itself, and the API has to show that one did; or the storage had the volume attached as a
-    /// disk of the node's.
-    async fn check(&self, job: &MountJob, is_attached: bool) -> Result<(), MountError> {
-        mount_options::check(&job.volume.mount_options).map_err(MountError::bad_options)?;
-        let checked = job.volume.check(Speaker::Administrator, &[]);
-        checked.map_err(MountError::bad_options)?;
-        let is_given = is_attached && job.volume.client.as_str() == NODE_DISK;
-        if is_given || !job.volume.is_of_the_node() {
-            return Ok(());
+    async fn mount_by(&self, serving: Serving, mut job: MountJob, server: &str) -> Result<(), MountError> {
+        let grant = &job.grant;
+        let client = grant.volume().client.to_string();
+        if grant.access() == Access::Device && !matches!(serving, Serving::Local | Serving::Container(_)) {
+            return Err(MountError::NoDevice { client });
         }
-        let proven = origin::prove(self.volumes.as_deref(), job).await;
-        proven.map_err(|error| MountError::Forbidden(Cause::of(error)))
-    }
-
-    async fn mount_by(&self, serving: Serving, job: &mut MountJob, server: &str) -> Result<(), MountError> {
-        if job.access == Access::Device && !matches!(serving, Serving::Local | Serving::Container(_)) {
-            return Err(MountError::NoDevice {
-                client: job.volume.client.to_string(),
-            });
-        }
-        let mount = MountTask::from(&*job);
+        let mount = MountTask::from(grant);
         let is_remote = serving.is_remote();
         let task = match serving {
             Serving::Container(image) => {
                 let container = self.container.as_ref().ok_or_else(|| MountError::Container {
-                    client: job.volume.client.to_string(),
+                    client,
                     cause:
                         "the mounter has no access to the Kubernetes API, so it can start no client Pod: see its log"
                             .to_owned()
                             .into(),
                 })?;
                 job.image = Some(image);
-                return container.mount(job).await;
+                return container.mount(&job).await;
             }
             Serving::Local => {
                 let pool = self.places.pool.clone();
-                match job.access {
+                match grant.access() {
                     Access::FileSystem => Task::Local { pool, mount },
                     Access::Device => Task::Show { pool, mount },
                 }
@@ -363,17 +357,17 @@ impl Core {
                 mount,
             },
         };
-        let attempted = format!("the mount of {} volume {}", job.volume.client, job.volume.source);
+        let attempted = format!("the mount of {client} volume {}", grant.volume().source);
         let server = if is_remote { server } else { OWN_DISK };
         let mounting = self.workers.run(&task, job.deadline);
         let done = if is_remote {
-            self.waits.watch(Waiting::of(job), mounting).await
+            self.waits.watch(Waiting::of(grant), mounting).await
         } else {
             mounting.await
         };
         let done = done.map_err(|error| error.into_mount_error(&attempted, server));
         if matches!(done, Err(MountError::Timeout { .. })) {
-            self.clear_stage(&job.target).await;
+            self.clear_stage(grant.target()).await;
         }
         done
     }

@@ -16,7 +16,7 @@ pub mod status_socket;
 use std::io;
 use std::sync::Arc;
 
-use kube::{Api, Client as KubeClient};
+use kube::Client as KubeClient;
 use mooring_program::error::chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -34,13 +34,14 @@ use crate::client_pods::kept::KeptVolumes;
 use crate::client_pods::{ClientPods, Cluster, MounterIdentity};
 use crate::core::client::Client;
 use crate::core::metrics::MounterMetrics;
-use crate::core::origin::Volumes;
 use crate::core::waits::Waits;
 use crate::core::{Core, Places};
 use crate::drivers::plugin_directories::PluginDirectory;
 use crate::drivers::{csi, endpoint, uninstall};
+use crate::grant::granter::{GrantApi, Granter};
 use crate::node::attachments::api::ClusterAttachments;
 use crate::node::attachments::{Attachments, CleanUps};
+use crate::node::grants::ClusterGrants;
 use crate::node::kubelet_root::KubeletRootError;
 use crate::node::node_pods::NodePods;
 use crate::node::readiness;
@@ -114,10 +115,10 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         .clone()
         .map(|pods| Arc::new(ContainerClient::new(pods, waits.clone())) as Arc<dyn Client>);
     let core = Core::new(places, registry.clone(), container, metrics.clone());
-    let volumes = kube.clone().map(|kube| Arc::new(Api::all(kube)) as Arc<dyn Volumes>);
+    let granter = granter(kube.as_ref(), node_pods.clone(), &args);
     let core = Arc::new(
         core.unless(readiness::not_shared)
-            .asking(volumes)
+            .granted_by(granter)
             .attaching(attachments)
             .unless_there_is(status.unheld())
             .with_waits(waits)
@@ -250,8 +251,12 @@ fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Where the Kubernetes API is, if there is one. Without it the mounter still serves what needs no client container.
+/// Where the Kubernetes API is, if there is one. Without it the mounter still unmounts what is mounted.
 async fn api_config(args: &ServeArgs) -> Option<kube::Config> {
+    if args.standalone {
+        warn!("--standalone: no Kubernetes API is asked, and every volume counts as an administrator's");
+        return None;
+    }
     let mut config = kube::Config::infer().await.map_err(|error| no_api(&error)).ok()?;
     config.default_namespace.clone_from(&args.namespace);
     Some(config)
@@ -263,9 +268,19 @@ fn connect(config: kube::Config) -> Option<KubeClient> {
 
 fn no_api(error: &dyn std::error::Error) {
     warn!(
-        "failed to reach the Kubernetes API, so there are no client containers and no ConfigMap mounter-config: {}",
+        "failed to reach the Kubernetes API, so no volume is mounted: the API shows who wrote it. For a kubelet that \
+         stands alone, use --standalone: {}",
         chain(&error)
     );
+}
+
+/// Grants mounts by what the API shows.
+fn granter(kube: Option<&KubeClient>, node_pods: Option<Arc<NodePods>>, args: &ServeArgs) -> Granter {
+    if args.standalone {
+        return Granter::standalone();
+    }
+    let api = kube.map(|kube| Arc::new(ClusterGrants::new(kube.clone(), node_pods)) as Arc<dyn GrantApi>);
+    Granter::new(api, args.config_namespaces.clone())
 }
 
 fn attachments(kube: Option<&KubeClient>, args: &ServeArgs) -> Option<Arc<Attachments>> {

@@ -22,6 +22,7 @@
 //! | [`sys`] | the system calls, behind one trait | workers, client containers |
 //! | [`node`] | the kubelet, the node's Pods and pool, what can be mounted | the daemon; workers and agents look at the node |
 //! | [`api`] | calls to the Kubernetes API, Events | the daemon |
+//! | [`grant`] | what a call may mount, and the proof of it | the daemon; workers are handed the result |
 //! | [`deadlines`] | which deadline contains which | each |
 //! | [`volume`] | a mount, its target, its options, the mount table | each |
 #![deny(unsafe_code)]
@@ -34,6 +35,7 @@ pub mod core;
 pub mod daemon;
 pub mod deadlines;
 pub mod drivers;
+pub mod grant;
 pub mod node;
 pub mod recovery;
 pub mod sys;

@@ -2,11 +2,12 @@
 //! find the kubelet by it.
 //!
 //! Files: `kubelet` (the kubelet's processes and what they say), [`kubelet_root`] (its root directory), [`node_pods`]
-//! (the Pods of this node), [`attachments`] (volumes that the storage lets only some nodes have), [`readiness`] (what
+//! (the Pods of this node), [`grants`] (who wrote a volume), [`attachments`] (volumes that the storage lets only some nodes have), [`readiness`] (what
 //! can be mounted, and the cure where it can't), [`pool_usage`] (volumes of class `local`), [`args`] (flags).
 
 pub mod args;
 pub mod attachments;
+pub mod grants;
 pub(crate) mod kubelet;
 pub mod kubelet_root;
 pub mod node_pods;

@@ -8,16 +8,14 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use mooring_contract::attachment::{CONNECTION, Connection};
 use mooring_contract::volume::Volume;
-use mooring_mounter::core::client::Client;
-use mooring_mounter::core::metrics::MounterMetrics;
-use mooring_mounter::core::origin::Volumes;
-use mooring_mounter::core::{Core, Places};
+use mooring_mounter::grant::granter::{ApiError, GrantApi, Granter};
+use mooring_mounter::grant::request::{MountRequest, Told as ByKubelet};
+use mooring_mounter::grant::{Grant, Granted};
 use mooring_mounter::node::attachments::{AttachmentApi, Attachments};
-use mooring_mounter::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
-use mooring_mounter::volume::registry::Registry;
+use mooring_mounter::volume::job::{Access, MountError, PodRef, Secrets};
 use mooring_mounter::volume::target::Target;
 use mooring_seal::signature::{PublicKeys, SigningKey};
 use mooring_seal::{Purpose, new_key, seal};
@@ -32,7 +30,7 @@ const NODE: &str = "a";
 const NAMES: [&str; 3] = ["pvc-1", "pvc-2", "data"];
 
 /// What a volume may say of itself, or a connection of the volume.
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "client=iscsi,source=iscsi://h/t/1",
     "client=iscsi,source=iscsi://h/t/2",
     "client=nfs,source=h:/x",
@@ -42,13 +40,23 @@ const OPTIONS: [&str; 9] = [
     "client=local,source=pvc-2.img",
     "client=host,source=h:/x,fs-type=nfs",
     "source=/etc",
+    "client=iscsi,source=iscsi://h/t/1,initiator=iqn.x:another-node",
 ];
 
 /// Those of them that a connection may say.
-const OF_A_CONNECTION: [usize; 4] = [0, 1, 2, 3];
+const OF_A_CONNECTION: [usize; 5] = [0, 1, 2, 3, 9];
 
-/// Those that are on storage elsewhere, so that a volume may say it without an administrator.
-const ELSEWHERE: [usize; 3] = [0, 1, 2];
+/// Those that the author of a Pod may write.
+const OF_A_TENANT: [usize; 3] = [0, 1, 2];
+
+/// Those that the image of a claim's volume may say.
+const OF_AN_IMAGE: [usize; 5] = [0, 1, 2, 6, 9];
+
+/// Those that the controller may write into the Pod of a run.
+const OF_A_RUN: [usize; 6] = [0, 1, 2, 5, 6, 9];
+
+/// Those that an administrator may write; the last but one of all names no client.
+const OF_AN_ADMINISTRATOR: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 9];
 
 /// The controller's key, which is published, and one that is not.
 static SIGNERS: LazyLock<[SigningKey; 2]> = LazyLock::new(|| [(); 2].map(|()| SigningKey::generate().unwrap()));
@@ -84,17 +92,34 @@ enum Handed {
     /// One of the [`KEYS`], and whatever the author of the Secret writes beside it.
     Key(usize),
     Junk,
+    /// The Secret of the PersistentVolume of this name.
+    Own,
+}
+
+/// What the spec of the Pod has under the name of the volume.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Written {
+    /// A claim of the PersistentVolume's name.
+    Claim,
+    /// An inline volume with these [`OPTIONS`].
+    Inline(usize),
+    /// The same, in a Pod that has the label of a run's, in Mooring's own namespace or a tenant's.
+    OfARun { options: usize, honoured: bool },
+    /// Something else.
+    Nothing,
 }
 
 #[derive(Debug, Clone)]
 struct Attempt {
     by_csi: bool,
     name: usize,
-    /// What the kubelet says of the volume.
+    /// What the kubelet says of the volume, which its author may have forged.
     options: usize,
+    written: Written,
     handed: Handed,
-    /// What each PersistentVolume says: its own options, and what this node is told.
-    volumes: [(usize, Entry); 2],
+    /// What each PersistentVolume says: its own options, whether an image made it, whether it has to be attached, and
+    /// what this node is told.
+    volumes: [(usize, bool, bool, Entry); 2],
 }
 
 fn attempts() -> impl Strategy<Value = Attempt> {
@@ -118,39 +143,52 @@ fn attempts() -> impl Strategy<Value = Attempt> {
         is_changed: change == 0,
     });
     // Most of what is generated is refused, so right ones are mixed in.
-    let right = (0..2_usize, 0..OPTIONS.len()).prop_map(|(volume, options)| Told {
-        signer: 0,
-        volume,
-        uid: volume,
-        for_node: true,
-        options,
-        key: volume,
-        is_changed: false,
-    });
-    let entry = prop_oneof![
-        1 => Just(Entry::None),
-        3 => told.prop_map(Entry::Told),
-        4 => right.prop_map(Entry::Told),
-    ];
+    let right = |volume: usize| {
+        (0..OPTIONS.len()).prop_map(move |options| Told {
+            signer: 0,
+            volume,
+            uid: volume,
+            for_node: true,
+            options,
+            key: volume,
+            is_changed: false,
+        })
+    };
+    let entry = move |volume: usize| {
+        prop_oneof![
+            1 => Just(Entry::None),
+            3 => told.clone().prop_map(Entry::Told),
+            4 => right(volume).prop_map(Entry::Told),
+        ]
+    };
     let handed = prop_oneof![
         2 => Just(Handed::Nothing),
-        5 => (0..3_usize).prop_map(Handed::Key),
+        3 => (0..3_usize).prop_map(Handed::Key),
         1 => Just(Handed::Junk),
+        5 => Just(Handed::Own),
     ];
-    let volume = || (0..3_usize, entry.clone());
+    let volume = |number: usize| (0..OPTIONS.len(), any::<bool>(), any::<bool>(), entry(number));
+    let written = prop_oneof![
+        4 => Just(Written::Claim),
+        2 => (0..OPTIONS.len()).prop_map(Written::Inline),
+        1 => (0..OPTIONS.len(), any::<bool>()).prop_map(|(options, honoured)| Written::OfARun { options, honoured }),
+        1 => Just(Written::Nothing),
+    ];
     (
         any::<bool>(),
         0..3_usize,
         0..OPTIONS.len(),
+        written,
         handed,
-        [volume(), volume()],
+        (volume(0), volume(1)),
     )
-        .prop_map(|(by_csi, name, options, handed, volumes)| Attempt {
+        .prop_map(|(by_csi, name, options, written, handed, (first, second))| Attempt {
             by_csi,
             name,
             options,
+            written,
             handed,
-            volumes,
+            volumes: [first, second],
         })
 }
 
@@ -190,88 +228,181 @@ impl Told {
 
 impl Attempt {
     fn persistent_volume(&self, number: usize) -> PersistentVolume {
-        let (options, entry) = &self.volumes[number];
+        let (options, by_image, to_attach, entry) = &self.volumes[number];
         let mut notes = json!({});
+        if *by_image {
+            notes["pv.kubernetes.io/provisioned-by"] = json!("mooring.dev/flex-provisioner");
+        }
         if let Entry::Told(told) = entry {
             let to = json!({"node": NODE, "initiator": "i", "connection": told.signed()});
             notes["mooring.dev/attached-to"] = json!(to.to_string());
         }
-        serde_json::from_value(json!({
-            "metadata": {"name": NAMES[number], "uid": format!("uid-{number}"), "annotations": notes},
-            "spec": {"csi": {"driver": "vcs.mooring.dev", "volumeHandle": "x",
-                             "volumeAttributes": pairs(OPTIONS[*options])}},
-        }))
-        .unwrap()
+        let name = NAMES[number];
+        let secret = json!({"name": format!("{}-{name}", if *to_attach { "attachment" } else { "key" })});
+        let options = pairs(OPTIONS[*options]);
+        let source = if self.by_csi {
+            json!({"csi": {"driver": "vcs.mooring.dev", "volumeHandle": name, "volumeAttributes": options,
+                           "nodePublishSecretRef": secret}})
+        } else {
+            json!({"flexVolume": {"driver": "mooring.dev/vcs", "options": options, "secretRef": secret}})
+        };
+        let mut spec = json!({"claimRef": {"namespace": "shop", "name": name}});
+        spec.as_object_mut()
+            .unwrap()
+            .extend(source.as_object().unwrap().clone());
+        let metadata = json!({"name": name, "uid": format!("uid-{number}"), "annotations": notes});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
     }
 
-    fn job(&self) -> Option<MountJob> {
+    fn namespace(&self) -> &'static str {
+        match self.written {
+            Written::OfARun { honoured: true, .. } => "mooring",
+            _ => "shop",
+        }
+    }
+
+    /// The options of the inline volume that the Pod has.
+    fn inline(&self) -> Option<usize> {
+        match self.written {
+            Written::Inline(options) | Written::OfARun { options, .. } => Some(options),
+            Written::Claim | Written::Nothing => None,
+        }
+    }
+
+    fn pod(&self) -> Pod {
+        let name = NAMES[self.name];
+        let volume = match self.inline() {
+            Some(options) => json!({"name": name, "flexVolume": {
+                "driver": "mooring.dev/vcs", "options": pairs(OPTIONS[options])}}),
+            None if self.written == Written::Claim => {
+                json!({"name": "x", "persistentVolumeClaim": {"claimName": name}})
+            }
+            None => json!({"name": name, "emptyDir": {}}),
+        };
+        let mut labels = json!({"app": "web"});
+        if matches!(self.written, Written::OfARun { .. }) {
+            labels["mooring.dev/component"] = json!("provisioning");
+        }
+        let metadata = json!({"name": "web", "namespace": self.namespace(), "uid": "u", "labels": labels});
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": [], "volumes": [volume]}})).unwrap()
+    }
+
+    fn handed(&self) -> Handed {
+        match (&self.handed, self.volumes.get(self.name)) {
+            (Handed::Own, Some((_, _, true, _))) => Handed::Key(self.name),
+            (Handed::Own, _) => Handed::Nothing,
+            (handed, _) => handed.clone(),
+        }
+    }
+
+    /// What the kubelet asks for; none if it can't be read as a volume.
+    fn request(&self) -> Option<MountRequest> {
         let name = NAMES[self.name];
         let path = if self.by_csi {
             format!("/kubelet/pods/u/volumes/kubernetes.io~csi/{name}/mount")
         } else {
             format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}")
         };
-        let handed = match &self.handed {
-            Handed::Nothing => None,
+        let handed = match self.handed() {
+            Handed::Nothing | Handed::Own => None,
             Handed::Key(key) => Some(json!({
-                "proof": KEYS[*key], "node": NODE, "options": {"client": "pool", "source": ""},
+                "proof": KEYS[key], "node": NODE, "options": {"client": "pool", "source": ""},
             })),
             Handed::Junk => Some(Value::from("x")),
         };
         let secrets = handed.map(|handed| (CONNECTION.to_owned(), handed.to_string().into_bytes()));
-        Some(MountJob {
-            volume: Volume::from_options(&pairs(OPTIONS[self.options])).ok()?,
+        // By CSI the kubelet says which kind it is, and passes on what an inline volume has.
+        let (said, told) = match (self.by_csi, self.inline()) {
+            (false, _) => (self.options, ByKubelet::Nothing),
+            (true, Some(options)) => (options, csi(true, "csi-0")),
+            (true, None) => (self.options, csi(false, name)),
+        };
+        Some(MountRequest {
+            told,
+            volume: Volume::from_options(&pairs(OPTIONS[said])).ok()?,
             secrets: Secrets(secrets.into_iter().collect()),
-            target: if self.by_csi {
-                Target::parse_csi(Path::new("/kubelet"), &path).unwrap()
-            } else {
-                Target::parse(Path::new("/kubelet"), &path).unwrap()
-            },
+            target: Target::parse(Path::new("/kubelet"), &path).unwrap(),
             access: Access::FileSystem,
             sole: false,
             only_read: false,
             read_only: false,
             fs_group: None,
             label: None,
-            pod: PodRef::default(),
-            volume_name: name.to_owned(),
-            image: None,
-            deadline: Instant::now() + Duration::from_secs(30),
+            pod: PodRef {
+                name: "web".to_owned(),
+                namespace: self.namespace().to_owned(),
+                uid: "u".to_owned(),
+            },
         })
     }
 
-    /// What may be mounted: the volume's options and the secrets that it gets. The rules in short: a Secret with a
-    /// volume's key is of the PersistentVolume that has this name and this key, and its node mounts what the controller
-    /// said of it; anything else mounts what it says itself, if that is on storage elsewhere.
+    /// What may be mounted: the volume's options and the secrets that it gets. The rules in short: a volume of the Pod's
+    /// own says what a tenant may say, or a run in a namespace of ConfigMaps; a claim's volume says what the
+    /// PersistentVolume's author may say; and one that has to be attached is as the controller told this node, for a
+    /// Secret with the key of this very PersistentVolume.
     fn granted(&self) -> Option<(BTreeMap<String, String>, BTreeMap<String, String>)> {
-        match self.handed {
-            Handed::Junk => None,
-            // What gives out the node is the business of admission policies, for Pods, and of an administrator's
-            // PersistentVolume.
-            Handed::Nothing => ELSEWHERE
-                .contains(&self.options)
-                .then(|| (pairs(OPTIONS[self.options]), BTreeMap::new())),
-            Handed::Key(key) => {
-                let own = self.name;
-                let (options, entry) = self.volumes.get(own)?;
-                let Entry::Told(told) = entry else { return None };
-                let is_told = told.signer == 0
-                    && !told.is_changed
-                    && (told.volume, told.uid, told.key, key) == (own, own, own, own)
-                    && told.for_node
-                    && OF_A_CONNECTION.contains(&told.options);
-                let mut granted = pairs(OPTIONS[*options]);
-                granted.extend(pairs(OPTIONS[told.options]));
-                is_told.then(|| (granted, secrets_of(own)))
-            }
+        let of_name = self.volumes.get(self.name);
+        let has_key = !matches!(self.handed(), Handed::Nothing);
+        let is_to_attach = of_name.is_some_and(|(_, _, to_attach, _)| *to_attach);
+        if let Some(options) = self.inline() {
+            let may = match self.written {
+                // A run has no CSI volume.
+                _ if self.by_csi => &OF_A_TENANT[..],
+                Written::OfARun { honoured: true, .. } => &OF_A_RUN[..],
+                Written::OfARun { honoured: false, .. } => &[],
+                _ => &OF_A_TENANT[..],
+            };
+            let is_granted = may.contains(&options) && !has_key && !is_to_attach;
+            return is_granted.then(|| (pairs(OPTIONS[options]), BTreeMap::new()));
         }
+        // By CSI the kubelet says that it is a claim's, and it knows.
+        if self.written == Written::Nothing && !self.by_csi {
+            return None;
+        }
+        let (options, by_image, to_attach, entry) = of_name?;
+        let may = if *by_image {
+            &OF_AN_IMAGE[..]
+        } else {
+            &OF_AN_ADMINISTRATOR[..]
+        };
+        if !may.contains(options) {
+            return None;
+        }
+        if !to_attach {
+            return (!has_key).then(|| (pairs(OPTIONS[*options]), BTreeMap::new()));
+        }
+        let own = self.name;
+        let (Entry::Told(told), Handed::Key(key)) = (entry, self.handed()) else {
+            return None;
+        };
+        let (mut granted, said) = (pairs(OPTIONS[*options]), pairs(OPTIONS[told.options]));
+        let is_told = told.signer == 0
+            && !told.is_changed
+            && (told.volume, told.uid, told.key, key) == (own, own, own, own)
+            && told.for_node
+            && OF_A_CONNECTION.contains(&told.options)
+            // The only file system that is named here is NFS.
+            && (!granted.contains_key("fs-type") || said.get("client").is_some_and(|client| client == "nfs"));
+        // Another client has only the file system of the volume's own options.
+        if granted.get("client") != said.get("client") {
+            granted.retain(|key, _| key == "fs-type");
+        }
+        granted.extend(said);
+        is_told.then(|| (granted, secrets_of(own)))
     }
 }
 
-/// The API and the client of the node.
+fn csi(ephemeral: bool, volume_id: &str) -> ByKubelet {
+    ByKubelet::Csi {
+        ephemeral: Some(ephemeral),
+        volume_id: volume_id.to_owned(),
+    }
+}
+
+/// The API.
 struct World {
     volumes: BTreeMap<String, PersistentVolume>,
-    mounted: Mutex<Vec<MountJob>>,
+    pod: Pod,
 }
 
 #[derive(Clone)]
@@ -300,77 +431,63 @@ impl AttachmentApi for Shared {
 }
 
 #[async_trait]
-impl Volumes for Shared {
-    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error> {
+impl GrantApi for Shared {
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, ApiError> {
         Ok(self.0.volumes.get(name).cloned())
     }
-}
 
-#[async_trait]
-impl Client for Shared {
-    async fn mount(&self, job: &MountJob) -> Result<(), MountError> {
-        self.0.mounted.lock().unwrap().push(job.clone());
-        Ok(())
+    async fn pod(&self, _: &PodRef) -> Result<Option<Pod>, ApiError> {
+        Ok(Some(self.0.pod.clone()))
     }
 }
 
-/// What was mounted, or why nothing was.
-fn mounted(attempt: &Attempt, job: MountJob) -> Result<MountJob, MountError> {
+/// What is granted, or why nothing is.
+fn granted(attempt: &Attempt, request: MountRequest) -> Result<Grant, MountError> {
     let volumes = [0, 1].map(|number| (NAMES[number].to_owned(), attempt.persistent_volume(number)));
     let world = Shared(Arc::new(World {
         volumes: volumes.into(),
-        mounted: Mutex::default(),
+        pod: attempt.pod(),
     }));
-    let rules = ["iscsi", "nfs", "node-disk", "disk"].map(|client| format!("{client}=a/b:1").parse().unwrap());
-    let places = Places {
-        kubelet_root: "/kubelet".into(),
-        pool: "/pool".into(),
-        host_namespace: None,
-    };
-    let attachments = Attachments::new(Box::new(world.clone()), NODE.into(), "/kubelet".into());
-    let core = Core::new(
-        places,
-        Registry::new(rules.into()),
-        Some(Arc::new(world.clone())),
-        MounterMetrics::default(),
-    )
-    .asking(Some(Arc::new(world.clone())))
-    .attaching(Some(Arc::new(attachments)));
+    let granter = Granter::new(Some(Arc::new(world.clone())), ["mooring".to_owned()]);
+    let attachments = Attachments::new(Box::new(world), NODE.into(), "/kubelet".into());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(core.mount(job))?;
-    Ok(world.0.mounted.lock().unwrap().pop().expect("a client mounted it"))
+    let deadline = Instant::now() + Duration::from_secs(30);
+    runtime.block_on(async {
+        match granter.grant(request, deadline).await? {
+            Granted::Now(grant) => Ok(grant),
+            Granted::ToAttach(to_attach) => attachments.connect(*to_attach, deadline).await,
+        }
+    })
 }
 
 /// Proves: M5
 #[test]
 fn no_call_mounts_another_volume_than_the_one_that_it_was_granted() {
-    let (granted, refused) = (Mutex::new(0), Mutex::new(0));
+    let (plain, attached, refused) = (Mutex::new(0), Mutex::new(0), Mutex::new(0));
     let config = Config {
         cases: 10_000,
         failure_persistence: None,
         ..Config::default()
     };
     let run = TestRunner::new(config).run(&attempts(), |attempt| {
-        // What the kubelet hands over can't be read as a volume, or is for the mounter's own clients: an admission policy
-        // lets that through for provisioning Pods only.
-        let own = matches!(attempt.handed, Handed::Nothing) && (5..8).contains(&attempt.options);
-        let Some(job) = attempt.job().filter(|_| !own) else {
+        let Some(request) = attempt.request() else {
             return Ok(());
         };
-        match (mounted(&attempt, job), attempt.granted()) {
-            (Ok(job), Some((options, secrets))) => {
+        match (granted(&attempt, request), attempt.granted()) {
+            (Ok(grant), Some((options, secrets))) => {
                 let wanted = Volume::from_options(&options).unwrap();
-                prop_assert_eq!(&job.volume, &wanted);
+                prop_assert_eq!(grant.volume(), &wanted);
                 let secrets: BTreeMap<_, _> = secrets
                     .into_iter()
                     .map(|(key, text)| (key, text.into_bytes()))
                     .collect();
-                prop_assert_eq!(&job.secrets.0, &secrets);
-                *granted.lock().unwrap() += 1;
+                prop_assert_eq!(&grant.secrets().0, &secrets);
+                let count = if secrets.is_empty() { &plain } else { &attached };
+                *count.lock().unwrap() += 1;
             }
             (Err(error), None) => {
                 let is_refusal = matches!(
@@ -380,13 +497,16 @@ fn no_call_mounts_another_volume_than_the_one_that_it_was_granted() {
                 prop_assert!(is_refusal, "it came as far as {}", error);
                 *refused.lock().unwrap() += 1;
             }
-            (Ok(job), None) => prop_assert!(false, "{:?} was mounted", job.volume),
+            (Ok(grant), None) => prop_assert!(false, "{:?} was granted", grant.volume()),
             (Err(error), Some(_)) => prop_assert!(false, "was refused: {}", error),
         }
         Ok(())
     });
     run.unwrap();
     // Else it would be no test.
-    let (granted, refused) = (granted.into_inner().unwrap(), refused.into_inner().unwrap());
-    assert!(granted > 500 && refused > 2_000, "{granted} granted, {refused} refused");
+    let [plain, attached, refused] = [plain, attached, refused].map(|count| count.into_inner().unwrap());
+    assert!(
+        plain > 500 && attached > 50 && refused > 2_000,
+        "{plain} granted, {attached} by a connection, {refused} refused"
+    );
 }

@@ -18,12 +18,12 @@ use crate::client_pods::link::LinkError;
 use crate::client_pods::looks::{LOOK_LIMIT, look};
 use crate::client_pods::status::{PodPhase, SeenPod};
 use crate::client_pods::{ClientPods, Lease, PodError, PodNeed, clean_up};
-use crate::core::client::{Client, Expansion, Rest, Trouble};
+use crate::core::client::{Client, Expansion, MountJob, Rest, Trouble};
 use crate::core::waits::{Waiting, Waits};
 use crate::deadlines;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
-use crate::volume::job::{Access, MountError, MountJob};
+use crate::volume::job::{Access, MountError};
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::Target;
@@ -82,23 +82,23 @@ impl ContainerClient {
 
     /// Whether an agent has this very volume on the target.
     async fn is_mounted_by_an_agent(&self, job: &MountJob) -> bool {
-        let states = self.states(&job.target).await;
-        states
-            .iter()
-            .any(|(_, mount)| mount.client == job.volume.client.as_str() && mount.source == job.volume.source)
+        let states = self.states(job.grant.target()).await;
+        states.iter().any(|(_, mount)| {
+            mount.client == job.grant.volume().client.as_str() && mount.source == job.grant.volume().source
+        })
     }
 
     /// Fails if a volume that an agent has mounted is mounted in another way than it is wanted.
     fn check_flags(&self, job: &MountJob) -> Result<(), MountError> {
         let table = mount_table()?;
-        let Some(entry) = table.top(&job.target.path()) else {
+        let Some(entry) = table.top(&job.grant.target().path()) else {
             return Ok(());
         };
-        let kept = self.pods.kept.get(&job.target.to_string());
+        let kept = self.pods.kept.get(&job.grant.target().to_string());
         let asked_before = kept.map(|kept| kept.call.mount_options);
         let wanted = mount_call(job, Duration::ZERO).mount_options;
         alike(MountFlags::of(entry), asked_before.as_deref(), &wanted)?.map_or(Ok(()), |(found, wanted)| {
-            Err(otherwise(&entry.source, &job.target, found, wanted))
+            Err(otherwise(&entry.source, job.grant.target(), found, wanted))
         })
     }
 
@@ -117,30 +117,32 @@ impl ContainerClient {
     async fn look(&self, job: &MountJob) -> Result<LookedAt, MountError> {
         let table = mount_table()?;
         // Most have nothing mounted, and then no worker is needed.
-        if table.top(&job.target.path()).is_none() {
+        if table.top(&job.grant.target().path()).is_none() {
             return Ok(LookedAt::Nothing);
         }
-        let looked = look(&self.pods.workers, &job.target, LOOK_LIMIT).await;
-        looked.map_err(|error| error.into_mount_error(&format!("the look at {}", job.target), &job.server()))
+        let looked = look(&self.pods.workers, job.grant.target(), LOOK_LIMIT).await;
+        looked.map_err(|error| {
+            error.into_mount_error(&format!("the look at {}", job.grant.target()), &job.grant.server())
+        })
     }
 
     /// Unmounts a dead mount even if it is in use: nothing will mount it again, so its users can't go on.
     async fn unmount_dead(&self, job: &MountJob) -> Result<(), MountError> {
         let unmount = Task::Unmount {
-            target: job.target.clone(),
+            target: job.grant.target().clone(),
             detach: true,
         };
         let done = self.pods.workers.run(&unmount, job.deadline).await;
         done.map_err(|error| {
-            let attempted = format!("the unmount of the dead mount on {}", job.target);
-            error.into_mount_error(&attempted, &job.server())
+            let attempted = format!("the unmount of the dead mount on {}", job.grant.target());
+            error.into_mount_error(&attempted, &job.grant.server())
         })
     }
 
     /// Gives a Pod a volume as a device: the client container has it, and a worker shows it to the Pod.
     async fn give(&self, job: &MountJob, image: &str) -> Result<(), MountError> {
-        let name = &job.volume.source;
-        if !job.volume.fs_type.is_empty() || !job.volume.mount_options.is_empty() {
+        let name = &job.grant.volume().source;
+        if !job.grant.volume().fs_type.is_empty() || !job.grant.volume().mount_options.is_empty() {
             let message = format!(
                 "raw block volume {name} has fs-type or mount-options, which are for a file system: leave out both, or \
                  leave out volumeMode (the default is Filesystem)"
@@ -148,19 +150,20 @@ impl ContainerClient {
             return Err(MountError::BadOptions(message.into()));
         }
         let table = mount_table()?;
-        if let Some(entry) = table.top(&job.target.path()) {
-            let states = self.states(&job.target).await;
-            let ours =
-                |mount: &MountState| mount.client == job.volume.client.as_str() && mount.source == job.volume.source;
+        if let Some(entry) = table.top(&job.grant.target().path()) {
+            let states = self.states(job.grant.target()).await;
+            let ours = |mount: &MountState| {
+                mount.client == job.grant.volume().client.as_str() && mount.source == job.grant.volume().source
+            };
             return match states.iter().find(|(_, mount)| ours(mount)) {
                 Some((_, mount)) if mount.health == MountHealth::Dead => {
                     let message = "the program that served its device has ended: delete the Pod; its replacement gets \
                                    the device again";
                     Err(container_error(job, message.to_owned().into()))
                 }
-                Some(_) => shown_as(entry, &job.target, job.read_only),
+                Some(_) => shown_as(entry, job.grant.target(), job.grant.is_read_only()),
                 None => Err(MountError::Occupied {
-                    target: job.target.to_string(),
+                    target: job.grant.target().to_string(),
                     found: "a device that no client container knows".to_owned(),
                     wanted: name.clone(),
                 }),
@@ -172,16 +175,16 @@ impl ContainerClient {
         };
         let show = Task::ShowGiven {
             device,
-            sole: job.sole,
-            read_only: job.read_only,
-            target: job.target.clone(),
+            sole: job.grant.is_sole(),
+            read_only: job.grant.is_read_only(),
+            target: job.grant.target().clone(),
         };
         let deadline = job.deadline.min(Instant::now() + SHOW_LIMIT);
         let shown = self.pods.workers.run(&show, deadline).await;
         let shown =
             shown.map_err(|error| error.into_mount_error(&format!("to show device {name} to the Pod"), "this node"));
         if shown.is_err() {
-            drop(self.unmounted(&job.target).await);
+            drop(self.unmounted(job.grant.target()).await);
         }
         drop(lease);
         self.pods.changed();
@@ -192,7 +195,7 @@ impl ContainerClient {
     /// is of an earlier version, or else one of the image that is wanted.
     async fn lease_for(&self, job: &MountJob, image: &str) -> Result<Lease, MountError> {
         // Of a client without a record here, only the agents know.
-        if has_one_device(job.volume.client.as_str(), &job.volume.fs_type, || true)
+        if has_one_device(job.grant.volume().client.as_str(), &job.grant.volume().fs_type, || true)
             && self.pods.allows(image)
             // An agent of another client that does not answer must not delay this volume.
             && let Ok(Some((pod, _))) = self.find(|mount| is_device_of(mount, job)).await
@@ -205,11 +208,11 @@ impl ContainerClient {
     async fn lease(&self, job: &MountJob, image: &str) -> Result<Lease, MountError> {
         let deadline = Instant::now() + deadlines::inner(job.remaining());
         let need = PodNeed {
-            client: &job.volume.client,
+            client: &job.grant.volume().client,
             image,
-            by_volume: job.image_by_volume(),
-            target: &job.target,
-            source: &job.volume.source,
+            by_volume: job.grant.is_image_by_volume(),
+            target: job.grant.target(),
+            source: &job.grant.volume().source,
         };
         let lease = self.pods.lease(need, deadline).await;
         lease.map_err(|error| no_pod(job, error))
@@ -218,7 +221,7 @@ impl ContainerClient {
     /// Has an agent mount a volume, or have it as a device.
     async fn ask(&self, lease: &Lease, job: &MountJob) -> Result<Option<DeviceNumber>, MountError> {
         let asking = mounted_by(job, &lease.name, |call, limit| self.pods.ask(&lease.uid, call, limit));
-        self.waits.watch(Waiting::of(job), asking).await
+        self.waits.watch(Waiting::of(&job.grant), asking).await
     }
 }
 
@@ -228,7 +231,7 @@ impl Client for ContainerClient {
         let Some(image) = &job.image else {
             return Err(container_error(job, "no client image is set for it".to_owned().into()));
         };
-        if job.access == Access::Device {
+        if job.grant.access() == Access::Device {
             return self.give(job, image).await;
         }
         match self.look(job).await? {
@@ -236,24 +239,24 @@ impl Client for ContainerClient {
             LookedAt::Alive if self.is_mounted_by_an_agent(job).await => return self.check_flags(job),
             LookedAt::Alive => {
                 return Err(MountError::Occupied {
-                    target: job.target.to_string(),
+                    target: job.grant.target().to_string(),
                     found: "a file system that no client container knows".to_owned(),
-                    wanted: job.volume.source.clone(),
+                    wanted: job.grant.volume().source.clone(),
                 });
             }
             LookedAt::Dead => {
-                if let Some(message) = self.revival(&job.target).await {
+                if let Some(message) = self.revival(job.grant.target()).await {
                     return Err(container_error(job, message.into()));
                 }
                 // That also repairs it for Pods that use it already.
-                if let Some(failed) = self.pods.revive(&job.target) {
+                if let Some(failed) = self.pods.revive(job.grant.target()) {
                     let message = format!(
                         "the client Pod that served this volume is gone, and the volume is being mounted again {failed}"
                     );
                     return Err(container_error(job, message.into()));
                 }
                 self.unmount_dead(job).await?;
-                drop(self.unmounted(&job.target).await);
+                drop(self.unmounted(job.grant.target()).await);
             }
         }
         let lease = self.lease_for(job, image).await?;
@@ -262,7 +265,7 @@ impl Client for ContainerClient {
             self.pods.keep(KeptRecord {
                 by: lease.uid.clone(),
                 image: image.clone(),
-                by_volume: job.image_by_volume(),
+                by_volume: job.grant.is_image_by_volume(),
                 call: mount_call(job, Duration::ZERO),
             });
         }
@@ -392,32 +395,33 @@ fn mount_table() -> Result<Table, MountError> {
 
 /// Whether a mount is of the device that another Pod has of a job's volume.
 fn is_device_of(mount: &MountState, job: &MountJob) -> bool {
-    mount.on_device && mount.client == job.volume.client.as_str() && mount.source == job.volume.source
+    mount.on_device && mount.client == job.grant.volume().client.as_str() && mount.source == job.grant.volume().source
 }
 
 fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
-    let volume = &job.volume;
+    let volume = job.grant.volume();
     let mut mount_options = volume.mount_options.clone();
-    if job.read_only && !mount_options.iter().any(|option| option == "ro") {
+    if job.grant.is_read_only() && !mount_options.iter().any(|option| option == "ro") {
         mount_options.retain(|option| option != "rw");
         mount_options.push("ro".to_owned());
     }
     MountCall {
-        target: job.target.to_string(),
+        target: job.grant.target().to_string(),
         client: volume.client.to_string(),
         source: volume.source.clone(),
         fs_type: volume.fs_type.clone(),
         mount_options,
         options: volume.rest.clone(),
         secrets: job
-            .secrets
+            .grant
+            .secrets()
             .0
             .iter()
             .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
             .collect(),
-        fs_group: job.fs_group,
-        label: job.label.clone(),
-        pod: job.pod.clone(),
+        fs_group: job.grant.fs_group(),
+        label: job.grant.label().cloned(),
+        pod: job.grant.pod().clone(),
         limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
     }
 }
@@ -430,7 +434,8 @@ fn seconds_of(failure: &AgentFailure, limit: Duration) -> u64 {
 fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError {
     let attempted = format!(
         "mount {} in the client container for {}",
-        job.volume.source, job.volume.client
+        job.grant.volume().source,
+        job.grant.volume().client
     );
     let seconds = seconds_of(&failure, limit);
     let message = failure.message;
@@ -443,7 +448,7 @@ fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError
         FailureCategory::TimedOut => MountError::Timeout {
             attempted: format!("to {attempted} ({message})"),
             seconds,
-            server: job.server(),
+            server: job.grant.server(),
         },
         FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => MountError::Failed {
             attempted,
@@ -504,7 +509,7 @@ fn no_pod(job: &MountJob, error: PodError) -> MountError {
 
 fn container_error(job: &MountJob, cause: Cause) -> MountError {
     MountError::Container {
-        client: job.volume.client.to_string(),
+        client: job.grant.volume().client.to_string(),
         cause,
     }
 }
@@ -532,7 +537,6 @@ mod tests {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
-    use mooring_contract::volume::Volume;
     use tokio::io::DuplexStream;
 
     use super::{alike, mounted_by, not_expanded, owner_in, refused};
@@ -540,8 +544,10 @@ mod tests {
     use crate::agent::protocol::{MountHealth, MountState};
     use crate::client_pods::link::{self, LinkError};
     use crate::client_pods::status::{PodPhase, SeenPod};
+    use crate::core::client::MountJob;
+    use crate::grant::tests::grant;
     use crate::sys::fake::target;
-    use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
+    use crate::volume::job::{MountError, PodRef};
     use crate::volume::mount_options;
     use crate::volume::target::Target;
 
@@ -566,17 +572,7 @@ mod tests {
 
     fn job(left: Duration) -> MountJob {
         MountJob {
-            volume: Volume::from_line("client=sshfs,source=u@192.0.2.1:/x").unwrap(),
-            secrets: Secrets::default(),
-            target: target(),
-            access: Access::FileSystem,
-            sole: false,
-            only_read: false,
-            read_only: false,
-            fs_group: None,
-            label: None,
-            pod: PodRef::default(),
-            volume_name: "v".to_owned(),
+            grant: grant("client=sshfs,source=u@192.0.2.1:/x", target()),
             image: None,
             deadline: Instant::now() + left,
         }

@@ -1,15 +1,33 @@
 //! What the core asks of a client, where no worker does it.
 //!
-//! A client makes the mounts of one type of volume. Before the core asks one, it has read the volume's options, guarded
-//! the volume against a second operation, and checked that its server is not tripped.
+//! A client makes the mounts of one type of volume. Before the core asks one, the mount has been granted, the core has
+//! guarded the volume against a second operation, and checked that its server is not tripped.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 
-use crate::volume::job::{MountError, MountJob};
+use crate::grant::Grant;
+use crate::volume::job::MountError;
 use crate::volume::target::Target;
+
+/// A mount that was granted, and is now to be made.
+#[derive(Debug, Clone)]
+pub struct MountJob {
+    pub grant: Grant,
+    /// The client image that serves the volume, where a client container does.
+    pub image: Option<String>,
+    /// When the kubelet must have its answer.
+    pub deadline: Instant,
+}
+
+impl MountJob {
+    /// How long is left.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
 
 /// What is wrong with a mounted volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

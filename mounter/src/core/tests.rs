@@ -4,15 +4,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::volume::Volume;
 
 use super::circuit_breaker::CallEnd;
-use super::client::{Client, Trouble};
+use super::client::{Client, MountJob, Trouble};
 use super::{Core, Places};
 use crate::core::metrics::MounterMetrics;
-use crate::core::origin::Volumes;
-use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
+use crate::grant::granter::Granter;
+use crate::grant::request::MountRequest;
+use crate::grant::request::tests::request;
+use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::Table;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
@@ -29,7 +30,7 @@ impl Client for Container {
         self.asked.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(job.image.as_deref(), Some("a/b:1"));
-        match job.server().as_str() {
+        match job.grant.server().as_str() {
             "dead" => {}
             "busy" => {
                 return Err(MountError::InProgress {
@@ -42,7 +43,7 @@ impl Client for Container {
         Err(MountError::Timeout {
             attempted: "the mount".to_owned(),
             seconds: 1,
-            server: job.server(),
+            server: job.grant.server(),
         })
     }
 
@@ -62,35 +63,26 @@ fn core(container: &Arc<Container>) -> Core {
     };
     let registry = Registry::new(vec!["nfs=a/b:1".parse().unwrap()]);
     let container: Arc<dyn Client> = Arc::<Container>::clone(container);
-    Core::new(places, registry, Some(container), MounterMetrics::default())
+    Core::new(places, registry, Some(container), MounterMetrics::default()).granted_by(Granter::standalone())
 }
 
-fn job(line: &str, name: &str) -> MountJob {
-    MountJob {
-        volume: Volume::from_line(line).unwrap(),
-        secrets: Secrets::default(),
-        target: Target::parse(
-            Path::new("/kubelet"),
-            &format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}"),
-        )
-        .unwrap(),
-        access: Access::FileSystem,
-        sole: false,
-        only_read: false,
-        read_only: false,
-        fs_group: None,
-        label: None,
-        pod: PodRef::default(),
-        volume_name: name.to_owned(),
-        image: None,
-        deadline: Instant::now() + Duration::from_secs(10),
+fn volume(line: &str, name: &str) -> MountRequest {
+    let path = format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}");
+    let target = Target::parse(Path::new("/kubelet"), &path).unwrap();
+    request(Volume::from_line(line).unwrap(), target)
+}
+
+impl Core {
+    /// Mounts it within ten seconds.
+    async fn mount_soon(&self, request: MountRequest) -> Result<(), MountError> {
+        self.mount(request, Instant::now() + Duration::from_secs(10)).await
     }
 }
 
 /// It is not unmounted lazily: what it has in memory would be lost.
 #[test]
 fn a_volume_of_which_nothing_is_known_may_be_on_a_disk_of_the_node() {
-    let target = job("client=nfs,source=alive:/x", "a").target;
+    let target = volume("client=nfs,source=alive:/x", "a").target;
     let unreadable = Err(MountError::Node("no memory".to_owned().into()));
     assert!(super::is_on_a_device(&unreadable, &target), "it may be on a disk");
     assert!(!super::is_on_a_device(&Ok(Table::default()), &target));
@@ -100,7 +92,7 @@ fn a_volume_of_which_nothing_is_known_may_be_on_a_disk_of_the_node() {
 #[tokio::test]
 async fn a_volume_whose_client_knows_that_it_is_in_trouble_is_not_asked_how_full_it_is() {
     let core = core(&Arc::default());
-    let target = job("client=nfs,source=h:/troubled", "troubled").target;
+    let target = volume("client=nfs,source=h:/troubled", "troubled").target;
     let soon = Instant::now() + Duration::from_secs(5);
     let error = core.usage(&target, "h:/troubled", soon).await.unwrap_err();
     assert_eq!(error.category(), "container", "a worker asks: {error}");
@@ -113,7 +105,10 @@ async fn a_mount_that_did_not_begin_says_nothing_about_its_server() {
     let long_ago = now.checked_sub(Duration::from_mins(1)).unwrap();
     let late = core.breakers().enter(name, long_ago).unwrap();
     late.end(CallEnd::Late, long_ago);
-    let error = core.mount(job("client=nfs,source=busy:/x", "a")).await.unwrap_err();
+    let error = core
+        .mount_soon(volume("client=nfs,source=busy:/x", "a"))
+        .await
+        .unwrap_err();
     assert_eq!(error.category(), "in-progress");
     assert_eq!(core.breakers().tripped(now), [name], "counts as one that answers");
 }
@@ -124,12 +119,14 @@ async fn a_dead_server_is_asked_once_and_delays_no_other() {
     let container = Arc::new(Container::default());
     let core = core(&container);
     let dead = "client=nfs,source=dead:/x";
-    let first = core.mount(job(dead, "a")).await.unwrap_err();
+    let first = core.mount_soon(volume(dead, "a")).await.unwrap_err();
     assert_eq!(first.category(), "timeout");
-    let second = core.mount(job(dead, "b")).await.unwrap_err();
+    let second = core.mount_soon(volume(dead, "b")).await.unwrap_err();
     assert_eq!(second.category(), "tripped");
     assert!(second.to_string().contains("dead"), "{second}");
-    core.mount(job("client=nfs,source=alive:/x", "c")).await.unwrap();
+    core.mount_soon(volume("client=nfs,source=alive:/x", "c"))
+        .await
+        .unwrap();
     assert_eq!(container.asked.load(Ordering::Relaxed), 2);
 }
 
@@ -138,9 +135,9 @@ async fn a_server_that_had_the_rest_of_a_call_only_is_asked_again_at_once() {
     let container = Arc::new(Container::default());
     let core = core(&container);
     for asked in 1..3 {
-        let mut late = job("client=nfs,source=dead:/x", "a");
-        late.deadline = Instant::now() + Duration::from_secs(1);
-        assert_eq!(core.mount(late).await.unwrap_err().category(), "timeout");
+        let request = volume("client=nfs,source=dead:/x", "a");
+        let late = core.mount(request, Instant::now() + Duration::from_secs(1)).await;
+        assert_eq!(late.unwrap_err().category(), "timeout");
         assert_eq!(container.asked.load(Ordering::Relaxed), asked);
     }
 }
@@ -150,17 +147,20 @@ async fn two_operations_on_one_directory_do_not_run_at_a_time() {
     let container = Arc::new(Container::default());
     let core = core(&container);
     let alive = "client=nfs,source=alive:/x";
-    let (first, second) = tokio::join!(core.mount(job(alive, "a")), core.mount(job(alive, "a")));
+    let (first, second) = tokio::join!(core.mount_soon(volume(alive, "a")), core.mount_soon(volume(alive, "a")));
     first.unwrap();
     assert_eq!(second.unwrap_err().category(), "in-progress");
-    core.mount(job(alive, "a")).await.unwrap();
+    core.mount_soon(volume(alive, "a")).await.unwrap();
 }
 
 #[tokio::test]
 async fn no_mount_is_made_where_no_pod_would_see_it() {
     let container = Arc::new(Container::default());
     let core = core(&container).unless(|root| Some(format!("{} is not shared", root.display())));
-    let error = core.mount(job("client=nfs,source=alive:/x", "a")).await.unwrap_err();
+    let error = core
+        .mount_soon(volume("client=nfs,source=alive:/x", "a"))
+        .await
+        .unwrap_err();
     assert_eq!(error.category(), "node");
     assert!(error.to_string().contains("/kubelet is not shared"), "{error}");
     assert_eq!(container.asked.load(Ordering::Relaxed), 0);
@@ -173,17 +173,20 @@ async fn where_no_policy_holds_the_mounter_nothing_is_mounted_until_one_does() {
     let core = core(&container).unless_there_is(unheld.clone());
     let alive = "client=nfs,source=alive:/x";
     assert!(unheld.set(Some("no policy".to_owned())));
-    let error = core.mount(job(alive, "a")).await.unwrap_err();
+    let error = core.mount_soon(volume(alive, "a")).await.unwrap_err();
     assert_eq!(error.category(), "node");
     assert!(error.to_string().contains("no policy"), "{error}");
     assert!(unheld.set(None));
-    core.mount(job(alive, "a")).await.unwrap();
+    core.mount_soon(volume(alive, "a")).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_type_without_a_client_says_where_to_name_one() {
     let core = core(&Arc::default());
-    let error = core.mount(job("client=ceph,source=h:/x", "a")).await.unwrap_err();
+    let error = core
+        .mount_soon(volume("client=ceph,source=h:/x", "a"))
+        .await
+        .unwrap_err();
     assert_eq!(error.category(), "not-served");
 }
 
@@ -192,64 +195,26 @@ async fn a_client_that_has_no_device_to_give_is_not_asked_for_one() {
     let container = Arc::new(Container::default());
     let core = core(&container);
     for line in ["client=nfs,source=alive:/x", "client=sshfs,source=u@h:/x"] {
-        let mut raw = job(line, "a");
+        let mut raw = volume(line, "a");
         raw.access = Access::Device;
-        let error = core.mount(raw).await.unwrap_err();
+        let error = core.mount_soon(raw).await.unwrap_err();
         assert_eq!(error.category(), "no-device", "{line}: {error}");
         assert!(error.to_string().contains("local, rbd, block or iscsi"), "{error}");
     }
     assert_eq!(container.asked.load(Ordering::Relaxed), 0);
 }
 
-/// The `PersistentVolumes` of a cluster: `hers` is an administrator's.
-struct Hers;
-
-#[async_trait]
-impl Volumes for Hers {
-    async fn get(&self, name: &str) -> Result<Option<PersistentVolume>, kube::Error> {
-        let volume = serde_json::json!({"metadata": {"name": name}, "spec": {"flexVolume": {
-            "driver": "mooring.dev/vcs", "options": {"client": "nfs5", "source": "/dev/loop1"}}}});
-        match name {
-            "hers" => Ok(serde_json::from_value(volume).ok()),
-            "silent" => std::future::pending().await,
-            _ => Ok(None),
-        }
-    }
-}
-
-/// Only an administrator can give out a device of the node, and the API has to show that one did.
 #[tokio::test]
-async fn nothing_of_the_node_itself_is_mounted_unless_an_administrator_gave_it() {
+async fn nothing_is_mounted_that_was_not_granted() {
     let container = Arc::new(Container::default());
-    for source in ["/dev/loop1", "//dev/loop1", "/", "./x", "UUID=1-2"] {
-        let device = format!("client=ext4,client-image=a/b:1,source={source}");
-        for core in [core(&container), core(&container).asking(Some(Arc::new(Hers)))] {
-            for name in ["v", "hers"] {
-                let error = core.mount(job(&device, name)).await.unwrap_err();
-                assert_eq!(error.category(), "forbidden", "{device}: {error}");
-            }
-        }
-    }
-    let core = core(&container).asking(Some(Arc::new(Hers)));
-    let hers = "client=nfs5,source=/dev/loop1";
-    let error = core.mount(job(hers, "hers")).await.unwrap_err();
-    assert_eq!(error.category(), "not-served", "let through: {error}");
-    let mut silent = job(hers, "silent");
-    silent.deadline = Instant::now() + Duration::from_millis(20);
-    let error = core.mount(silent).await.unwrap_err();
-    assert!(error.to_string().contains("no answer in time"), "{error}");
+    let core = core(&container).granted_by(Granter::new(None, []));
+    let error = core
+        .mount_soon(volume("client=nfs,source=alive:/x", "a"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.category(), "node");
+    assert!(error.to_string().contains("no access to the Kubernetes API"), "{error}");
     assert_eq!(container.asked.load(Ordering::Relaxed), 0);
-}
-
-#[tokio::test]
-async fn a_disk_of_the_node_is_mounted_where_it_was_attached_or_an_administrator_gave_it() {
-    let core = core(&Arc::new(Container::default()));
-    let disk = job("client=node-disk,source=serial://1", "v");
-    assert!(core.check(&disk, true).await.is_ok());
-    let error = core.check(&disk, false).await.unwrap_err();
-    assert_eq!(error.category(), "forbidden", "{error}");
-    let other = job("client=acme,source=/dev/vda", "v");
-    assert!(core.check(&other, true).await.is_err());
 }
 
 #[tokio::test]
@@ -262,25 +227,10 @@ async fn a_volume_that_is_not_what_its_client_s_record_says_is_refused_before_an
         "client=nfs,source=h:/x,fs-type=ext4",
         "client=nfs,source=h:/x,mount-options=bind",
     ] {
-        let error = core.mount(job(line, "a")).await.unwrap_err();
+        let error = core.mount_soon(volume(line, "a")).await.unwrap_err();
         assert_eq!(error.category(), "bad-options", "{line}: {error}");
     }
     assert_eq!(container.asked.load(Ordering::Relaxed), 0);
-}
-
-/// Known failing: the mounter judges the volume of a Pod as an administrator's.
-#[tokio::test]
-#[should_panic(expected = "as far as a client")]
-async fn a_volume_that_a_tenant_wrote_into_a_pod_is_judged_as_a_tenant_s() {
-    let container = Arc::new(Container::default());
-    let core = core(&container).asking(Some(Arc::new(Hers)));
-    for line in [
-        "client=nfs,client-image=a/b:1,source=alive:/x",
-        "client=nfs,source=alive:/x,mount-options=suid",
-    ] {
-        let _ = core.mount(job(line, "inline")).await;
-    }
-    assert_eq!(container.asked.load(Ordering::Relaxed), 0, "it came as far as a client");
 }
 
 /// The breaker counts by where a volume is mounted from, not by what a tenant says.
@@ -288,8 +238,11 @@ async fn a_volume_that_a_tenant_wrote_into_a_pod_is_judged_as_a_tenant_s() {
 async fn one_tenant_s_options_can_t_trip_another_server() {
     let core = core(&Arc::new(Container::default()));
     let lying = "client=x,client-image=a/b:1,source=dead:/x,server=alive";
-    assert_eq!(core.mount(job(lying, "a")).await.unwrap_err().category(), "timeout");
-    core.mount(job("client=x,client-image=a/b:1,source=alive:/x", "b"))
+    assert_eq!(
+        core.mount_soon(volume(lying, "a")).await.unwrap_err().category(),
+        "timeout"
+    );
+    core.mount_soon(volume("client=x,client-image=a/b:1,source=alive:/x", "b"))
         .await
         .unwrap();
 }

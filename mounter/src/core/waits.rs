@@ -9,7 +9,8 @@ use tracing::warn;
 
 use crate::api::recorder::{Event, Recorder};
 use crate::api::volume_events::about_volume;
-use crate::volume::job::{MountJob, PodRef};
+use crate::grant::Grant;
+use crate::volume::job::PodRef;
 use crate::volume::target::Target;
 
 /// How long a server may take before an Event reports it.
@@ -31,11 +32,11 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    pub fn of(job: &MountJob) -> Self {
+    pub fn of(grant: &Grant) -> Self {
         Self {
-            target: job.target.clone(),
-            pod: job.pod.clone(),
-            server: job.server(),
+            target: grant.target().clone(),
+            pod: grant.pod().clone(),
+            server: grant.server(),
         }
     }
 }

@@ -11,7 +11,8 @@
 //! | environment | `NODE_NAME`, `POD_NAME`, `POD_NAMESPACE` from the downward API |
 //! | rights, own namespace | configmaps: get, list, watch; daemonsets (apps): get, for the one named by `--daemonset`; pods as client Pods need |
 //! | rights, any namespace | events (events.k8s.io): create, patch; about Pods whose volumes are lost |
-//! | rights, its own node | pods: list, in the node's name (`impersonate:associated-node`): which are being deleted |
+//! | rights, its own node | pods: list, in the node's name (`impersonate:associated-node`): which are being deleted, and who wrote a volume |
+//! | rights, any | persistentvolumes: get: who wrote a volume |
 //! | ports | `--listen`: `/livez`, `/readyz`, `/metrics` |
 //! | grace | `terminationGracePeriodSeconds` above `--call-timeout` |
 
@@ -82,6 +83,20 @@ pub struct ServeArgs {
     /// This Pod's namespace.
     #[arg(long, env = "POD_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
+    /// Namespaces whose provisioner ConfigMaps the controller honours: only Pods there may be runs, and have the node's
+    /// pool.
+    #[arg(
+        long,
+        env = "MOORING_CONFIG_NAMESPACES",
+        value_delimiter = ',',
+        default_value = names::NAMESPACE,
+        value_name = "NAMESPACE,…",
+    )]
+    pub config_namespaces: Vec<String>,
+    /// The kubelet stands alone, without an API server: all its Pods are files that an administrator of the node wrote,
+    /// so every volume is an administrator's. The mounter asks no Kubernetes API then, and has no client Pods.
+    #[arg(long, env = "MOORING_STANDALONE")]
+    pub standalone: bool,
     /// The DaemonSet of this Pod: once it is deleted, the mounter removes the shim.
     #[arg(long, env = "MOORING_DAEMONSET", default_value = "mounter")]
     pub daemonset: String,

@@ -23,7 +23,7 @@ pub async fn handle(core: &Core, args: &[String], deadline: Instant) -> (FlexVol
     let result = match call {
         FlexVolumeCall::Init => return (FlexVolumeAnswer::Init, ""),
         FlexVolumeCall::GetVolumeName { name } => return (FlexVolumeAnswer::VolumeName(name), ""),
-        FlexVolumeCall::Mount(call) => core.mount(call.into_job(deadline)).await,
+        FlexVolumeCall::Mount(call) => core.mount(*call, deadline).await,
         FlexVolumeCall::Unmount { target } => core.unmount(&target, deadline).await,
         FlexVolumeCall::ExpandFs { volume, target, size } => {
             Span::current().record("volume.client", volume.client.as_str());

@@ -7,27 +7,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant};
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::PersistentVolume;
-use mooring_contract::attachment::{AttachedNodes, CONNECTION, Connection, VolumeKey, is_for_many};
+use mooring_contract::attachment::{AttachedNodes, Connection, is_for_many};
 use mooring_contract::names::{CONNECTION_KEYS, annotations};
-use mooring_contract::volume::{Speaker, Volume, VolumeError, keys};
+use mooring_seal::SealError;
 use mooring_seal::signature::{PublicKeys, Verified};
-use mooring_seal::{Purpose, SealError, open};
 use serde::Deserialize;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::deadlines;
+use crate::grant::{Grant, ToAttach};
 use crate::volume::cause::Cause;
-use crate::volume::job::{MountError, MountJob, Secrets};
-use crate::volume::kubelet_options;
+use crate::volume::job::MountError;
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 
@@ -56,13 +55,8 @@ pub trait AttachmentApi: Send + Sync {
 /// Why a volume that has to be attached is not mounted; the message says what to do.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
-    #[error(
-        "the Secret of the Pod's volume has key {CONNECTION}, but no PersistentVolume of Mooring's has this name: remove \
-         the key from the Secret"
-    )]
-    Inline,
-    #[error("key {CONNECTION} of the volume's Secret can't be read: only Mooring may write that Secret")]
-    NoKey(#[source] serde_json::Error),
+    #[error("the PersistentVolume was deleted while the volume was being attached: delete the Pod")]
+    Replaced,
     #[error(
         "the volume's connection, in annotation {annotation} of its PersistentVolume, is not used: {0}; remove the \
          annotation, and Mooring attaches the volume again", annotation = annotations::ATTACHED_TO
@@ -78,15 +72,6 @@ enum ConnectError {
          node used: remove the annotation, and Mooring attaches the volume again", annotation = annotations::ATTACHED_TO
     )]
     Older,
-    #[error(
-        "the Secret of the Pod's volume does not open the volume's connection ({0}): only a Pod that uses the \
-         PersistentVolume has the key. If this Pod does, the volume has just been taken from another node, and the \
-         kubelet tries again with the new key; if that goes on, remove annotation {annotation} from the \
-         PersistentVolume, and Mooring attaches the volume again", annotation = annotations::ATTACHED_TO
-    )]
-    NotOpened(SealError),
-    #[error("the options in the volume's connection are not valid: {0}")]
-    Options(#[from] VolumeError),
 }
 
 /// Clients that may still clean up after volumes which are not mounted any more.
@@ -175,42 +160,40 @@ impl Attachments {
         Ok(cleaned_up_after.is_empty())
     }
 
-    /// Waits until this node has the volume, notes that it is used, and puts what the storage said into the job. Does
-    /// nothing about a volume that needs no attachment. Returns whether the storage said what the volume's source is.
-    pub async fn connect(&self, job: &mut MountJob) -> Result<bool, MountError> {
-        let Some(handed) = job.secrets.0.get(CONNECTION) else {
-            return Ok(false);
-        };
-        let key: VolumeKey = serde_json::from_slice(handed).map_err(|error| refused(ConnectError::NoKey(error)))?;
-        let name = job.target.name().to_owned();
-        let until = Instant::now() + deadlines::inner(job.remaining());
+    /// Waits until this node has the volume, and notes that it is used. The grant has what the storage said.
+    pub async fn connect(&self, to_attach: ToAttach, deadline: StdInstant) -> Result<Grant, MountError> {
+        let target = to_attach.target();
+        let left = deadline.saturating_duration_since(StdInstant::now());
+        let until = Instant::now() + deadlines::inner(left);
         let mut period = FIRST_PERIOD;
+        let mut seen = self.seen(to_attach.persistent_volume());
         loop {
-            let seen = self.look(&name).await?;
             if let Some(signed) = &seen.own {
-                let connection = self.verified(&name, &seen.uid, signed).await?;
+                let connection = self.verified(&to_attach, signed).await?;
                 // Before anything is noted: who can't open it has another volume.
-                let told = self.told(&seen.volume, &key, connection)?;
-                self.enter(&job.target).await?;
+                let grant = to_attach.connected(&connection)?;
+                self.used_serial(connection.get());
+                self.enter(target).await?;
                 // Now that it is noted.
-                match self.look(&name).await {
-                    Ok(again) if again.own == seen.own => return Ok(told.put_into(job)),
-                    Ok(_) => self.leave(&job.target).await,
+                match self.look(&to_attach).await {
+                    Ok(again) if again.own == seen.own => return Ok(grant),
+                    Ok(_) => self.leave(target).await,
                     Err(error) => {
-                        self.leave(&job.target).await;
+                        self.leave(target).await;
                         return Err(error);
                     }
                 }
             }
             if Instant::now() >= until {
                 return Err(MountError::NotAttached {
-                    volume: name,
+                    volume: target.name().to_owned(),
                     node: self.node.clone(),
                     other: seen.other,
                 });
             }
             sleep_until(until.min(Instant::now() + period)).await;
             period = LONGEST_PERIOD.min(period.mul_f32(1.5));
+            seen = self.look(&to_attach).await?;
         }
     }
 
@@ -295,41 +278,45 @@ impl Attachments {
     /// # Errors
     /// The mount table can't be read: nothing is known then.
     fn mounted(&self, volume: &str) -> io::Result<BTreeSet<String>> {
-        let table = Table::read()?;
-        let entries = table.volumes(&self.kubelet_root);
-        let of = |path: &Path| path.components().any(|part| part.as_os_str() == volume);
-        Ok(entries
-            .filter(|entry| of(&entry.mount_point))
-            .map(|entry| entry.mount_point.display().to_string())
-            .collect())
+        Ok(self.targets_in(&Table::read()?, volume))
     }
 
-    async fn look(&self, name: &str) -> Result<Seen, MountError> {
-        let volume = self.api.volume(name).await;
-        let volume = volume.map_err(|error| api_failed("read the PersistentVolume", error))?;
-        let volume = volume.ok_or_else(|| refused(ConnectError::Inline))?;
-        let own_options =
-            kubelet_options::of_persistent_volume(&volume).ok_or_else(|| refused(ConnectError::Inline))?;
-        let modes = volume.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
-        let noted = volume.metadata.annotations.unwrap_or_default();
-        let to = noted.get(annotations::ATTACHED_TO);
+    /// The same, by a mount table. No inline volume is among them: none is granted the name of an attached volume.
+    fn targets_in(&self, table: &Table, volume: &str) -> BTreeSet<String> {
+        let entries = table.volumes(&self.kubelet_root);
+        let targets =
+            entries.filter_map(|entry| Target::parse_any(&self.kubelet_root, entry.mount_point.to_str()?).ok());
+        targets
+            .filter(|target| target.name() == volume)
+            .map(|target| target.to_string())
+            .collect()
+    }
+
+    async fn look(&self, to_attach: &ToAttach) -> Result<Seen, MountError> {
+        let found = self.api.volume(to_attach.target().name()).await;
+        let found = found.map_err(|error| api_failed("read the PersistentVolume", error))?;
+        let is_it = |found: &PersistentVolume| found.metadata.uid.as_deref() == Some(to_attach.uid());
+        let found = found.filter(is_it).ok_or_else(|| refused(ConnectError::Replaced))?;
+        Ok(self.seen(&found))
+    }
+
+    fn seen(&self, found: &PersistentVolume) -> Seen {
+        let modes = found.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
+        let noted = |key: &str| found.metadata.annotations.as_ref()?.get(key);
+        let to = noted(annotations::ATTACHED_TO);
         let to = to.and_then(|text| AttachedNodes::parse(text).ok()).unwrap_or_default();
-        let is_kept = noted
-            .get(annotations::OPERATION)
-            .is_none_or(|record| self.is_of_another(record));
+        let is_kept = noted(annotations::OPERATION).is_none_or(|record| self.is_of_another(record));
         let own = to.of(&self.node).map(|to| to.connection.clone());
         let other = to.0.iter().map(|to| &to.node).find(|node| **node != self.node);
-        Ok(Seen {
-            uid: volume.metadata.uid.unwrap_or_default(),
-            volume: own_options.map_err(|error| MountError::bad_options(ConnectError::from(error)))?,
+        Seen {
             // An earlier version of the controller says nothing here. The present one attaches the volume again.
             own: own.filter(|signed| is_kept && !signed.is_empty()),
-            other: other.filter(|_| !is_for_many(&modes)).cloned(),
-        })
+            other: other.filter(|_| !is_for_many(modes.unwrap_or_default())).cloned(),
+        }
     }
 
     /// The connection of this volume and node, which a controller signed.
-    async fn verified(&self, name: &str, uid: &str, signed: &str) -> Result<Verified<Connection>, MountError> {
+    async fn verified(&self, to_attach: &ToAttach, signed: &str) -> Result<Verified<Connection>, MountError> {
         let keys = self.api.keys().await;
         let keys = keys.map_err(|error| {
             let attempted = format!("read the controllers' public keys in ConfigMap {CONNECTION_KEYS}");
@@ -338,6 +325,7 @@ impl Attachments {
         let verified = keys.verify::<Connection>(signed);
         let verified = verified.map_err(|error| refused(ConnectError::NotSigned(error)))?;
         let connection = verified.get();
+        let (name, uid) = (to_attach.target().name(), to_attach.uid());
         if (&*connection.volume, &*connection.volume_uid, &*connection.node) != (name, uid, &*self.node) {
             return Err(refused(ConnectError::OfAnother));
         }
@@ -348,44 +336,19 @@ impl Attachments {
         Ok(verified)
     }
 
+    /// Remembers that a connection was opened: no older one is used after it.
+    fn used_serial(&self, connection: &Connection) {
+        let mut serials = self.serials.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let newest = serials.entry(connection.volume_uid.clone()).or_default();
+        *newest = connection.serial.max(*newest);
+    }
+
     /// Whether the record of an operation is about another node: this one keeps what it has meanwhile.
     fn is_of_another(&self, record: &str) -> bool {
         let node = serde_json::from_str::<NodeOfRecord>(record)
             .ok()
             .map(|record| record.node);
         node.is_some_and(|node| !node.is_empty() && node != self.node)
-    }
-
-    /// The volume as the storage said that this node reaches it, as far as an image may say that, for one who has the
-    /// volume's key. What the kubelet said of the volume counts for nothing.
-    fn told(&self, own: &Volume, key: &VolumeKey, connection: Verified<Connection>) -> Result<Told, MountError> {
-        let connection = connection.into_inner();
-        let purpose = Purpose {
-            pv_name: &connection.volume,
-            node: &connection.node,
-        };
-        let secrets = open(&key.key, purpose, &connection.sealed);
-        let secrets = secrets.map_err(|error| refused(ConnectError::NotOpened(error)))?;
-        let bad = |error: VolumeError| MountError::bad_options(ConnectError::from(error));
-        let says_source = connection.options.contains_key(keys::SOURCE);
-        let volume = if connection.options.is_empty() {
-            own.clone()
-        } else {
-            let volume = own.connected(connection.options).map_err(bad)?;
-            // As the controller does when it accepts the connection.
-            let checked = volume.check(Speaker::Attach, &own.mount_options);
-            checked.map_err(MountError::bad_options)?;
-            volume
-        };
-        let mut serials = self.serials.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let newest = serials.entry(connection.volume_uid).or_default();
-        *newest = connection.serial.max(*newest);
-        let secrets = secrets.into_iter().map(|(key, text)| (key, text.into_bytes()));
-        Ok(Told {
-            volume,
-            secrets: Secrets(secrets.collect()),
-            says_source,
-        })
     }
 }
 
@@ -399,29 +362,10 @@ fn renew(targets: &mut BTreeMap<String, Option<u64>>, mounted: BTreeSet<String>)
 
 /// What is known of a volume and this node.
 struct Seen {
-    /// The PersistentVolume's uid.
-    uid: String,
-    /// What the PersistentVolume says, which was accepted.
-    volume: Volume,
     /// How this node reaches it, signed; `None` if the node does not have it, or is about to lose it.
     own: Option<String>,
     /// The node that has it instead, if only one can.
     other: Option<String>,
-}
-
-/// How this node reaches a volume, as the storage said.
-struct Told {
-    volume: Volume,
-    secrets: Secrets,
-    says_source: bool,
-}
-
-impl Told {
-    /// Returns whether the storage said what the volume's source is.
-    fn put_into(self, job: &mut MountJob) -> bool {
-        (job.volume, job.secrets) = (self.volume, self.secrets);
-        self.says_source
-    }
 }
 
 /// What has to be known of an operation that is open on a PV.

@@ -1,7 +1,7 @@
-//! The Pods of this node, as its kubelet may see them.
+//! The Pods of this node, as its kubelet may see them: all of them, or one that a volume is mounted for.
 //!
 //! RBAC has no right to read the Pods of only one node, but the node authorizer has. So the mounter impersonates its
-//! own node for this one request. The API server lets a client impersonate only the node in its own token (constrained
+//! own node for this one kind of request. The API server lets a client impersonate only the node in its own token (constrained
 //! impersonation, `impersonate:associated-node`).
 
 use k8s_openapi::api::core::v1::Pod;
@@ -82,6 +82,22 @@ impl NodePods {
         }
     }
 
+    /// The one of this name, whatever its uid.
+    pub async fn find(&self, pod: &PodRef) -> Result<Option<Pod>, NodePodsError> {
+        // Who wrote an inline volume may have forged both names, and they are parts of a request.
+        if !is_a_name(&pod.namespace) || !is_a_name(&pod.name) {
+            return Ok(None);
+        }
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let selector = format!("spec.nodeName={},metadata.name={}", self.node, pod.name);
+        let listed = api.list(&ListParams::default().fields(&selector)).await;
+        let listed = listed.map_err(|source| NodePodsError::Api {
+            node: self.node.clone(),
+            source: Box::new(source),
+        })?;
+        Ok(listed.items.into_iter().next())
+    }
+
     async fn pages(&self) -> Result<Vec<NodePod>, kube::Error> {
         let api: Api<Pod> = Api::all(self.client.clone());
         let mut params = ListParams::default()
@@ -108,6 +124,15 @@ impl NodePods {
     }
 }
 
+/// Whether a text can be the name of a Pod or a namespace.
+fn is_a_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
+        && text.bytes().any(|b| b != b'.')
+}
+
 /// Whether the Pod with this namespace and name is among them.
 fn has(seen: &[NodePod], (namespace, name): &(String, String)) -> bool {
     seen.iter()
@@ -116,8 +141,16 @@ fn has(seen: &[NodePod], (namespace, name): &(String, String)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{NodePod, has};
+    use super::{NodePod, has, is_a_name};
     use crate::volume::job::PodRef;
+
+    #[test]
+    fn a_forged_name_is_no_part_of_a_request() {
+        assert!(is_a_name("web-0") && is_a_name("a.b"));
+        for forged in ["", "..", "a/../b", "a,spec.nodeName=b", "a?b", "A", "a%2fb"] {
+            assert!(!is_a_name(forged), "{forged}");
+        }
+    }
 
     #[test]
     fn an_answer_that_lacks_this_pod_is_ignored() {

@@ -1,15 +1,12 @@
-//! A mount to be made, and why it could not be.
+//! What belongs to a mount beside its volume and its target, and why it could not be made.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
-use mooring_contract::volume::Volume;
 use mooring_contract::volume::clients::device_clients;
 use serde::{Deserialize, Serialize};
 
 use crate::volume::cause::Cause;
-use crate::volume::selinux_label::SelinuxLabel;
-use crate::volume::target::{Target, TargetError};
+use crate::volume::target::TargetError;
 
 /// A volume's secrets, by name. Never printed: its `Debug` shows the names only.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,51 +36,6 @@ pub enum Access {
     Device,
 }
 
-/// One mount to be made.
-#[derive(Debug, Clone)]
-pub struct MountJob {
-    /// The volume, as its options describe it.
-    pub volume: Volume,
-    pub secrets: Secrets,
-    pub target: Target,
-    pub access: Access,
-    /// Whether no other Pod may have it (`ReadWriteOncePod`). The kubelet and the scheduler see to that as well.
-    pub sole: bool,
-    /// Whether it is read-only. The mount option `ro` means the same.
-    pub read_only: bool,
-    /// Whether no Pod may write it, by its access mode: one device serves several Pods.
-    pub only_read: bool,
-    /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
-    /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
-    pub fs_group: Option<u32>,
-    /// The label that the mount is to give to all files.
-    pub label: Option<SelinuxLabel>,
-    pub pod: PodRef,
-    /// Name of the PV, or of the Pod's volume where it is inline.
-    pub volume_name: String,
-    /// The client image that serves the volume, where a client container does.
-    pub image: Option<String>,
-    /// When the kubelet must have its answer.
-    pub deadline: Instant,
-}
-
-impl MountJob {
-    /// How long is left.
-    pub fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    /// Whether the volume itself names the client image.
-    pub fn image_by_volume(&self) -> bool {
-        self.volume.client_image.is_some()
-    }
-
-    /// The server that the volume lives on, for the Event and for its circuit breaker; see [`Volume::server`].
-    pub fn server(&self) -> String {
-        self.volume.server().to_owned()
-    }
-}
-
 /// Why a volume is not mounted or unmounted. The message is what the user reads in the Event: it says what was tried,
 /// on what, and what to do.
 ///
@@ -111,6 +63,9 @@ pub enum MountError {
     /// The administrator has not allowed this.
     #[error(transparent)]
     Forbidden(Cause),
+    /// Nobody said who wrote the volume.
+    #[error(transparent)]
+    Unproved(Cause),
     #[error("{operation} of this volume has been in progress for {seconds} s: the kubelet tries again")]
     InProgress { operation: String, seconds: u64 },
     /// The server did not answer a while ago, so this was not tried.
@@ -224,6 +179,7 @@ impl MountError {
             Self::NotServed { .. } => "not-served",
             Self::NoDevice { .. } => "no-device",
             Self::Forbidden(_) => "forbidden",
+            Self::Unproved(_) => "unproved",
             Self::InProgress { .. } => "in-progress",
             Self::Tripped { .. } => "tripped",
             Self::Timeout { .. } => "timeout",

@@ -8,6 +8,7 @@ use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_contract::volume::{Volume, VolumeError, keys};
 
 use crate::volume::selinux_label::SelinuxLabel;
+use crate::volume::target::Driver;
 
 /// Options that the kubelet adds for a `FlexVolume` begin like this.
 pub const FLEX_PREFIX: &str = "kubernetes.io/";
@@ -40,26 +41,24 @@ pub fn volume(
     Volume::from_options(&options)
 }
 
-/// The volume of a `PersistentVolume`, read as the kubelet's call is, so that the two can be compared; none if it is of
-/// another driver.
-pub fn of_persistent_volume(found: &PersistentVolume) -> Option<Result<Volume, VolumeError>> {
+/// The volume of a `PersistentVolume`, read as the kubelet's call by this driver is; none if it is of another driver. A
+/// raw block volume has no file system, so what is beside its options says nothing of it.
+pub fn of_persistent_volume(found: &PersistentVolume, driver: Driver) -> Option<Result<Volume, VolumeError>> {
     let spec = found.spec.as_ref()?;
-    if let Some(flex) = spec.flex_volume.as_ref().filter(|flex| flex.driver == FLEX_DRIVER) {
+    if driver == Driver::FlexVolume {
+        let flex = spec.flex_volume.as_ref().filter(|flex| flex.driver == FLEX_DRIVER)?;
         let fs_type = flex.fs_type.as_deref().unwrap_or_default();
-        return Some(volume(
-            flex.options.clone().unwrap_or_default(),
-            FLEX_PREFIX,
-            fs_type,
-            &[],
-        ));
+        let options = flex.options.clone().unwrap_or_default();
+        return Some(volume(options, FLEX_PREFIX, fs_type, &[]));
     }
     let csi = spec.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER)?;
-    Some(volume(
-        csi.volume_attributes.clone().unwrap_or_default(),
-        CSI_PREFIX,
-        csi.fs_type.as_deref().unwrap_or_default(),
-        spec.mount_options.as_deref().unwrap_or_default(),
-    ))
+    let options = csi.volume_attributes.clone().unwrap_or_default();
+    if driver == Driver::CsiDevice {
+        return Some(volume(options, CSI_PREFIX, "", &[]));
+    }
+    let fs_type = csi.fs_type.as_deref().unwrap_or_default();
+    let mount_options = spec.mount_options.as_deref().unwrap_or_default();
+    Some(volume(options, CSI_PREFIX, fs_type, mount_options))
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
+use crate::grant::Grant;
 use crate::sys::look::LookedAt;
-use crate::volume::job::{MountError, MountJob, Secrets};
+use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
@@ -126,17 +127,17 @@ pub struct MountTask {
     pub label: Option<SelinuxLabel>,
 }
 
-impl From<&MountJob> for MountTask {
-    fn from(job: &MountJob) -> Self {
+impl From<&Grant> for MountTask {
+    fn from(grant: &Grant) -> Self {
         Self {
-            volume: FlatVolume::from(&job.volume),
-            target: job.target.clone(),
-            sole: job.sole,
-            read_only: job.read_only,
-            only_read: job.only_read,
-            secrets: job.secrets.clone(),
-            fs_group: job.fs_group,
-            label: job.label.clone(),
+            volume: FlatVolume::from(grant.volume()),
+            target: grant.target().clone(),
+            sole: grant.is_sole(),
+            read_only: grant.is_read_only(),
+            only_read: grant.is_only_read(),
+            secrets: grant.secrets().clone(),
+            fs_group: grant.fs_group(),
+            label: grant.label().cloned(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What the shim sends to the mounter, and what the mounter answers.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use mooring_contract::volume::Volume;
 use mooring_mounter::drivers::flexvolume::answer::FlexVolumeAnswer;
@@ -70,11 +69,10 @@ fn call(args: &[String]) {
     match FlexVolumeCall::parse(args, Path::new(ROOT)) {
         Ok(FlexVolumeCall::Init) => answered(&FlexVolumeAnswer::Init, Seen::Success),
         Ok(FlexVolumeCall::GetVolumeName { name }) => answered(&FlexVolumeAnswer::VolumeName(name), Seen::Success),
-        Ok(FlexVolumeCall::Mount(call)) => {
-            let job = call.into_job(Instant::now() + Duration::from_secs(1));
-            target(&job.target, &args[1]);
-            assert_eq!(job.pod.uid, job.target.pod_uid());
-            volume(&job.volume);
+        Ok(FlexVolumeCall::Mount(request)) => {
+            target(&request.target, &args[1]);
+            assert_eq!(request.pod.uid, request.target.pod_uid());
+            volume(&request.volume);
         }
         Ok(FlexVolumeCall::Unmount { target: it }) => target(&it, &args[1]),
         Ok(FlexVolumeCall::ExpandFs {

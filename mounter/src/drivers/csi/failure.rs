@@ -78,7 +78,10 @@ fn code(error: &MountError) -> Code {
         MountError::Occupied { .. } => Code::AlreadyExists,
         MountError::InProgress { .. } => Code::Aborted,
         MountError::Timeout { .. } => Code::DeadlineExceeded,
-        MountError::Tripped { .. } | MountError::Container { .. } | MountError::NotAttached { .. } => Code::Unavailable,
+        MountError::Tripped { .. }
+        | MountError::Unproved(_)
+        | MountError::Container { .. }
+        | MountError::NotAttached { .. } => Code::Unavailable,
         MountError::Failed { .. } => Code::Internal,
     }
 }
@@ -120,6 +123,7 @@ mod tests {
                 client: words(),
                 cause: words().into(),
             },
+            MountError::Unproved(words().into()),
         ];
         for error in open {
             let text = error.to_string();

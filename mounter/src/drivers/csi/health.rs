@@ -98,6 +98,7 @@ fn is_of_the_storage(error: &MountError) -> bool {
         | MountError::NotServed { .. }
         | MountError::NoDevice { .. }
         | MountError::Forbidden(_)
+        | MountError::Unproved(_)
         | MountError::InProgress { .. }
         | MountError::Occupied { .. }
         | MountError::InUse { .. }

@@ -117,11 +117,11 @@ impl node_server::Node for NodeService {
         self.call(MOUNT, async move {
             let request = request.into_inner();
             let volume_id = request.volume_id.clone();
-            let job = publish::job(request, core.kubelet_root(), deadline)?;
-            let target = job.target.clone();
+            let request = publish::mount(request, core.kubelet_root())?;
+            let target = request.target.clone();
             // The kubelet has made its parent only.
             target.make()?;
-            let mounted = core.mount(job).await;
+            let mounted = core.mount(request, deadline).await;
             failed.note(&target, &volume_id, &mounted, Instant::now());
             let mounted = mounted.map_err(CsiError::from);
             if let Err(error) = &mounted

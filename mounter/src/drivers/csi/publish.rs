@@ -1,14 +1,14 @@
 //! A request to mount a volume (`NodePublishVolume`), read as the kubelet writes it (`pkg/volume/csi` of Kubernetes).
 
 use std::path::Path;
-use std::time::Instant;
 
 use mooring_contract::volume::VolumeError;
 use mooring_csi_proto::csi::NodePublishVolumeRequest;
 use mooring_csi_proto::csi::volume_capability::access_mode::Mode;
 use mooring_csi_proto::csi::volume_capability::{AccessType, MountVolume};
 
-use crate::volume::job::{Access, MountJob, PodRef, Secrets};
+use crate::grant::request::{MountRequest, Told};
+use crate::volume::job::{Access, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, CSI_PREFIX};
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::{Target, TargetError};
@@ -66,11 +66,7 @@ pub(super) fn named(volume_id: &str) -> Result<(), CsiRequestError> {
 }
 
 /// The mount that is asked for; `root` is the kubelet's root.
-pub(super) fn job(
-    request: NodePublishVolumeRequest,
-    root: &Path,
-    deadline: Instant,
-) -> Result<MountJob, CsiRequestError> {
+pub(super) fn mount(request: NodePublishVolumeRequest, root: &Path) -> Result<MountRequest, CsiRequestError> {
     named(&request.volume_id)?;
     let target = target(root, &request.target_path)?;
     let capability = request.volume_capability.unwrap_or_default();
@@ -96,12 +92,17 @@ pub(super) fn job(
         return Err(CsiRequestError::OtherAccess(request.target_path));
     }
     let mut options: std::collections::BTreeMap<_, _> = request.volume_context.into_iter().collect();
-    // The kubelet's own go before those of the volume. They are for messages only; the uid comes from the directory.
+    // The kubelet's own go before those of the volume. The uid comes from the directory.
     let mut take = |name: &str| options.remove(&format!("{CSI_PREFIX}{name}")).unwrap_or_default();
     let pod = PodRef {
         name: take("pod.name"),
         namespace: take("pod.namespace"),
         uid: target.pod_uid().to_owned(),
+    };
+    let ephemeral = match take("ephemeral").as_str() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
     };
     let fs_group = match mount.volume_mount_group.as_str() {
         "" => None,
@@ -109,16 +110,17 @@ pub(super) fn job(
     };
     let volume = kubelet_options::volume(options, CSI_PREFIX, &mount.fs_type, &mount.mount_flags)?;
     // A claim says that a file system is only to be read by readOnly; a device has no mount options.
-    let read_only = request.readonly
-        || volume.mount_options.iter().any(|option| option == "ro")
-        || (only_read && access == Access::Device);
+    let read_only = request.readonly || (only_read && access == Access::Device);
     // The kubelet's comes after what `mountOptions` of the PersistentVolume has.
     let label = mount.mount_flags.iter().rev().find_map(|flag| SelinuxLabel::of(flag));
     let secrets = request.secrets.into_iter();
-    Ok(MountJob {
+    Ok(MountRequest {
+        told: Told::Csi {
+            ephemeral,
+            volume_id: request.volume_id,
+        },
         volume,
         secrets: Secrets(secrets.map(|(key, value)| (key, value.into_bytes())).collect()),
-        volume_name: target.name().to_owned(),
         target,
         access,
         sole,
@@ -127,22 +129,20 @@ pub(super) fn job(
         fs_group,
         label,
         pod,
-        image: None,
-        deadline,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::time::Instant;
 
     use mooring_csi_proto::csi::volume_capability::access_mode::Mode;
     use mooring_csi_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
     use mooring_csi_proto::csi::{NodePublishVolumeRequest, VolumeCapability};
 
-    use super::{CsiRequestError, job};
-    use crate::volume::job::{Access, MountJob};
+    use super::{CsiRequestError, mount};
+    use crate::grant::request::{MountRequest, Told};
+    use crate::volume::job::Access;
 
     const TARGET: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv-1/mount";
     const DEVICE: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/u-1";
@@ -172,8 +172,8 @@ mod tests {
         }
     }
 
-    fn read(request: NodePublishVolumeRequest) -> Result<MountJob, CsiRequestError> {
-        job(request, Path::new("/var/lib/kubelet"), Instant::now())
+    fn read(request: NodePublishVolumeRequest) -> Result<MountRequest, CsiRequestError> {
+        mount(request, Path::new("/var/lib/kubelet"))
     }
 
     #[test]
@@ -196,20 +196,34 @@ mod tests {
         assert_eq!(job.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
         assert_eq!(job.secrets.0["key"], b"hunter2");
         assert_eq!((job.pod.namespace.as_str(), job.pod.uid.as_str()), ("shop", "u-1"));
-        assert_eq!(
-            (job.volume_name.as_str(), job.read_only, job.fs_group),
-            ("pv-1", false, None)
-        );
+        assert_eq!((job.target.name(), job.read_only, job.fs_group), ("pv-1", false, None));
+    }
+
+    /// Only the kubelet's own word counts.
+    #[test]
+    fn the_kubelet_says_whether_a_pod_has_the_volume_in_its_own_spec() {
+        for (said, wanted) in [
+            (Some("true"), Some(true)),
+            (Some("false"), Some(false)),
+            (Some(""), None),
+            (Some("TRUE"), None),
+            (None, None),
+        ] {
+            let mut options = vec![("client", "nfs"), ("source", "h:/x")];
+            options.extend(said.map(|said| ("csi.storage.k8s.io/ephemeral", said)));
+            let told = Told::Csi {
+                ephemeral: wanted,
+                volume_id: "handle".into(),
+            };
+            assert_eq!(read(request(&options)).unwrap().told, told, "{said:?}");
+        }
     }
 
     #[test]
-    fn a_volume_is_read_only_by_the_request_and_by_its_mount_options() {
-        let options = [("client", "nfs"), ("source", "h:/x")];
-        let mut readonly = request(&options);
+    fn a_volume_is_read_only_by_the_request() {
+        let mut readonly = request(&[("client", "nfs"), ("source", "h:/x")]);
         readonly.readonly = true;
         assert!(read(readonly).unwrap().read_only);
-        let flagged = request(&[("client", "nfs"), ("source", "h:/x"), ("mount-options", "ro")]);
-        assert!(read(flagged).unwrap().read_only);
     }
 
     #[test]
@@ -223,7 +237,7 @@ mod tests {
             (job.access, job.read_only, job.only_read),
             (Access::Device, false, false)
         );
-        assert_eq!((job.volume_name.as_str(), job.pod.uid.as_str()), ("pv-1", "u-1"));
+        assert_eq!((job.target.name(), job.pod.uid.as_str()), ("pv-1", "u-1"));
         assert!(job.volume.fs_type.is_empty() && job.volume.mount_options.is_empty());
 
         let mode = Some(AccessMode {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mooring_contract::volume::{Volume, VolumeError};
 
-use crate::volume::job::{Access, MountJob, PodRef, Secrets};
+use crate::grant::request::{MountRequest, Told};
+use crate::volume::job::{Access, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, FLEX_PREFIX};
 use crate::volume::target::{Driver, Target, TargetError};
 
@@ -21,7 +21,7 @@ pub enum FlexVolumeCall {
         /// From the option `kubernetes.io/pvOrVolumeName`; empty if the kubelet gave none.
         name: String,
     },
-    Mount(Box<FlexVolumeMountCall>),
+    Mount(Box<MountRequest>),
     /// Unmount whatever is there.
     Unmount {
         target: Target,
@@ -62,47 +62,6 @@ pub enum CallOutError {
     Size(String),
 }
 
-/// What `mount` has beside the volume.
-#[derive(Debug)]
-pub struct FlexVolumeMountCall {
-    volume: Volume,
-    secrets: Secrets,
-    target: Target,
-    read_only: bool,
-    fs_group: Option<u32>,
-    pod: PodRef,
-    volume_name: String,
-}
-
-impl FlexVolumeMountCall {
-    pub fn into_job(self, deadline: Instant) -> MountJob {
-        let Self {
-            volume,
-            secrets,
-            target,
-            read_only,
-            fs_group,
-            pod,
-            volume_name,
-        } = self;
-        MountJob {
-            volume,
-            secrets,
-            target,
-            access: Access::FileSystem,
-            sole: false,
-            only_read: false,
-            read_only,
-            fs_group,
-            label: None,
-            pod,
-            volume_name,
-            image: None,
-            deadline,
-        }
-    }
-}
-
 impl FlexVolumeCall {
     /// Reads a call-out's arguments; `root` is the kubelet's root.
     pub fn parse(args: &[String], root: &Path) -> Result<Self, CallOutError> {
@@ -114,7 +73,7 @@ impl FlexVolumeCall {
             ("getvolumename", [json, ..]) => Ok(Self::GetVolumeName {
                 name: Options::parse(json)?.take("pvOrVolumeName"),
             }),
-            ("mount", [directory, json]) => Ok(Self::Mount(Box::new(mount_call(directory, json, root)?))),
+            ("mount", [directory, json]) => Ok(Self::Mount(Box::new(mount_request(directory, json, root)?))),
             ("unmount", [directory]) => Ok(Self::Unmount {
                 target: Target::parse_as(Driver::FlexVolume, root, directory)?,
             }),
@@ -143,12 +102,12 @@ fn count(call: &'static str, given: &[&str], wanted: &'static str) -> CallOutErr
     }
 }
 
-fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMountCall, CallOutError> {
+fn mount_request(directory: &str, json: &str, root: &Path) -> Result<MountRequest, CallOutError> {
     let target = Target::parse_as(Driver::FlexVolume, root, directory)?;
     let mut options = Options::parse(json)?;
     let secrets = options.take_secrets()?;
-    // A volume's own options go before those that the kubelet adds, so the writer of an inline volume can forge these:
-    // they are for messages only. The uid comes from the directory.
+    // A volume's own options go before those that the kubelet adds, so the writer of an inline volume can forge these.
+    // The uid comes from the directory.
     let pod = PodRef {
         name: options.take("pod.name"),
         namespace: options.take("pod.namespace"),
@@ -156,17 +115,18 @@ fn mount_call(directory: &str, json: &str, root: &Path) -> Result<FlexVolumeMoun
     };
     let read_only = options.take("readwrite") == "ro";
     let fs_group = options.take("mounterArgs.FsGroup").parse().ok();
-    let volume_name = options.take("pvOrVolumeName");
-    let volume = options.into_volume()?;
-    let read_only = read_only || volume.mount_options.iter().any(|option| option == "ro");
-    Ok(FlexVolumeMountCall {
-        volume,
+    Ok(MountRequest {
+        told: Told::Nothing,
+        volume: options.into_volume()?,
         secrets,
         target,
+        access: Access::FileSystem,
+        sole: false,
         read_only,
+        only_read: false,
         fs_group,
+        label: None,
         pod,
-        volume_name,
     })
 }
 
@@ -209,7 +169,7 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallOutError, FlexVolumeCall};
+    use super::{CallOutError, FlexVolumeCall, Told};
     use std::path::Path;
 
     const DIR: &str = "/var/lib/kubelet/pods/u-1/volumes/mooring.dev~vcs/pvc-1";
@@ -229,13 +189,12 @@ mod tests {
         let FlexVolumeCall::Mount(call) = parse(&["mount", DIR, json]).unwrap() else {
             panic!("not a mount");
         };
-        let job = call.into_job(std::time::Instant::now());
-        assert_eq!(job.volume.fs_type, "ext4");
-        assert_eq!(job.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
-        assert_eq!(job.secrets.0["key"], b"hunter2");
-        assert_eq!((job.read_only, job.fs_group), (true, Some(2000)));
-        assert_eq!((job.pod.namespace.as_str(), job.pod.uid.as_str()), ("shop", "u-1"));
-        assert_eq!((job.volume_name.as_str(), job.target.name()), ("pvc-1", "pvc-1"));
+        assert_eq!(call.volume.fs_type, "ext4");
+        assert_eq!(call.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
+        assert_eq!(call.secrets.0["key"], b"hunter2");
+        assert_eq!((call.read_only, call.fs_group), (true, Some(2000)));
+        assert_eq!((call.pod.namespace.as_str(), call.pod.uid.as_str()), ("shop", "u-1"));
+        assert_eq!((&call.told, call.target.name()), (&Told::Nothing, "pvc-1"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use mooring_contract::attachment::Connection;
 use mooring_contract::volume::Volume;
 use mooring_seal::signature::{PublicKeys, SigningKey};
@@ -12,7 +12,12 @@ use mooring_seal::{Purpose, new_key, seal};
 use serde_json::{Value, json};
 
 use super::{AttachmentApi, Attachments, CleanUps};
-use crate::volume::job::{Access, MountError, MountJob, PodRef, Secrets};
+use crate::grant::granter::{ApiError, GrantApi, Granter};
+use crate::grant::request::MountRequest;
+use crate::grant::request::tests::request;
+use crate::grant::{Grant, Granted};
+use crate::volume::job::{MountError, PodRef, Secrets};
+use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 
 /// A cluster in which node `a` is.
@@ -32,6 +37,7 @@ struct World {
     signer: SigningKey,
     key: String,
     fake: Shared,
+    granter: Granter,
     attachments: Arc<Attachments>,
 }
 
@@ -80,6 +86,17 @@ impl AttachmentApi for Shared {
     }
 }
 
+#[async_trait]
+impl GrantApi for Shared {
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, ApiError> {
+        Ok(AttachmentApi::volume(self, name).await?)
+    }
+
+    async fn pod(&self, _: &PodRef) -> Result<Option<Pod>, ApiError> {
+        Ok(None)
+    }
+}
+
 impl World {
     /// The volume is attached to no node.
     fn new() -> Self {
@@ -97,6 +114,7 @@ impl World {
         Self {
             key: new_key().unwrap(),
             signer,
+            granter: Granter::new(Some(Arc::new(fake.clone())), []),
             fake,
             attachments,
         }
@@ -142,14 +160,20 @@ impl World {
         self.has(volume(&json!({"mooring.dev/attached-to": to.to_string()})));
     }
 
-    fn job(&self) -> MountJob {
-        job(&self.key)
+    fn request(&self) -> MountRequest {
+        asked(&self.key)
     }
 
-    async fn refused(&self, mut job: MountJob) -> MountError {
-        let Err(refused) = self.attachments.connect(&mut job).await else {
-            panic!("{job:?} was taken")
-        };
+    async fn connect(&self, request: MountRequest) -> Result<Grant, MountError> {
+        let deadline = Instant::now() + Duration::from_millis(2300);
+        match self.granter.grant(request, deadline).await? {
+            Granted::ToAttach(to_attach) => self.attachments.connect(*to_attach, deadline).await,
+            Granted::Now(grant) => panic!("{grant:?} needs no attachment"),
+        }
+    }
+
+    async fn refused(&self, request: MountRequest) -> MountError {
+        let refused = self.connect(request).await.unwrap_err();
         assert!(self.fake.0.lock().unwrap().noted.is_empty(), "{refused}");
         refused
     }
@@ -160,27 +184,23 @@ impl World {
 }
 
 /// What the kubelet asks for, with a key from the Secret of the Pod's volume.
-fn job(key: &str) -> MountJob {
+fn asked(key: &str) -> MountRequest {
     let secrets = [
         ("mooring-connection", json!({"proof": key}).to_string()),
         ("other", "o".into()),
     ]
     .map(|(key, value)| (key.to_owned(), value.into_bytes()));
-    MountJob {
-        volume: Volume::from_line("client=block,source=iscsi://h/t/1").unwrap(),
+    // What the kubelet says of the volume counts for nothing.
+    let said = Volume::from_line("client=block,source=iscsi://h/t/9,mount-options=suid").unwrap();
+    MountRequest {
         secrets: Secrets(secrets.into()),
-        target: Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/pvc-u1").unwrap(),
-        access: Access::FileSystem,
-        sole: false,
-        only_read: false,
-        read_only: false,
-        fs_group: None,
-        label: None,
-        pod: PodRef::default(),
-        volume_name: "pvc-u1".into(),
-        image: None,
-        deadline: Instant::now() + Duration::from_millis(2300),
+        ..request(said, target("u"))
     }
+}
+
+fn target(pod: &str) -> Target {
+    let path = format!("/kubelet/pods/{pod}/volumes/kubernetes.io~csi/pvc-u1/mount");
+    Target::parse(Path::new("/kubelet"), &path).unwrap()
 }
 
 fn is_forbidden(error: &MountError, word: &str) {
@@ -188,39 +208,55 @@ fn is_forbidden(error: &MountError, word: &str) {
     assert!(error.to_string().contains(word), "{error}");
 }
 
+/// The PersistentVolume says whether a volume has to be attached.
 #[tokio::test]
-async fn a_volume_that_needs_no_attachment_costs_nothing() {
-    let world = World::new();
-    let mut job = world.job();
-    job.secrets.0.remove("mooring-connection");
-    assert!(!world.attachments.connect(&mut job).await.unwrap());
-    assert!(world.did().is_empty());
-}
-
-/// Known failing: the Secret says whether a volume has to be attached, so one that somebody emptied says that it has not.
-#[tokio::test]
-#[should_panic(expected = "it is mounted without its connection")]
 async fn a_volume_whose_secret_was_emptied_is_not_mounted_without_its_connection() {
     let world = World::new();
     world.has(world.attached("a"));
-    let mut job = world.job();
-    job.secrets.0.clear();
-    let connected = world.attachments.connect(&mut job).await;
-    assert!(connected.is_err(), "it is mounted without its connection");
+    for secret in [None, Some(&b"x"[..])] {
+        let mut request = world.request();
+        request.secrets = Secrets::default();
+        request
+            .secrets
+            .0
+            .extend(secret.map(|secret| ("mooring-connection".to_owned(), secret.to_vec())));
+        is_forbidden(&world.refused(request).await, "has no key");
+    }
 }
 
 #[tokio::test]
 async fn a_volume_is_noted_before_it_is_mounted_and_until_it_is_unmounted() {
     let world = World::new();
     world.has(world.attached("a"));
-    let mut job = world.job();
-    assert!(world.attachments.connect(&mut job).await.unwrap());
-    assert_eq!(job.volume.source, "iscsi://h/t/2");
-    assert_eq!(job.secrets.0, [("password".to_owned(), b"p-a".to_vec())].into());
+    let grant = world.connect(world.request()).await.unwrap();
+    assert_eq!(grant.volume().source, "iscsi://h/t/2");
+    assert_eq!(grant.secrets().0, [("password".to_owned(), b"p-a".to_vec())].into());
     assert_eq!(world.did(), ["noted true"]);
-    world.attachments.leave(&job.target).await;
-    world.attachments.leave(&job.target).await;
+    world.attachments.leave(grant.target()).await;
+    world.attachments.leave(grant.target()).await;
     assert_eq!(world.did(), ["noted true", "noted false"]);
+}
+
+/// A Pod, or another volume, may have the same name as the PersistentVolume.
+#[tokio::test]
+async fn only_mounts_of_the_volume_itself_keep_its_note() {
+    let world = World::new();
+    let table = |points: &[&str]| {
+        let lines = points.iter().enumerate();
+        let lines: Vec<_> = lines
+            .map(|(id, point)| format!("{id} 1 0:9 / {point} rw - tmpfs tmpfs rw\n"))
+            .collect();
+        Table::parse(lines.concat().as_bytes())
+    };
+    let own = "/kubelet/pods/u/volumes/mooring.dev~vcs/pvc-u1";
+    let table = table(&[
+        own,
+        "/kubelet/pods/pvc-u1/volumes/mooring.dev~vcs/data",
+        "/kubelet/pods/u/volumes/mooring.dev~vcs/pvc-u12",
+        "/kubelet/pods/u/volumes/other~driver/pvc-u1",
+    ]);
+    let targets = world.attachments.targets_in(&table, "pvc-u1");
+    assert_eq!(targets, [own.to_owned()].into());
 }
 
 /// A detachment would take the device from a session that is still open.
@@ -228,12 +264,11 @@ async fn a_volume_is_noted_before_it_is_mounted_and_until_it_is_unmounted() {
 async fn a_volume_stays_noted_until_its_client_has_cleaned_up() {
     let world = World::new();
     world.has(world.attached("a"));
-    let mut job = world.job();
-    world.attachments.connect(&mut job).await.unwrap();
+    let grant = world.connect(world.request()).await.unwrap();
     let (over, rest) = tokio::sync::oneshot::channel::<()>();
     world
         .attachments
-        .leave_after(&job.target, async { drop(rest.await) })
+        .leave_after(grant.target(), async { drop(rest.await) })
         .await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(world.did(), ["noted true"], "before its client has cleaned up");
@@ -241,13 +276,13 @@ async fn a_volume_stays_noted_until_its_client_has_cleaned_up() {
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(world.did(), ["noted true", "noted false"]);
     // Mounted again meanwhile.
-    world.attachments.connect(&mut world.job()).await.unwrap();
+    world.connect(world.request()).await.unwrap();
     let (over, rest) = tokio::sync::oneshot::channel::<()>();
     world
         .attachments
-        .leave_after(&job.target, async { drop(rest.await) })
+        .leave_after(grant.target(), async { drop(rest.await) })
         .await;
-    world.attachments.connect(&mut world.job()).await.unwrap();
+    world.connect(world.request()).await.unwrap();
     over.send(()).unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(world.did().len(), 3, "it is used again");
@@ -258,13 +293,13 @@ async fn a_volume_stays_noted_until_its_client_has_cleaned_up() {
 async fn a_volume_stays_noted_while_another_pod_s_mount_of_it_is_in_progress() {
     let world = World::new();
     world.has(world.attached("a"));
-    let (mut first, mut second) = (world.job(), world.job());
-    second.target = first.target.of_pod("u2");
-    world.attachments.connect(&mut first).await.unwrap();
-    world.attachments.connect(&mut second).await.unwrap();
-    world.attachments.leave(&first.target).await;
+    let second = request(world.request().volume, target("u2"));
+    let secrets = world.request().secrets;
+    let first = world.connect(world.request()).await.unwrap();
+    let second = world.connect(MountRequest { secrets, ..second }).await.unwrap();
+    world.attachments.leave(first.target()).await;
     assert_eq!(world.did(), ["noted true"], "another Pod's mount is in progress");
-    world.attachments.leave(&second.target).await;
+    world.attachments.leave(second.target()).await;
     assert_eq!(world.did(), ["noted true", "noted false"]);
 }
 
@@ -272,8 +307,7 @@ async fn a_volume_stays_noted_while_another_pod_s_mount_of_it_is_in_progress() {
 async fn a_mount_waits_until_its_node_has_the_volume() {
     let world = World::new();
     world.fake.0.lock().unwrap().next = Some((3, world.attached("a")));
-    let mut job = world.job();
-    world.attachments.connect(&mut job).await.unwrap();
+    world.connect(world.request()).await.unwrap();
     assert_eq!(world.did(), ["noted true"]);
 }
 
@@ -281,7 +315,7 @@ async fn a_mount_waits_until_its_node_has_the_volume() {
 async fn a_volume_that_another_node_has_is_not_mounted() {
     let world = World::new();
     world.has(world.attached("b"));
-    let error = world.refused(world.job()).await;
+    let error = world.refused(world.request()).await;
     assert!(
         matches!(&error, MountError::NotAttached { other: Some(other), .. } if other == "b"),
         "{error}"
@@ -293,7 +327,7 @@ async fn a_volume_that_an_earlier_controller_attached_waits_until_it_is_attached
     let world = World::new();
     let to = json!({"node": "a", "initiator": "i"}).to_string();
     world.has(volume(&json!({"mooring.dev/attached-to": to})));
-    let error = world.refused(world.job()).await;
+    let error = world.refused(world.request()).await;
     assert!(matches!(error, MountError::NotAttached { other: None, .. }), "{error}");
 }
 
@@ -304,7 +338,7 @@ async fn a_volume_that_is_taken_away_in_the_same_moment_is_not_mounted() {
     world.has(going.clone());
     going["metadata"]["annotations"]["mooring.dev/operation"] = json!("{}");
     world.fake.0.lock().unwrap().after_note = Some(going);
-    let error = world.refused(world.job()).await;
+    let error = world.refused(world.request()).await;
     assert!(matches!(error, MountError::NotAttached { .. }), "{error}");
 }
 
@@ -314,19 +348,25 @@ async fn a_pod_with_a_secret_of_its_author_gets_no_volume_that_is_attached() {
     let world = World::new();
     world.has(world.attached("a"));
     for key in [&*new_key().unwrap(), "", "x"] {
-        is_forbidden(&world.refused(job(key)).await, "does not open");
+        is_forbidden(&world.refused(asked(key)).await, "does not open");
     }
     // Whatever else the author writes into it.
-    let mut job = job(&new_key().unwrap());
+    let mut forging = world.request();
     let forged = json!({"proof": "x", "node": "a", "options": {"client": "pool", "source": ""}});
-    job.secrets
+    forging
+        .secrets
         .0
         .insert("mooring-connection".into(), forged.to_string().into_bytes());
-    is_forbidden(&world.refused(job).await, "does not open");
-    // Nor one of a volume that has no PersistentVolume.
-    let mut inline = world.job();
-    inline.target = Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/data").unwrap();
-    is_forbidden(&world.refused(inline).await, "no PersistentVolume");
+    is_forbidden(&world.refused(forging).await, "does not open");
+}
+
+#[tokio::test]
+async fn a_volume_is_not_mounted_whose_persistent_volume_was_made_anew_meanwhile() {
+    let world = World::new();
+    let mut another = world.attached("a");
+    another["metadata"]["uid"] = json!("v2");
+    world.fake.0.lock().unwrap().next = Some((1, another));
+    is_forbidden(&world.refused(world.request()).await, "was deleted");
 }
 
 /// Proves: M5
@@ -337,32 +377,31 @@ async fn a_connection_that_no_controller_signed_for_this_volume_and_node_is_not_
     let connection = world.connection("a", "iscsi://h/t/2");
     let to = json!({"node": "a", "initiator": "i", "connection": other.sign(&connection).unwrap()}).to_string();
     world.has(volume(&json!({"mooring.dev/attached-to": to})));
-    is_forbidden(&world.refused(world.job()).await, "not published");
+    is_forbidden(&world.refused(world.request()).await, "not published");
 
     world.told(|connection| connection.node = "b".into());
-    is_forbidden(&world.refused(world.job()).await, "another volume or node");
+    is_forbidden(&world.refused(world.request()).await, "another volume or node");
     world.told(|connection| connection.volume = "pvc-u2".into());
-    is_forbidden(&world.refused(world.job()).await, "another volume or node");
+    is_forbidden(&world.refused(world.request()).await, "another volume or node");
     // A PersistentVolume of the same name that was made later.
     world.told(|connection| connection.volume_uid = "v0".into());
-    is_forbidden(&world.refused(world.job()).await, "another volume or node");
+    is_forbidden(&world.refused(world.request()).await, "another volume or node");
 
     world.told(|_| {});
     world.fake.0.lock().unwrap().keys.clear();
-    is_forbidden(&world.refused(world.job()).await, "not published");
+    is_forbidden(&world.refused(world.request()).await, "not published");
 }
 
 #[tokio::test]
 async fn an_older_connection_is_not_used_after_a_newer_one() {
     let world = World::new();
     world.told(|_| {});
-    let mut job = world.job();
-    world.attachments.connect(&mut job).await.unwrap();
-    world.attachments.leave(&job.target).await;
+    let grant = world.connect(world.request()).await.unwrap();
+    world.attachments.leave(grant.target()).await;
     world.told(|connection| connection.serial = 6);
-    is_forbidden(&world.refused(world.job()).await, "older");
+    is_forbidden(&world.refused(world.request()).await, "older");
     world.told(|_| {});
-    world.attachments.connect(&mut world.job()).await.unwrap();
+    world.connect(world.request()).await.unwrap();
 }
 
 /// Proves: M5
@@ -378,7 +417,7 @@ async fn a_connection_names_nothing_of_the_node_but_its_disk() {
         let options = line.split(',').filter_map(|pair| pair.split_once('='));
         let options: BTreeMap<_, _> = options.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         world.told(|connection| connection.options = options);
-        let error = world.refused(world.job()).await;
+        let error = world.refused(world.request()).await;
         assert!(matches!(error, MountError::BadOptions(_)), "{line}: {error}");
     }
     world.told(|connection| {
@@ -388,10 +427,9 @@ async fn a_connection_names_nothing_of_the_node_but_its_disk() {
     });
     world.fake.0.lock().unwrap().volume["spec"]["csi"]["volumeAttributes"] =
         json!({"client": "iscsi", "source": "iscsi://later/t/1", "initiator": "iqn.x:a"});
-    let mut by_nova = world.job();
-    assert!(world.attachments.connect(&mut by_nova).await.unwrap());
+    let by_nova = world.connect(world.request()).await.unwrap();
     let wanted = Volume::from_line("client=node-disk,source=serial://1").unwrap();
-    assert_eq!(by_nova.volume, wanted);
+    assert_eq!(by_nova.volume(), &wanted);
 }
 
 /// The controller checks a connection in the same way (`check_connection` in `provisioner/src/operation/attach.rs`).
@@ -419,11 +457,8 @@ async fn beside_a_connection_the_mount_options_are_allowed_that_the_persistent_v
                     spec["csi"]["volumeAttributes"]["mount-options"] = json!(of_volume);
                 }
             }
-            let mut job = world.job();
-            // What a Pod's author wrote counts for nothing.
-            job.volume.mount_options = vec!["suid".into()];
-            let taken = world.attachments.connect(&mut job).await;
-            let options = taken.is_ok().then(|| job.volume.mount_options.join(","));
+            let taken = world.connect(world.request()).await;
+            let options = taken.as_ref().ok().map(|grant| grant.volume().mount_options.join(","));
             assert_eq!(options.as_deref(), wanted, "{of_volume:?}, {said:?}: {taken:?}");
         }
     }
@@ -483,11 +518,10 @@ async fn one_of_several_nodes_uses_what_it_is_told_and_no_more() {
     // An operation for another node does not hold it up.
     for record in [Value::Null, json!({"operation": "detach", "node": "b"})] {
         world.has(shared(&record));
-        let mut job = world.job();
-        world.attachments.connect(&mut job).await.unwrap();
-        assert_eq!(job.volume.source, "iscsi://h/t-a/1");
-        assert_eq!(job.secrets.0, [("password".to_owned(), b"p-a".to_vec())].into());
-        world.attachments.leave(&job.target).await;
+        let grant = world.connect(world.request()).await.unwrap();
+        assert_eq!(grant.volume().source, "iscsi://h/t-a/1");
+        assert_eq!(grant.secrets().0, [("password".to_owned(), b"p-a".to_vec())].into());
+        world.attachments.leave(grant.target()).await;
     }
     // One of its own does, and the others are no reason.
     for record in [
@@ -495,7 +529,7 @@ async fn one_of_several_nodes_uses_what_it_is_told_and_no_more() {
         json!({"operation": "expand"}),
     ] {
         world.has(shared(&record));
-        let error = world.refused(world.job()).await;
+        let error = world.refused(world.request()).await;
         assert!(matches!(error, MountError::NotAttached { other: None, .. }), "{error}");
     }
 }

@@ -29,6 +29,7 @@ use crate::core::{Core, Places};
 use crate::drivers::csi::node::NodeService;
 use crate::drivers::csi::registration::Registration;
 use crate::drivers::socket::PrivateSocket;
+use crate::grant::granter::Granter;
 use crate::volume::registry::Registry;
 
 const NAME: &str = "csi.sock";
@@ -59,7 +60,8 @@ impl Driver {
             pool: "/pool".into(),
             host_namespace: None,
         };
-        let core = Arc::new(Core::new(places, Registry::default(), None, MounterMetrics::default()));
+        let core = Core::new(places, Registry::default(), None, MounterMetrics::default());
+        let core = Arc::new(core.granted_by(Granter::standalone()));
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let mut socket = PrivateSocket::bind(directory.path(), NAME).unwrap();
         assert_eq!(socket.asker, 0, "others than root may ask");

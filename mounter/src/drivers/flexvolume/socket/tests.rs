@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::Socket;
 use crate::core::metrics::MounterMetrics;
 use crate::core::{Core, Places};
+use crate::grant::granter::Granter;
 use crate::volume::registry::Registry;
 
 struct Daemon {
@@ -34,6 +35,7 @@ impl Daemon {
             host_namespace: None,
         };
         let core = Core::new(places, Registry::default(), None, MounterMetrics::default());
+        let core = core.granted_by(Granter::standalone());
         let stop = CancellationToken::new();
         let mut socket = Socket::bind(directory.path()).unwrap();
         assert_eq!(socket.0.asker, 0, "others than root may ask");

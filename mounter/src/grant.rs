@@ -1,0 +1,165 @@
+//! What a call of the kubelet may mount, decided once and carried as one value.
+//!
+//! A [`request::MountRequest`] is what the kubelet said, and proves nothing. The [`granter::Granter`] asks the API who
+//! wrote the volume, judges the volume as its [`Author`]'s, and makes a [`Grant`]. Nothing else can make one, and nothing
+//! past that point can change what a grant says. A volume that has to be attached is granted in two steps: a
+//! [`ToAttach`] becomes a grant by the connection that the controller signed.
+//!
+//! Files: [`request`] (what is asked for), [`granter`] (the proof), [`author`] (who may say what), `attach` (the second
+//! step). See `docs/decisions/grant.md`.
+
+mod attach;
+pub mod author;
+pub mod granter;
+pub mod request;
+
+use mooring_contract::volume::Volume;
+
+use self::author::Author;
+use self::request::MountRequest;
+use crate::volume::job::{Access, PodRef, Secrets};
+use crate::volume::selinux_label::SelinuxLabel;
+use crate::volume::target::Target;
+
+pub use self::attach::{ConnectionError, ToAttach};
+
+/// One mount that may be made.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    author: Author,
+    volume: Volume,
+    secrets: Secrets,
+    target: Target,
+    access: Access,
+    sole: bool,
+    read_only: bool,
+    only_read: bool,
+    fs_group: Option<u32>,
+    label: Option<SelinuxLabel>,
+    pod: PodRef,
+}
+
+/// What came of a request that is granted.
+#[derive(Debug)]
+pub enum Granted {
+    /// It can be mounted.
+    Now(Grant),
+    /// Its node has to have it first.
+    ToAttach(Box<ToAttach>),
+}
+
+impl Grant {
+    /// Of a volume that was judged as its author's. What the kubelet said of the volume itself is dropped here.
+    fn new(author: Author, volume: Volume, request: MountRequest) -> Self {
+        let MountRequest {
+            told: _,
+            volume: _,
+            secrets,
+            target,
+            access,
+            sole,
+            read_only,
+            only_read,
+            fs_group,
+            label,
+            pod,
+        } = request;
+        Self {
+            author,
+            volume,
+            secrets,
+            target,
+            access,
+            sole,
+            read_only,
+            only_read,
+            fs_group,
+            label,
+            pod,
+        }
+    }
+
+    /// Who wrote the volume.
+    pub fn author(&self) -> Author {
+        self.author
+    }
+
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Whether no other Pod may have it (`ReadWriteOncePod`). The kubelet and the scheduler see to that as well.
+    pub fn is_sole(&self) -> bool {
+        self.sole
+    }
+
+    /// Whether the Pod can't write it.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only || self.volume.mount_options.iter().any(|option| option == "ro")
+    }
+
+    /// Whether no Pod may write it, by its access mode: one device serves several Pods.
+    pub fn is_only_read(&self) -> bool {
+        self.only_read
+    }
+
+    /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
+    /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
+    pub fn fs_group(&self) -> Option<u32> {
+        self.fs_group
+    }
+
+    /// The label that the mount is to give to all files.
+    pub fn label(&self) -> Option<&SelinuxLabel> {
+        self.label.as_ref()
+    }
+
+    pub fn pod(&self) -> &PodRef {
+        &self.pod
+    }
+
+    /// Whether the volume itself names the client image.
+    pub fn is_image_by_volume(&self) -> bool {
+        self.volume.client_image.is_some()
+    }
+
+    /// The server that the volume lives on, for the Event and for its circuit breaker; see [`Volume::server`].
+    pub fn server(&self) -> String {
+        self.volume.server().to_owned()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use mooring_contract::volume::Volume;
+
+    use super::Grant;
+    use super::author::Author;
+    use super::request::tests::request;
+    use crate::volume::target::Target;
+
+    /// An administrator's volume on a target.
+    pub(crate) fn grant(line: &str, target: Target) -> Grant {
+        let volume = Volume::from_line(line).unwrap();
+        Grant::new(Author::Administrator, volume.clone(), request(volume, target))
+    }
+
+    #[test]
+    fn a_volume_is_read_only_by_its_mount_options_too() {
+        let target = crate::sys::fake::target;
+        assert!(!grant("client=nfs,source=h:/x", target()).is_read_only());
+        assert!(grant("client=nfs,source=h:/x,mount-options=ro", target()).is_read_only());
+    }
+}

@@ -1,0 +1,344 @@
+//! The proof of who wrote a volume, and with it the only way to a [`Grant`].
+//!
+//! The name of a volume proves nothing: an author of Pods can give an inline volume the name of any PersistentVolume.
+//! Of a CSI volume the kubelet says whether a Pod has it in its own spec, and which `volumeHandle` it has. Of a
+//! `FlexVolume` it says nothing that its author can't forge but the directory: so the Pod whose uid is in the directory
+//! has to have an inline volume of this name, or to use the claim that the PersistentVolume of this name is for.
+//!
+//! A PersistentVolume is mounted as the API has it, and an inline `FlexVolume` as the Pod has it there. Unmounts, growth
+//! and revival ask nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{FlexVolumeSource, PersistentVolume, Pod};
+use mooring_contract::attachment::CONNECTION;
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, annotations};
+use mooring_contract::volume::{Volume, VolumeError};
+
+use super::attach::{ToAttach, needs_attachment};
+use super::author::{Author, Misfit, looks_like_a_run};
+use super::request::{MountRequest, Told};
+use super::{Grant, Granted};
+use crate::volume::cause::Cause;
+use crate::volume::job::{MountError, PodRef};
+use crate::volume::kubelet_options::{self, FLEX_PREFIX};
+
+/// Longest that the API may take to answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Why the API did not answer.
+pub type ApiError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What is asked of the API, once for a mount.
+#[async_trait]
+pub trait GrantApi: Send + Sync {
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, ApiError>;
+    /// A Pod of this node, by its name and namespace.
+    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError>;
+}
+
+/// Why a mount is not granted; the message says who has to do what.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantError {
+    #[error(
+        "the mounter has no access to the Kubernetes API, so it can't see who wrote the volume: see the mounter's log"
+    )]
+    NoApi,
+    #[error("the Kubernetes API did not say who wrote the volume ({0}): the kubelet tries again")]
+    NoAnswer(ApiError),
+    #[error("the Kubernetes API did not say who wrote the volume (no answer in time): the kubelet tries again")]
+    NoAnswerInTime,
+    /// The CSIDriver object is not Mooring's own.
+    #[error(
+        "the kubelet does not say whether the volume is written in a Pod or is a PersistentVolume: an administrator has \
+         to set podInfoOnMount: true in CSIDriver {CSI_DRIVER}, as configmaps/install/csi.yaml has it"
+    )]
+    NoLifecycle,
+    #[error(
+        "the Kubernetes API has no Pod {namespace}/{name} with uid {uid} on this node, so it does not show who wrote the \
+         volume: a Pod that is only a file on the node can't have a volume of Mooring, so create the Pod in the API"
+    )]
+    NoPod {
+        namespace: String,
+        name: String,
+        uid: String,
+    },
+    #[error(
+        "Pod {pod} has no volume {volume} of driver {FLEX_DRIVER}, and there is no PersistentVolume of this name: delete \
+         the Pod, and create the PersistentVolume again first"
+    )]
+    NoVolume { volume: String, pod: String },
+    #[error("PersistentVolume {0} is of another driver than the kubelet says: delete the Pod that uses its claim")]
+    OtherDriver(String),
+    #[error(
+        "PersistentVolume {volume} is not the one that the kubelet knows by this name (volumeHandle {found:?} is not \
+         {wanted:?}): delete the Pod that uses it"
+    )]
+    OtherHandle {
+        volume: String,
+        /// The PersistentVolume's.
+        found: String,
+        /// The kubelet's.
+        wanted: String,
+    },
+    #[error(
+        "PersistentVolume {volume} is for claim {claim}, which Pod {pod} does not use, and the Pod has no volume of its \
+         own with this name: delete the Pod"
+    )]
+    OtherClaim { volume: String, claim: String, pod: String },
+    /// A name that can be no accident.
+    #[error(
+        "the Pod's own volume {0} has the name of a PersistentVolume that has to be attached: give the volume another \
+         name"
+    )]
+    NameOfAttached(String),
+    #[error(
+        "Pod {pod} has the label of Mooring's own runs, but its namespace is not among those of the mounters: an \
+         administrator has to name it in MOORING_CONFIG_NAMESPACES of DaemonSet mounter, as in that of Deployment \
+         flex-provisioner"
+    )]
+    RunElsewhere { pod: String },
+    #[error(
+        "the Secret of PersistentVolume {volume} has no key {CONNECTION} that can be read: somebody changed the Secret, \
+         which only Mooring may write. Remove annotation {annotation} from the PersistentVolume, and Mooring makes the \
+         key again and attaches the volume", annotation = annotations::ATTACHED_TO
+    )]
+    NoKey { volume: String },
+    #[error(
+        "the Secret of the volume has key {CONNECTION}, but the volume is none that has to be attached: remove the key \
+         from the Secret, or name another Secret"
+    )]
+    StrayKey,
+    #[error(transparent)]
+    Options(#[from] VolumeError),
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+}
+
+impl From<Misfit> for MountError {
+    fn from(misfit: Misfit) -> Self {
+        match misfit {
+            Misfit::NodeClient { .. } => Self::Forbidden(Cause::of(misfit)),
+            Misfit::Options(error) => error,
+        }
+    }
+}
+
+impl From<GrantError> for MountError {
+    fn from(error: GrantError) -> Self {
+        match error {
+            GrantError::NoApi => Self::Node(Cause::of(error)),
+            GrantError::NoAnswer(_) | GrantError::NoAnswerInTime => Self::Unproved(Cause::of(error)),
+            GrantError::Options(error) => Self::bad_options(error),
+            GrantError::Misfit(misfit) => misfit.into(),
+            _ => Self::Forbidden(Cause::of(error)),
+        }
+    }
+}
+
+/// Who is asked.
+enum Witness {
+    Nobody,
+    Api(Arc<dyn GrantApi>),
+    /// The kubelet itself: it has no API either, and its Pods are files that the node's administrator wrote.
+    Kubelet,
+}
+
+/// Grants mounts.
+pub struct Granter {
+    witness: Witness,
+    /// Namespaces in which Pods may be runs.
+    run_namespaces: BTreeSet<String>,
+}
+
+/// Who wrote a volume, and what it says.
+enum Proof {
+    Inline { author: Author, volume: Volume },
+    Persistent(Box<PersistentVolume>),
+}
+
+impl Granter {
+    /// One that asks the API. Without it every mount is refused.
+    pub fn new(api: Option<Arc<dyn GrantApi>>, run_namespaces: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            witness: api.map_or(Witness::Nobody, Witness::Api),
+            run_namespaces: run_namespaces.into_iter().collect(),
+        }
+    }
+
+    /// One for a kubelet that stands alone, without an API: every volume is an administrator's.
+    pub fn standalone() -> Self {
+        Self {
+            witness: Witness::Kubelet,
+            run_namespaces: BTreeSet::new(),
+        }
+    }
+
+    /// Decides what a request may mount. Returns before `deadline`.
+    pub async fn grant(&self, request: MountRequest, deadline: Instant) -> Result<Granted, GrantError> {
+        let proof = match &self.witness {
+            Witness::Nobody => return Err(GrantError::NoApi),
+            Witness::Kubelet => Proof::Inline {
+                author: Author::Administrator,
+                volume: request.volume.clone(),
+            },
+            Witness::Api(api) => {
+                let limit = LIMIT.min(deadline.saturating_duration_since(Instant::now()));
+                let proved = tokio::time::timeout(limit, self.prove(&**api, &request));
+                proved.await.map_err(|_| GrantError::NoAnswerInTime)??
+            }
+        };
+        let key = request.secrets.0.get(CONNECTION).cloned();
+        match proof {
+            Proof::Persistent(found) if needs_attachment(&found) => {
+                let key = key.and_then(|key| serde_json::from_slice(&key).ok());
+                let key = key.ok_or_else(|| GrantError::NoKey {
+                    volume: request.target.name().to_owned(),
+                })?;
+                let grant = of_persistent_volume(&found, request)?;
+                Ok(Granted::ToAttach(Box::new(ToAttach::new(grant, *found, key))))
+            }
+            _ if key.is_some() => Err(GrantError::StrayKey),
+            Proof::Persistent(found) => Ok(Granted::Now(of_persistent_volume(&found, request)?)),
+            Proof::Inline { author, volume } => Ok(Granted::Now(judged(author, volume, request)?)),
+        }
+    }
+
+    async fn prove(&self, api: &dyn GrantApi, request: &MountRequest) -> Result<Proof, GrantError> {
+        let name = request.target.name();
+        let found = async { api.volume(name).await.map_err(GrantError::NoAnswer) };
+        let proof = match &request.told {
+            Told::Csi { ephemeral: None, .. } => return Err(GrantError::NoLifecycle),
+            Told::Csi {
+                ephemeral: Some(false),
+                volume_id,
+            } => {
+                let found = found.await?.ok_or_else(|| no_volume(request))?;
+                return has_handle(&found, volume_id).map(|()| Proof::Persistent(Box::new(found)));
+            }
+            Told::Csi {
+                ephemeral: Some(true), ..
+            } => {
+                let inline = (Author::Tenant, request.volume.clone());
+                (inline, found.await?)
+            }
+            Told::Nothing => {
+                let pod = async { api.pod(&request.pod).await.map_err(GrantError::NoAnswer) };
+                let (found, pod) = tokio::try_join!(found, pod)?;
+                let is_it = |pod: &Pod| pod.metadata.uid.as_deref() == Some(request.target.pod_uid());
+                let pod = pod.filter(is_it).ok_or_else(|| no_pod(request))?;
+                let Some(inline) = flex_volume(&pod, name) else {
+                    let found = found.ok_or_else(|| no_volume(request))?;
+                    return is_used_by(&found, &pod, request).map(|()| Proof::Persistent(Box::new(found)));
+                };
+                let inline = (self.author_of(&pod, request)?, as_written(inline)?);
+                (inline, found)
+            }
+        };
+        match proof {
+            // The name of a volume says which note on the Node it has.
+            (_, Some(found)) if needs_attachment(&found) => Err(GrantError::NameOfAttached(name.to_owned())),
+            ((author, volume), _) => Ok(Proof::Inline { author, volume }),
+        }
+    }
+
+    /// Who wrote the volumes of a Pod.
+    fn author_of(&self, pod: &Pod, request: &MountRequest) -> Result<Author, GrantError> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        match (looks_like_a_run(pod), self.run_namespaces.contains(namespace)) {
+            (true, true) => Ok(Author::Run),
+            (true, false) => Err(GrantError::RunElsewhere {
+                pod: said(&request.pod),
+            }),
+            (false, _) => Ok(Author::Tenant),
+        }
+    }
+}
+
+fn of_persistent_volume(found: &PersistentVolume, request: MountRequest) -> Result<Grant, GrantError> {
+    let volume = kubelet_options::of_persistent_volume(found, request.target.driver());
+    let volume = volume.ok_or_else(|| GrantError::OtherDriver(request.target.name().to_owned()))??;
+    judged(Author::of_persistent_volume(found), volume, request)
+}
+
+fn judged(author: Author, volume: Volume, request: MountRequest) -> Result<Grant, GrantError> {
+    author.judge(&volume)?;
+    Ok(Grant::new(author, volume, request))
+}
+
+/// Whether a PersistentVolume is the one that the kubelet means: no inline volume has its handle.
+fn has_handle(found: &PersistentVolume, wanted: &str) -> Result<(), GrantError> {
+    let csi = found.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    let handle = csi.map(|csi| csi.volume_handle.as_str()).unwrap_or_default();
+    if handle == wanted {
+        return Ok(());
+    }
+    Err(GrantError::OtherHandle {
+        volume: found.metadata.name.clone().unwrap_or_default(),
+        found: handle.to_owned(),
+        wanted: wanted.to_owned(),
+    })
+}
+
+/// A volume of this name and of Mooring's driver in the Pod's own spec.
+fn flex_volume<'a>(pod: &'a Pod, name: &str) -> Option<&'a FlexVolumeSource> {
+    let volumes = pod.spec.as_ref()?.volumes.as_deref().unwrap_or_default();
+    let own = volumes.iter().find(|volume| volume.name == name)?;
+    own.flex_volume.as_ref().filter(|flex| flex.driver == FLEX_DRIVER)
+}
+
+/// An inline volume as its author wrote it.
+fn as_written(flex: &FlexVolumeSource) -> Result<Volume, VolumeError> {
+    let options: BTreeMap<_, _> = flex.options.clone().unwrap_or_default();
+    let fs_type = flex.fs_type.as_deref().unwrap_or_default();
+    kubelet_options::volume(options, FLEX_PREFIX, fs_type, &[])
+}
+
+/// Whether a PersistentVolume is for a claim that the Pod uses.
+fn is_used_by(found: &PersistentVolume, pod: &Pod, request: &MountRequest) -> Result<(), GrantError> {
+    let claim = found.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let claim = claim.map(|claim| {
+        let text = |part: &Option<String>| part.clone().unwrap_or_default();
+        (text(&claim.namespace), text(&claim.name))
+    });
+    let (namespace, name) = claim.unwrap_or_default();
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+    let mut volumes = volumes.unwrap_or_default().iter();
+    let is_of_claim = |volume: &k8s_openapi::api::core::v1::Volume| {
+        if let Some(claim) = &volume.persistent_volume_claim {
+            return claim.claim_name == name;
+        }
+        // Kubernetes names the claim of a generic ephemeral volume like this.
+        volume.ephemeral.is_some() && name == format!("{}-{}", request.pod.name, volume.name)
+    };
+    if pod.metadata.namespace.as_deref() == Some(&namespace) && volumes.any(is_of_claim) {
+        return Ok(());
+    }
+    Err(GrantError::OtherClaim {
+        volume: request.target.name().to_owned(),
+        claim: format!("{namespace}/{name}"),
+        pod: said(&request.pod),
+    })
+}
+
+fn no_pod(request: &MountRequest) -> GrantError {
+    let PodRef { name, namespace, uid } = request.pod.clone();
+    GrantError::NoPod { namespace, name, uid }
+}
+
+fn no_volume(request: &MountRequest) -> GrantError {
+    GrantError::NoVolume {
+        volume: request.target.name().to_owned(),
+        pod: said(&request.pod),
+    }
+}
+
+fn said(pod: &PodRef) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+#[cfg(test)]
+mod tests;
