@@ -1,7 +1,8 @@
 //! A mounter for one test, which runs as a process of a node rather than in a Pod: it can be killed, starved and
 //! restarted in milliseconds. Nothing else uses its kubelet root, plugin directory and pool.
 //!
-//! As in its container, it has a mount namespace of its own, which shares the kubelet's root with the node.
+//! As in its container, it has a mount namespace of its own, which shares the kubelet's root with the node. It has no
+//! Kubernetes API, so it takes every volume for an administrator's (`--standalone`).
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -103,7 +104,7 @@ impl OwnMounter {
         let root = self.root.to_string_lossy();
         let programs = repository().join(images::program_folder()?);
         let script = format!(
-            "root={root}\n{}\nexec {} serve --kubelet-root=$root/kubelet --plugin-dir=$root/plugins \
+            "root={root}\n{}\nexec {} serve --standalone --kubelet-root=$root/kubelet --plugin-dir=$root/plugins \
              --pool-dir=$root/pool --shim={} --status-socket=$root/status.sock --listen=127.0.0.1:0 \"$@\"",
             self.set_up,
             programs.join("mounter").display(),

@@ -1,14 +1,41 @@
 //! Volumes that an administrator created by hand: `PersistentVolumes`, claims for them, and Pods that use them.
 
-use anyhow::Result;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Preconditions};
-use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, MOUNTER_CONFIG, NAMESPACE};
+use mooring_contract::names::{
+    CSI_DRIVER, FLEX_DRIVER, FLEX_DRIVER_DIR, MOUNTER_CONFIG, NAMESPACE, PROVISIONER, annotations,
+};
 use serde_json::{Value, json};
 
 use super::scope::Scope;
+use super::waits::wait_until;
 use mooring_testbed::command::{output, output_with_input};
+
+/// Longest wait until a kubelet refuses a Pod.
+const REFUSED_LIMIT: Duration = Duration::from_mins(1);
+
+/// A Pod that its kubelet leaves alone, so that a test can act as the kubelet.
+#[derive(Debug, Clone)]
+pub struct RefusedPod {
+    name: String,
+    namespace: String,
+    /// Where it has its volumes of our driver.
+    pub volumes: String,
+}
+
+impl RefusedPod {
+    /// Options of a volume, with those that a kubelet adds for this Pod.
+    pub fn options(&self, options: &Value) -> Value {
+        let mut options = options.clone();
+        options["kubernetes.io/pod.name"] = json!(self.name);
+        options["kubernetes.io/pod.namespace"] = json!(self.namespace);
+        options
+    }
+}
 
 /// Label of `PersistentVolumes` that a test created: its namespace.
 const NAMESPACE_LABEL: &str = "testbed.mooring.dev/namespace";
@@ -108,6 +135,77 @@ impl Scope {
         });
         merge(&mut pod["spec"], more);
         self.apply(&pod.to_string())
+    }
+
+    /// Creates a Pod with these claims on a node of the testbed's own cluster, whose kubelet refuses to run it, and makes
+    /// the directory of the Pod's volumes of our driver. The API shows the Pod, so the mounter grants it its claims'
+    /// volumes; and the kubelet mounts none of them.
+    pub async fn refused_pod(&self, name: &str, index: u8, claims: &[&str]) -> Result<RefusedPod> {
+        let volume = |claim: &&str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
+        let volumes: Vec<_> = claims.iter().map(volume).collect();
+        // The kubelet sees that the Pod does not fit the node.
+        let selector = json!({"testbed.mooring.dev/nowhere": "true"});
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": format!("node-{index}"),
+                "nodeSelector": selector,
+                "restartPolicy": "Never",
+                "containers": [{"name": "main", "image": "busybox:1"}],
+                "volumes": volumes,
+            },
+        });
+        self.apply(&pod.to_string())?;
+        let pods: Api<Pod> = self.api();
+        let uid = wait_until(
+            &format!("the kubelet to refuse Pod {name}"),
+            REFUSED_LIMIT,
+            async || {
+                let pod = pods.get(name).await?;
+                let phase = pod.status.and_then(|status| status.phase);
+                Ok(pod.metadata.uid.filter(|_| phase.as_deref() == Some("Failed")))
+            },
+        )
+        .await?;
+        let volumes = format!("/var/lib/kubelet/pods/{uid}/volumes/{FLEX_DRIVER_DIR}");
+        self.on_node(index, &format!("mkdir -p {volumes}"))?;
+        Ok(RefusedPod {
+            name: name.to_owned(),
+            namespace: self.namespace.clone(),
+            volumes,
+        })
+    }
+
+    /// Has the kubelet of node 1 ask for these volumes, each of a PersistentVolume and for a Pod of its own, and waits
+    /// until an Event has the words beside each. Nothing may be mounted. A `provisioned` PersistentVolume looks as one
+    /// that was made for a claim.
+    pub async fn all_refused(&self, volumes: &[(Value, &str)], provisioned: bool) -> Result<()> {
+        let names: Vec<_> = (0..volumes.len()).map(|number| format!("refused-{number}")).collect();
+        for (name, (options, _)) in names.iter().zip(volumes) {
+            self.volume(name, options)?;
+            if provisioned {
+                let mark = format!("{}={PROVISIONER}", annotations::PROVISIONED_BY);
+                self.kubectl(["annotate", "pv", &self.volume_name(name), &mark])?;
+            }
+            self.pod(name, "node-1", name, Value::Null)?;
+        }
+        for (name, (options, words)) in names.iter().zip(volumes) {
+            let told = self.event(name, words).await;
+            told.with_context(|| options.to_string())?;
+        }
+        let mounts = self.mounts_on(1)?;
+        ensure!(mounts.is_empty(), "{mounts:?}");
+        for name in &names {
+            self.delete(&format!("pod/{name}"))?;
+        }
+        for name in &names {
+            self.pod_gone(name).await?;
+            self.delete(&format!("persistentvolumeclaim/{name}"))?;
+            self.kubectl(["delete", "pv", &self.volume_name(name)])?;
+        }
+        Ok(())
     }
 
     /// Sets a key of the mounters' ConfigMap, until the test ends.

@@ -21,6 +21,7 @@ use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::{CallOut, POOL, on_own_nodes_within};
 use mooring_harness::processes::{has_ended, kill_all, name_of};
 use mooring_harness::random::Random;
+use mooring_harness::volumes::RefusedPod;
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::json;
@@ -294,22 +295,31 @@ fn mounts_of_client_containers_with_random_kills_leave_the_mount_table_as_it_was
         let on_server: Vec<_> = names.iter().map(String::as_str).collect();
         let server = scope.ssh_server(NODE, &on_server).await?;
         let image = image_of_its_own(&scope, "cycles")?;
-        let options = |number: usize, name: &str| -> Result<String> {
+        let described = |number: usize, name: &str| match number {
+            0 => json!({"client": "local", "source": name}),
+            _ => json!({"client": "sshfs", "source": server.source(name), "client-image": image}),
+        };
+        let options = |number: usize, name: &str, pod: &RefusedPod| -> Result<String> {
             if number == 0 {
-                scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{name}"))?;
-                return Ok(json!({"client": "local", "source": name}).to_string());
+                return Ok(pod.options(&described(number, name)).to_string());
             }
-            let mut options = json!({"client": "sshfs", "source": server.source(name), "client-image": image});
+            let mut options = pod.options(&described(number, name));
             for (key, value) in server.secret().as_object().into_iter().flatten() {
                 let value = STANDARD.encode(value.as_str().unwrap_or_default());
                 options[format!("kubernetes.io/secret/{key}")] = value.into();
             }
             Ok(options.to_string())
         };
+        scope.on_node(1, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{}", names[0]))?;
+        let claims: Vec<_> = (0..LANES).map(|number| number.to_string()).collect();
+        for (number, claim) in claims.iter().enumerate() {
+            scope.volume(claim, &described(number, &names[number]))?;
+        }
         // Without client Pods that earlier tests used, which are deleted when they are idle.
         let before = settled(&scope).await?;
         let started = Instant::now();
-        let volumes = scope.pod_directory(1)?;
+        let claims: Vec<_> = claims.iter().map(String::as_str).collect();
+        let pod = scope.refused_pod("cycles", 1, &claims).await?;
         let field = Arc::new(Field {
             scope: scope.clone(),
             done: AtomicUsize::new(0),
@@ -319,8 +329,8 @@ fn mounts_of_client_containers_with_random_kills_leave_the_mount_table_as_it_was
         });
         let mut lanes = tokio::task::JoinSet::new();
         for (number, name) in names.iter().enumerate() {
-            let (field, name, options) = (Arc::clone(&field), name.clone(), options(number, name)?);
-            let volumes = volumes.clone();
+            let (field, name, options) = (Arc::clone(&field), name.clone(), options(number, name, &pod)?);
+            let volumes = pod.volumes.clone();
             lanes.spawn_blocking(move || {
                 let ran = field.lane(&name, &volumes, &options, number > 0);
                 // The first failure ends all lanes.

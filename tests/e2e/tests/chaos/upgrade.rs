@@ -267,7 +267,7 @@ impl Versions<'_> {
         untouched(scope, &names, &mounts, &before).await?;
         assert_eq!(self.agents(from).await?, old);
         until_old(scope, "1").await?;
-        self.shim_of(from)?;
+        self.shim_of(from).await?;
         for user in &users {
             scope.stopped_and_intact(user).await?;
         }
@@ -288,7 +288,7 @@ impl Versions<'_> {
     }
 
     /// Puts one version's shim in front of the other's mounter, as when a kubelet runs it while it is replaced.
-    fn shim_of(&self, version: Version) -> Result<()> {
+    async fn shim_of(&self, version: Version) -> Result<()> {
         let scope = self.scope;
         let driver = driver_directory(scope.own_cluster()?);
         let program = match version {
@@ -299,18 +299,22 @@ impl Versions<'_> {
         let place = driver.join(format!(".{}", scope.namespace));
         let outside = driver_directory_outside(NODE)?.join(format!(".{}", scope.namespace));
         std::fs::copy(&program, &outside).with_context(|| format!("failed to copy {}", program.display()))?;
-        let tried = self.tried_shim(&place.to_string_lossy());
+        let tried = self.tried_shim(&place.to_string_lossy()).await;
         std::fs::remove_file(&outside).with_context(|| format!("failed to remove {}", outside.display()))?;
         tried
     }
 
-    fn tried_shim(&self, place: &str) -> Result<()> {
+    async fn tried_shim(&self, place: &str) -> Result<()> {
         let scope = self.scope;
         let file = format!("{}-shim", scope.namespace);
         scope.on_node(1, &format!("truncate -s 64M {POOL}/{file}"))?;
-        let target = format!("{}/{file}", scope.pod_directory(1)?);
+        // The PersistentVolume has the file's name.
+        let own = json!({"client": "local", "source": file});
+        scope.volume("shim", &own)?;
+        let pod = scope.refused_pod("shim", 1, &["shim"]).await?;
+        let target = format!("{}/{file}", pod.volumes);
         scope.on_node(1, &format!("mkdir -p {target}"))?;
-        let options = json!({"client": "local", "source": file}).to_string();
+        let options = pod.options(&own).to_string();
         let refused = json!({"client": "local", "source": "../x"}).to_string();
         for (call, wanted) in [
             (&["init"][..], "Success"),
@@ -322,10 +326,10 @@ impl Versions<'_> {
             let answer = scope.call_out_of(1, place, call)?;
             assert_eq!(answer.status(), wanted, "{call:?}: {answer:?}");
         }
-        scope.on_node(
-            1,
-            &format!("rm -rf /var/lib/kubelet/pods/{} {POOL}/{file}", scope.namespace),
-        )?;
+        scope.on_node(1, &format!("rm -rf {target} {POOL}/{file}"))?;
+        scope.delete("pod/shim")?;
+        scope.delete("persistentvolumeclaim/shim")?;
+        scope.kubectl(["delete", "pv", &scope.volume_name("shim")])?;
         Ok(())
     }
 }

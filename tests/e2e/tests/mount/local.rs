@@ -29,6 +29,8 @@ fn kubelet_options(scope: &Scope, name: &str) -> String {
         "kubernetes.io/fsType": "",
         "kubernetes.io/readwrite": "rw",
         "kubernetes.io/pvOrVolumeName": volume,
+        "kubernetes.io/pod.name": "user",
+        "kubernetes.io/pod.namespace": scope.namespace,
     })
     .to_string()
 }
@@ -186,9 +188,16 @@ fn a_call_out_that_is_repeated_succeeds_and_changes_nothing() {
             assert_eq!(again.status(), "Success", "{again:?}");
         }
         assert_eq!(scope.mounts_on(1)?, before);
+        // The volume is what its PersistentVolume says, whatever the call does.
         let other = options.replace(&scope.volume_name("data"), "another");
         let other = scope.call_out(1, &["mount", &target, &other])?;
-        assert_eq!(other.status(), "Failure", "{other:?}");
+        assert_eq!(other.status(), "Success", "{other:?}");
+        assert_eq!(scope.mounts_on(1)?, before);
+        // Nor is it for another Pod.
+        let stranger = options.replace("\"user\"", "\"another\"");
+        scope
+            .call_out(1, &["mount", &target, &stranger])?
+            .refused(&["no Pod"])?;
         assert_eq!(scope.mounts_on(1)?, before);
 
         scope.delete("pod/user")?;

@@ -16,35 +16,17 @@ use std::time::Duration;
 
 const NODE: &str = "node-1";
 const SSHFS: &str = concat!("mooring.dev/client-sshfs:", env!("CARGO_PKG_VERSION"));
-const THEIRS: &str = "only an administrator's PersistentVolume may name";
+const THEIRS: &str = "is a path or a device of the node";
 
 fn parsed<K: DeserializeOwned>(object: Value) -> Result<K> {
     Ok(serde_json::from_value(object)?)
-}
-
-/// Makes the mounter mount a volume that has no `PersistentVolume`, as the kubelet would, and returns its message.
-fn refused(scope: &Scope, options: &Value) -> Result<String> {
-    let directory = format!("{}/{}", scope.pod_directory(1)?, scope.namespace);
-    scope.on_node(1, &format!("mkdir -p {directory}"))?;
-    let answer = scope.call_out(1, &["mount", &directory, &options.to_string()])?;
-    let mounts = scope.mounts_on(1)?;
-    let unmounted = scope.call_out(1, &["unmount", &directory])?;
-    assert_eq!(unmounted.status(), "Success", "{}", unmounted.message());
-    scope.on_node(1, &format!("rm -rf /var/lib/kubelet/pods/{}", scope.namespace))?;
-    assert_eq!(
-        (answer.status(), mounts),
-        ("Failure", vec![]),
-        "{options}: {}",
-        answer.message()
-    );
-    Ok(answer.message().to_owned())
 }
 
 /// Whatever has accepted a volume before, the mounter checks it last.
 #[test]
 fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() {
     on_own_nodes("sec-node-disk", async |scope| {
-        for (options, words) in [
+        let refused = [
             (
                 json!({"client": "ext4", "source": "/dev/loop1", "client-image": SSHFS}),
                 THEIRS,
@@ -79,10 +61,8 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
                 json!({"client": "sshfs", "source": "u@192.0.2.1:/x", "server": "somebody-s"}),
                 "client sshfs has no option",
             ),
-        ] {
-            let said = refused(&scope, &options)?;
-            assert!(said.contains(words), "{options}: {words:?} is not in {said}");
-        }
+        ];
+        scope.all_refused(&refused, true).await?;
 
         // An administrator's PersistentVolume may name a path of the node. A provisioned one may not, whatever it says.
         let client = scope.namespace.clone();
@@ -104,13 +84,8 @@ fn a_mounter_gives_nothing_of_its_node_to_a_volume_that_no_administrator_made() 
             scope.pod(name, NODE, name, Value::Null)?;
         }
         scope.pod_ready("theirs").await?;
-        scope.event("provisioned", "was provisioned").await?;
+        scope.event("provisioned", THEIRS).await?;
         assert_eq!(scope.mounts_on(1)?.len(), 1);
-        // A Pod's own volume has no administrator.
-        scope.delete("pod/theirs")?;
-        scope.pod_gone("theirs").await?;
-        let said = refused(&scope, &options)?;
-        assert!(said.contains("it is written in a Pod"), "{said}");
         Ok(())
     });
 }

@@ -42,14 +42,14 @@ impl Machine {
     }
 
     /// Starts the mounter as in its Pod: in a mount namespace that shares the kubelet's root, and in a network that
-    /// reaches nothing.
+    /// reaches nothing. So it takes every volume for an administrator's.
     pub fn start_mounter(&mut self, flags: &[&str]) -> Result<()> {
         let flags: Vec<_> = flags.iter().map(|flag| quoted(flag)).collect();
         let driver = format!("{PLUGINS}/{FLEX_DRIVER_DIR}");
         self.sh(&format!(
             "mkdir -p {PLUGINS} /var/lib/mooring
              rm -f {driver}/{FLEX_SOCKET}
-             unshare -m -n -u --propagation shared /mounter serve --kubelet-root={KUBELET} --plugin-dir={PLUGINS} --shim=/vcs \
+             unshare -m -n -u --propagation shared /mounter serve --standalone --kubelet-root={KUBELET} --plugin-dir={PLUGINS} --shim=/vcs \
                 --listen=0.0.0.0:9810 {} >>/run/mounter.log 2>&1 &
              for _ in $(seq 200); do
                  [ -S {driver}/{FLEX_SOCKET} ] && [ -x {driver}/{FLEX_EXECUTABLE} ] && exit 0
