@@ -3,7 +3,8 @@
 // Most of csi-sanity's specs of a node first have a controller make a volume. So this program stands between csi-sanity
 // and the driver: it answers for a controller, whose volumes are image files of the node's pool, and passes all calls to
 // the node on. The kubelet's paths have a form that csi-sanity does not know; each of its targets is put where the
-// kubelet would have it, in a directory of a Pod.
+// kubelet would have it, in a directory of a Pod. The driver mounts what the API knows, so all volumes are the one
+// PersistentVolume of tests/conformance/csi.yaml: csi-sanity has one at a time.
 package main
 
 import (
@@ -22,8 +23,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// volumeName is the volume's in each Pod.
-const volumeName = "sanity"
+// The PersistentVolume's name and handle, and its image file.
+const (
+	volumeName = "sanity"
+	imageFile  = "sanity.img"
+)
 
 // The smallest that xfs takes, and a size that it can have next.
 const (
@@ -65,12 +69,12 @@ func (c controller) ControllerGetCapabilities(context.Context, *csi.ControllerGe
 }
 
 // resize makes the image file, or makes it larger.
-func (c controller) resize(volume string, size int64) error {
+func (c controller) resize(size int64) error {
 	// The mounter makes its pool when it first needs it.
 	if err := os.MkdirAll(c.pool, 0o700); err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
-	file, err := os.OpenFile(filepath.Join(c.pool, filepath.Base(volume)), os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(filepath.Join(c.pool, imageFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
@@ -82,18 +86,18 @@ func (c controller) resize(volume string, size int64) error {
 }
 
 func (c controller) CreateVolume(_ context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	if err := c.resize(request.GetName(), size); err != nil {
+	if err := c.resize(size); err != nil {
 		return nil, err
 	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
 		VolumeId:      request.GetName(),
 		CapacityBytes: size,
-		VolumeContext: map[string]string{"client": "local", "source": request.GetName(), "fs-type": "xfs"},
+		VolumeContext: map[string]string{"client": "local", "source": imageFile, "fs-type": "xfs"},
 	}}, nil
 }
 
-func (c controller) DeleteVolume(_ context.Context, request *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
-	err := os.Remove(filepath.Join(c.pool, filepath.Base(request.GetVolumeId())))
+func (c controller) DeleteVolume(context.Context, *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	err := os.Remove(filepath.Join(c.pool, imageFile))
 	if err != nil && !os.IsNotExist(err) {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -102,7 +106,7 @@ func (c controller) DeleteVolume(_ context.Context, request *csi.DeleteVolumeReq
 
 func (c controller) ControllerExpandVolume(_ context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	size := request.GetCapacityRange().GetRequiredBytes()
-	if err := c.resize(request.GetVolumeId(), size); err != nil {
+	if err := c.resize(size); err != nil {
 		return nil, err
 	}
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: true}, nil
@@ -148,8 +152,13 @@ func (n node) NodeGetInfo(ctx context.Context, request *csi.NodeGetInfoRequest) 
 }
 
 func (n node) NodePublishVolume(ctx context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	if target := n.paths.target(request.TargetPath); target != request.TargetPath {
+	if target := n.paths.target(request.TargetPath); target != request.TargetPath && request.VolumeId != "" {
 		request.TargetPath = target
+		request.VolumeId = volumeName
+		// The kubelet adds it.
+		if request.VolumeContext != nil {
+			request.VolumeContext["csi.storage.k8s.io/ephemeral"] = "false"
+		}
 		// The kubelet makes the parent, and nothing below.
 		if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
