@@ -251,7 +251,7 @@ impl Core {
             return Err(MountError::Node(cure.into()));
         }
         let grant = match self.granter.grant(request, deadline).await? {
-            Granted::Now(grant) => grant,
+            Granted::Now(grant) => *grant,
             Granted::ToAttach(to_attach) => self.connect(*to_attach, deadline).await?,
         };
         let job = MountJob {

@@ -43,7 +43,7 @@ pub struct Grant {
 #[derive(Debug)]
 pub enum Granted {
     /// It can be mounted.
-    Now(Grant),
+    Now(Box<Grant>),
     /// Its node has to have it first.
     ToAttach(Box<ToAttach>),
 }

@@ -458,7 +458,7 @@ fn granted(attempt: &Attempt, request: MountRequest) -> Result<Grant, MountError
     let deadline = Instant::now() + Duration::from_secs(30);
     runtime.block_on(async {
         match granter.grant(request, deadline).await? {
-            Granted::Now(grant) => Ok(grant),
+            Granted::Now(grant) => Ok(*grant),
             Granted::ToAttach(to_attach) => attachments.connect(*to_attach, deadline).await,
         }
     })

@@ -11,7 +11,7 @@ use crate::volume::mount_options;
 /// Who wrote a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Author {
-    /// Someone who may write PersistentVolumes.
+    /// Someone who may write `PersistentVolumes`.
     Administrator,
     /// A provisioner image: the PersistentVolume was made for a claim.
     Image,

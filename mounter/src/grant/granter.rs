@@ -51,7 +51,7 @@ pub enum GrantError {
     NoAnswer(ApiError),
     #[error("the Kubernetes API did not say who wrote the volume (no answer in time): the kubelet tries again")]
     NoAnswerInTime,
-    /// The CSIDriver object is not Mooring's own.
+    /// The `CSIDriver` object is not Mooring's own.
     #[error(
         "the kubelet does not say whether the volume is written in a Pod or is a PersistentVolume: an administrator has \
          to set podInfoOnMount: true in CSIDriver {CSI_DRIVER}, as configmaps/install/csi.yaml has it"
@@ -202,8 +202,8 @@ impl Granter {
                 Ok(Granted::ToAttach(Box::new(ToAttach::new(grant, *found, key))))
             }
             _ if key.is_some() => Err(GrantError::StrayKey),
-            Proof::Persistent(found) => Ok(Granted::Now(of_persistent_volume(&found, request)?)),
-            Proof::Inline { author, volume } => Ok(Granted::Now(judged(author, volume, request)?)),
+            Proof::Persistent(found) => Ok(Granted::Now(Box::new(of_persistent_volume(&found, request)?))),
+            Proof::Inline { author, volume } => Ok(Granted::Now(Box::new(judged(author, volume, request)?))),
         }
     }
 

@@ -71,15 +71,13 @@ fn csi(line: &str) -> Value {
 }
 
 /// Pod `shop/web` with these volumes.
-fn pod(volumes: Value) -> Value {
+fn pod(volumes: &Value) -> Value {
     json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u"},
            "spec": {"containers": [], "volumes": volumes}})
 }
 
-fn with_claim() -> Option<Value> {
-    Some(pod(
-        json!([{"name": "x", "persistentVolumeClaim": {"claimName": "data"}}]),
-    ))
+fn with_claim() -> Value {
+    pod(&json!([{"name": "x", "persistentVolumeClaim": {"claimName": "data"}}]))
 }
 
 /// An inline volume of this name.
@@ -100,7 +98,7 @@ async fn answer(fake: &Fake, request: MountRequest) -> Result<Granted, MountErro
 
 async fn granted(fake: &Fake, request: MountRequest) -> Grant {
     match answer(fake, request).await {
-        Ok(Granted::Now(grant)) => grant,
+        Ok(Granted::Now(grant)) => *grant,
         other => panic!("{other:?}"),
     }
 }
@@ -118,7 +116,7 @@ async fn a_persistent_volume_is_mounted_as_the_api_has_it_whatever_the_kubelet_s
     let own = "client=nfs,source=h:/own";
     let fake = Fake {
         volume: Some(flex(own)),
-        pod: with_claim(),
+        pod: Some(with_claim()),
         ..Fake::default()
     };
     let grant = granted(&fake, asked(lies, FLEX)).await;
@@ -147,7 +145,7 @@ async fn a_volume_of_a_pod_s_own_is_a_tenant_s_whatever_its_name() {
     for volume in [None, Some(flex("client=pool,source="))] {
         let mut fake = Fake {
             volume,
-            pod: Some(pod(json!([inline("v", own)]))),
+            pod: Some(pod(&json!([inline("v", own)]))),
             ..Fake::default()
         };
         let grant = granted(&fake, asked("client=pool,source=", FLEX)).await;
@@ -173,7 +171,7 @@ async fn a_volume_of_a_pod_s_own_is_a_tenant_s_whatever_its_name() {
                 "removes a protection",
             ),
         ] {
-            fake.pod = Some(pod(json!([inline("v", line)])));
+            fake.pod = Some(pod(&json!([inline("v", line)])));
             refused(&fake, asked(own, FLEX), category, words).await;
             // By CSI the kubelet says that it is the Pod's own.
             let mut by_csi = asked(line, CSI);
@@ -191,7 +189,7 @@ async fn a_volume_of_a_pod_s_own_is_a_tenant_s_whatever_its_name() {
 async fn a_persistent_volume_is_mounted_for_pods_that_use_its_claim_and_no_others() {
     let fake = |volumes: Value| Fake {
         volume: Some(flex("client=nfs,source=h:/x")),
-        pod: Some(pod(volumes)),
+        pod: Some(pod(&volumes)),
         ..Fake::default()
     };
     let other = json!([{"name": "v", "emptyDir": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "other"}}]);
@@ -216,7 +214,7 @@ async fn a_pod_is_known_by_its_uid_which_the_kubelet_puts_into_the_directory() {
     let line = "client=nfs,source=h:/x";
     let fake = Fake {
         volume: Some(flex(line)),
-        pod: with_claim(),
+        pod: Some(with_claim()),
         ..Fake::default()
     };
     let elsewhere = FLEX.replace("/u/", "/u2/");
@@ -264,7 +262,7 @@ async fn a_csi_volume_is_the_persistent_volume_whose_handle_the_kubelet_names() 
 async fn the_pod_of_a_run_has_the_node_s_pool_in_a_namespace_of_configmaps_alone() {
     let pool = "client=pool,source=";
     let run = |namespace: &str| {
-        let mut pod = pod(json!([inline("v", pool)]));
+        let mut pod = pod(&json!([inline("v", pool)]));
         pod["metadata"]["namespace"] = json!(namespace);
         pod["metadata"]["labels"] = json!({"mooring.dev/component": "provisioning"});
         Fake {
@@ -306,7 +304,7 @@ async fn the_persistent_volume_says_whether_it_has_to_be_attached() {
     for (volume, path) in [(flex(line), FLEX), (csi(line), CSI)] {
         let mut fake = Fake {
             volume: Some(with_secret(volume.clone(), "attachment-v")),
-            pod: with_claim(),
+            pod: Some(with_claim()),
             ..Fake::default()
         };
         refused(&fake, asked(line, path), "forbidden", "has no key mooring-connection").await;
@@ -325,7 +323,7 @@ async fn the_persistent_volume_says_whether_it_has_to_be_attached() {
     // An inline volume with its name would keep its note on the Node.
     let fake = Fake {
         volume: Some(with_secret(csi(line), "attachment-v")),
-        pod: Some(pod(json!([inline("v", "client=nfs,source=h:/x")]))),
+        pod: Some(pod(&json!([inline("v", "client=nfs,source=h:/x")]))),
         ..Fake::default()
     };
     refused(&fake, asked(line, FLEX), "forbidden", "another name").await;
