@@ -6,6 +6,7 @@
 //! else is left.
 
 mod attach;
+mod binding;
 mod capacity;
 mod clone;
 mod departures;
