@@ -6,6 +6,7 @@
 //! else is left.
 
 mod attach;
+mod available;
 mod binding;
 mod capacity;
 mod clone;

@@ -1,0 +1,116 @@
+//! PersistentVolumes that an administrator deletes although no claim has them, and copies of PersistentVolumes under
+//! another name.
+
+use serde_json::{Value, json};
+
+use super::{Offers, PV, Script, Theatre, UID};
+use crate::process::events::EventRecorder;
+use crate::run::properties::tests::silver;
+
+/// A PersistentVolume of this name that Mooring accepted, with the annotations of the volume [`PV`].
+fn volume(name: &str) -> Value {
+    let mut made_by = silver();
+    (made_by.pv_name, made_by.pvc_uid) = (PV.into(), UID.into());
+    let mut volume = crate::volume::acceptance::tests::volume();
+    volume["metadata"] = json!({
+        "name": name,
+        "finalizers": ["mooring.dev/volume"],
+        "annotations": {
+            "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner",
+            "mooring.dev/config": "admin/custom-isci-provisioner",
+            "mooring.dev/request": json!(made_by).to_string(),
+        },
+    });
+    volume["spec"].as_object_mut().unwrap().remove("claimRef");
+    volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Delete");
+    volume["status"] = json!({"phase": "Available"});
+    volume
+}
+
+/// A theatre with the volume [`PV`] on the storage, these PersistentVolumes and no claim.
+fn open(volumes: Vec<Value>) -> Theatre {
+    let mut theatre = Theatre::open(Script {
+        image_makes_pv: false,
+        first_fails: false,
+        quick_binder: false,
+        deleted_after: None,
+        offers: Offers::Changes,
+    });
+    theatre.storage.insert(PV.to_owned());
+    let mut state = theatre.api.lock();
+    state.delete("claims", "default/data");
+    for volume in volumes {
+        state.put("volumes", volume);
+    }
+    drop(state);
+    theatre
+}
+
+/// The Events after some turns without kube-controller-manager, which has nothing to do here.
+async fn told(theatre: &mut Theatre) -> Vec<String> {
+    let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
+    theatre.shared.context.events = events;
+    for _ in 0..8 {
+        theatre.turn_of_controllers().await;
+        theatre.kubelet();
+    }
+    std::iter::from_fn(|| told.try_next())
+        .map(|(_, note)| note.text)
+        .collect()
+}
+
+/// Known failing: only a PersistentVolume that is `Released` is deleted.
+#[tokio::test]
+#[should_panic(expected = "it stays Terminating")]
+async fn a_volume_that_no_claim_has_goes_when_it_is_deleted() {
+    for phase in ["Available", "Pending"] {
+        let mut available = volume(PV);
+        available["status"]["phase"] = json!(phase);
+        let mut theatre = open(vec![available]);
+        told(&mut theatre).await;
+        assert_eq!(theatre.storage.len(), 1, "nobody has deleted it yet");
+        theatre.api.lock().delete("volumes", &format!("/{PV}"));
+        told(&mut theatre).await;
+        assert!(theatre.api.lock().all("volumes").is_empty(), "it stays Terminating");
+        assert!(theatre.storage.is_empty());
+    }
+}
+
+/// Known failing: nobody looks at a PersistentVolume whose name is not one of Mooring's.
+#[tokio::test]
+#[should_panic(expected = "it stays Terminating")]
+async fn a_copy_of_a_volume_goes_and_the_first_claim_s_data_stays() {
+    for name in ["for-team-b", "pvc-u1-for-team-b"] {
+        for phase in ["Available", "Released"] {
+            let mut copy = volume(name);
+            copy["status"]["phase"] = json!(phase);
+            let mut original = volume(PV);
+            original["status"]["phase"] = json!("Bound");
+            let mut theatre = open(vec![original, copy]);
+            theatre.api.lock().delete("volumes", &format!("/{name}"));
+            let told = told(&mut theatre).await;
+            let left = theatre.api.lock().all("volumes");
+            assert_eq!(left.len(), 1, "it stays Terminating: {left:#?}");
+            assert_eq!(theatre.storage.len(), 1, "the first claim's data is gone");
+            assert!(told.iter().any(|text| text.contains("its data stays")), "{told:#?}");
+        }
+    }
+}
+
+/// Known failing: see above.
+#[tokio::test]
+#[should_panic(expected = "nothing is said")]
+async fn a_copy_whose_original_is_gone_says_what_stays_and_how_it_can_be_removed() {
+    let mut copy = volume("for-team-b");
+    copy["status"]["phase"] = json!("Released");
+    let mut theatre = open(vec![copy]);
+    let told = told(&mut theatre).await;
+    let said = |text: &str| told.iter().any(|told| told.contains(text));
+    assert!(said("kubectl delete pv for-team-b"), "nothing is said: {told:#?}");
+    assert_eq!(
+        theatre.api.lock().all("volumes").len(),
+        1,
+        "it is the last that tells of the volume"
+    );
+    assert_eq!(theatre.storage.len(), 1);
+}
