@@ -105,6 +105,44 @@ fn a_claim_that_asks_for_more_than_it_has_is_expanded_with_the_options_of_its_vo
     assert!(start.owner.is_none());
 }
 
+/// Known failing: what made a volume counts only for its first claim.
+#[test]
+#[should_panic(expected = "about another claim")]
+fn a_volume_that_was_handed_to_another_claim_is_expanded_as_the_volume_that_it_is() {
+    let mut world = asking(5);
+    let mut made_by = silver();
+    (made_by.pv_name, made_by.pvc_uid, made_by.size) = ("pvc-first".into(), "first".into(), 1 << 30);
+    (made_by.pvc_namespace, made_by.pvc_name) = ("velero".into(), "first".into());
+    world.volumes[0]["metadata"]["name"] = json!("pvc-first");
+    world.volumes[0]["metadata"]["annotations"]["mooring.dev/request"] = json!(json!(made_by).to_string());
+    world.claim["spec"]["volumeName"] = json!("pvc-first");
+    let start = started(world.plan());
+    assert_eq!(start.request.pv_name, "pvc-first", "what the storage knows it by");
+    assert_eq!(start.run.name(), "expand-u1", "the claim that asks is the new one");
+    // By these the run is found again, and its end wakes the claim.
+    let request = &start.request;
+    assert_eq!(
+        [&request.pvc_namespace, &request.pvc_name, &request.pvc_uid],
+        ["default", "data", "u1"]
+    );
+    world.record = Some(start.record.clone());
+    world.claim["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"]);
+    let request = json!({"mooring.dev/request": json!(start.request).to_string()});
+    let run = run("expand", 1, 10, &ended(0, ""));
+    world.expand_run = Some(run.changed(|carrier| {
+        carrier.metadata.annotations = serde_json::from_value(request).unwrap();
+    }));
+    let patch = over(world.plan()).volume_patch.unwrap();
+    let noted = patch["metadata"]["annotations"]["mooring.dev/request"]
+        .as_str()
+        .unwrap();
+    let noted: Value = serde_json::from_str(noted).unwrap();
+    assert_eq!(
+        (noted["pvc-uid"].as_str(), noted["size-gi"].as_u64()),
+        (Some("first"), Some(5))
+    );
+}
+
 #[test]
 fn what_is_not_bound_not_ours_or_large_enough_is_left_alone() {
     let rests = |change: &dyn Fn(&mut World)| {

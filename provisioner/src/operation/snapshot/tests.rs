@@ -132,6 +132,26 @@ fn word(decision: &SnapshotDecision) -> String {
     }
 }
 
+/// Known failing: what made a volume counts only for its first claim.
+#[test]
+#[should_panic(expected = "mooring.dev/request")]
+fn a_snapshot_is_taken_of_a_volume_that_was_handed_to_another_claim() {
+    let mut world = world();
+    let mut made_by = silver();
+    (made_by.pv_name, made_by.pvc_uid) = ("pvc-first".into(), "first".into());
+    world.volume["metadata"]["name"] = json!("pvc-first");
+    world.volume["metadata"]["annotations"]["mooring.dev/request"] = json!(json!(made_by).to_string());
+    let decision = world.plan();
+    let Decision::Start(start) = &decision else {
+        panic!("{}", word(&decision))
+    };
+    let request = &start.request;
+    assert_eq!(
+        (request.pv_name.as_str(), request.pvc_uid.as_str()),
+        ("pvc-first", "u1")
+    );
+}
+
 #[test]
 fn the_image_is_told_of_what_to_take_it_under_which_name() {
     let Decision::Start(start) = world().plan() else {
