@@ -457,6 +457,38 @@ mod tests {
         })
     }
 
+    /// As for a Pod of a DaemonSet, which the administrator of a dedicated or cordoned node expects there too.
+    ///
+    /// Known failing: such a run has the tolerations of the ConfigMap only.
+    #[test]
+    #[should_panic(expected = "unschedulable")]
+    fn a_run_that_must_be_on_one_node_goes_there_though_the_node_is_cordoned_or_tainted() {
+        let tolerates = |pod: &Pod, key: &str, effect: &str| {
+            let tolerations = pod.spec.as_ref().unwrap().tolerations.clone().unwrap_or_default();
+            tolerations.into_iter().any(|has| {
+                let exists = has.operator.as_deref() == Some("Exists");
+                let key = has.key.as_deref().is_none_or(|has| has == key);
+                exists && key && has.effect.as_deref().is_none_or(|has| has == effect)
+            })
+        };
+        let taints = [
+            ("node.kubernetes.io/unschedulable", "NoSchedule"),
+            ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+            ("dedicated", "NoSchedule"),
+            ("dedicated", "NoExecute"),
+        ];
+        for (key, effect) in taints {
+            assert!(tolerates(&pod(&[], Some("node-a")), key, effect), "{key}:{effect}");
+            assert!(!tolerates(&pod(&[], None), key, effect), "{key}:{effect} anywhere");
+        }
+        // On a node that is lost it does not stay longer than it may take.
+        let spec = pod(&[("timeout", "90s")], Some("node-a")).spec.unwrap();
+        let executes = |effect: &Option<String>| effect.as_deref() == Some("NoExecute");
+        let mut tolerations = spec.tolerations.unwrap().into_iter();
+        let evicted = tolerations.find(|has| executes(&has.effect)).unwrap();
+        assert_eq!(evicted.toleration_seconds, spec.active_deadline_seconds);
+    }
+
     #[test]
     fn each_allowed_topology_is_a_term_with_all_that_holds_anyway() {
         let allowed: Vec<TopologySelectorTerm> = ["a", "b"]
