@@ -450,3 +450,85 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::{FutureExt, Stream, StreamExt};
+    use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::Seen;
+    use crate::cache::limiter::Limiter;
+    use crate::cache::store::{Cache, Writers};
+    use crate::cache::work_queue::{Queued, WorkQueue};
+    use crate::process::metrics::Metrics;
+    use crate::volume::snapshot::tests::content;
+
+    fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A claim that is bound to the PV `disk`.
+    fn claim() -> PersistentVolumeClaim {
+        object(json!({
+            "metadata": {"name": "data", "namespace": "default", "uid": "u1"},
+            "spec": {"volumeName": "disk"},
+            "status": {"phase": "Bound"},
+        }))
+    }
+
+    /// What the watches have brought: a claim with the PV `disk`, which an image made with a handle of its own, and a
+    /// snapshot of that handle.
+    fn seen(change: impl FnOnce(Cache, Writers) -> Cache) -> (Seen, Queued) {
+        let (cache, writers) = Cache::new(&["admin".to_owned()].into());
+        let (queue, queued) = WorkQueue::new();
+        let seen = Seen {
+            cache: change(cache, writers),
+            queue,
+            limiter: Arc::new(Limiter::new(1)),
+            expectations: Arc::default(),
+            metrics: Metrics::new(),
+        };
+        (seen, queued)
+    }
+
+    fn known(cache: Cache, writers: Writers) -> Cache {
+        let volume: PersistentVolume = object(json!({
+            "metadata": {"name": "disk", "uid": "v1", "finalizers": ["mooring.dev/volume"], "annotations": {
+                "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"}},
+            "spec": {"csi": {"driver": "vcs.mooring.dev", "volumeHandle": "lun-7"},
+                     "claimRef": {"namespace": "default", "name": "data", "uid": "u1"}},
+        }));
+        let snapshot = content(&json!({"spec": {"source": {"volumeHandle": "lun-7"}}}));
+        cache.filled(
+            writers,
+            vec![claim()],
+            vec![volume],
+            &[],
+            (vec![], vec![]),
+            (vec![object(snapshot)], vec![], vec![]),
+        )
+    }
+
+    fn names<K: kube::Resource<DynamicType = ()>>(
+        queued: impl Stream<Item = kube::runtime::reflector::ObjectRef<K>>,
+    ) -> Vec<String> {
+        let mut queued = std::pin::pin!(queued);
+        std::iter::from_fn(|| queued.next().now_or_never().flatten())
+            .map(|object| object.name)
+            .collect()
+    }
+
+    /// Known failing: the name of the PV is taken for its handle.
+    #[test]
+    #[should_panic(expected = "no snapshot is woken")]
+    fn the_end_of_a_claim_s_change_wakes_the_snapshots_of_its_volume_whatever_that_is_called() {
+        let (seen, queued) = seen(known);
+        seen.claim(Event::Apply(claim()));
+        let (_, _, snapshots, _) = queued.split();
+        assert_eq!(names(snapshots), ["snapcontent-s1"], "no snapshot is woken");
+    }
+}
