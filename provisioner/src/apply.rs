@@ -380,10 +380,12 @@ impl Apply<'_> {
             .await?;
         }
         if let Some((namespace, name)) = &accept.connection {
-            // Before the claim is bound: from then on kubelets read it.
+            // Before the claim is let go: soon after that kubelets read it.
             attachment::make_secret(&self.shared.context.client, namespace, name).await?;
         }
         self.patch_by(json_patch(accept.claim_patch)).await?;
+        let claim = self.subject.meta().uid.as_deref().unwrap_or_default();
+        self.shared.expectations.ready(claim);
         self.say(accept.say);
         self.count(
             accept.operation,

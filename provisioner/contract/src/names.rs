@@ -233,10 +233,6 @@ pub mod annotations {
     pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
     /// Set by the binder on a claim: the provisioner that is to serve it.
     pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-    /// Kubernetes' own, on a claim: its binding is complete.
-    pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-    /// Kubernetes' own, on a claim: a controller bound it, not its user.
-    pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
     /// Kubernetes' own, on a PV: the size that its file system still has while growing it waits for a node
     /// (`AnnPreResizeCapacity` in `pkg/volume/util/resize_util.go`). A claim that is bound to it meanwhile gets this
     /// capacity.

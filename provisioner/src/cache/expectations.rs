@@ -26,6 +26,8 @@ struct State {
     away: HashMap<String, Timestamp>,
     /// Claims without a ConfigMap, and since when that is known.
     unserved: HashMap<String, Timestamp>,
+    /// Claims whose volumes are ready, and were not seen since.
+    ready: HashSet<String>,
 }
 
 impl Expectations {
@@ -93,6 +95,21 @@ impl Expectations {
         self.lock().unserved.remove(uid);
     }
 
+    /// The claim's volume is ready.
+    pub fn ready(&self, uid: &str) {
+        self.lock().ready.insert(uid.to_owned());
+    }
+
+    /// Whether the claim's volume is ready and was not seen since.
+    pub fn is_ready(&self, uid: &str) -> bool {
+        self.lock().ready.contains(uid)
+    }
+
+    /// The claim's volume has been seen, or is known to be gone.
+    pub fn volume_seen(&self, uid: &str) {
+        self.lock().ready.remove(uid);
+    }
+
     /// A claim or a PV has been written.
     pub fn written(&self, meta: &ObjectMeta) {
         if let Some((uid, version)) = version(meta) {
@@ -127,6 +144,7 @@ impl Expectations {
         state.reclaimed.remove(uid);
         state.written.remove(uid);
         state.unserved.remove(uid);
+        state.ready.remove(uid);
     }
 
     /// Of runs, keeps only what is about these.

@@ -58,7 +58,18 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         .and_then(|spec| spec.storage_class_name.as_deref())
         .unwrap_or_default();
     let class = cache.classes.get(&ObjectRef::new(class_name));
-    let volumes = cache.volumes_of(&uid);
+    let mut volumes = cache.volumes_of(&uid);
+    if shared.expectations.is_ready(&uid) {
+        let is_there = |volumes: &[Arc<PersistentVolume>]| volumes.iter().any(|volume| standing::is_for(volume, &uid));
+        let is_seen = is_there(&volumes);
+        if !is_seen {
+            // What was watched of volumes is older than what was watched of the claim.
+            volumes = look_up(shared, &uid, volumes).await?;
+        }
+        if is_seen || !is_there(&volumes) {
+            shared.expectations.volume_seen(&uid);
+        }
+    }
     // Of a claim that has its volume, that one says it.
     let is_standing = record
         .as_ref()
@@ -131,8 +142,7 @@ impl Known<'_> {
                     looked_up = true;
                     continue;
                 }
-                // Bound at once to what was made: a later turn would have to wait for the watch first, and the binder
-                // would do it with more writes, at 20 a second for the whole cluster.
+                // Judged and let go at once: a later turn would have to wait for the watch first.
                 Err(First::MakeVolume(volume)) if !made => {
                     volumes = make_volume(shared, &volume, uid).await?;
                     looked_up = true;

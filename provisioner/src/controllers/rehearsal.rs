@@ -86,6 +86,8 @@ struct Theatre {
     attempts: usize,
     /// What of the API the watches have brought.
     watched: u64,
+    /// The watch of PVs lags behind the others.
+    volumes_lag: bool,
 }
 
 const UID: &str = "u1";
@@ -180,6 +182,7 @@ impl Theatre {
             storage: BTreeSet::new(),
             attempts: 0,
             watched: 0,
+            volumes_lag: false,
         }
     }
 
@@ -252,7 +255,7 @@ impl Theatre {
         self.shared.cache = cache.filled(
             writers,
             read(state.each("claims")),
-            read(state.each("volumes")),
+            read(state.each("volumes").filter(|_| !self.volumes_lag)),
             &pods,
             (vec![class(&json!({}))], read(state.each("attributes"))),
             (
@@ -346,28 +349,39 @@ impl Theatre {
         }
     }
 
-    /// What kube-controller-manager does to claims and PVs.
-    fn binder(&mut self) {
+    /// What kube-controller-manager does to claims and PVs. It binds a claim as soon as there is a PV for it or, if it is
+    /// slow, when Mooring has let the claim go.
+    fn binder(&self) {
         let mut state = self.api.lock();
-        let claim = state.all("claims").pop();
         for mut volume in state.all("volumes") {
-            let name = volume["metadata"]["name"].clone();
+            let (name, uid) = (volume["metadata"]["name"].clone(), &volume["spec"]["claimRef"]["uid"]);
+            let claim = state
+                .each("claims")
+                .find(|claim| claim["metadata"]["uid"] == *uid)
+                .cloned();
             let phase = match &claim {
                 None => "Released",
                 Some(claim) if claim["spec"]["volumeName"] == name => "Bound",
                 Some(_) => "Pending",
             };
-            if volume["status"]["phase"] != phase {
-                volume["status"]["phase"] = json!(phase);
-                state.put("volumes", volume);
-            }
-            if let Some(mut claim) = claim.clone().filter(|_| self.script.quick_binder)
+            let is_going = |object: &Value| !object["metadata"]["deletionTimestamp"].is_null();
+            let is_held = |claim: &Value| {
+                claim["metadata"]["finalizers"]
+                    .as_array()
+                    .is_some_and(|held| !held.is_empty())
+            };
+            if let Some(mut claim) = claim.filter(|claim| self.script.quick_binder || !is_held(claim))
                 && claim["spec"]["volumeName"].is_null()
-                && claim["metadata"]["deletionTimestamp"].is_null()
+                && !is_going(&claim)
+                && !is_going(&volume)
             {
                 claim["spec"]["volumeName"] = name;
                 claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
                 state.put("claims", claim);
+            }
+            if volume["status"]["phase"] != phase {
+                volume["status"]["phase"] = json!(phase);
+                state.put("volumes", volume);
             }
         }
     }

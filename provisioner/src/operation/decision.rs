@@ -280,7 +280,7 @@ pub struct Accept {
     pub pv_name: String,
     /// The change of the PV, if any.
     pub volume_patch: Option<Value>,
-    /// The change of the claim (JSON patch): removes its record and finalizer, and binds it.
+    /// The change of the claim (JSON patch): removes its record and finalizer.
     pub claim_patch: Value,
     /// The Secret to make for the volume's connection, by namespace and name, if the volume has to be attached.
     pub connection: Option<(String, String)>,

@@ -86,11 +86,13 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
 fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     let leftovers = leftovers(seen);
-    if bound || seen.class.is_none() {
-        return match leftovers.is_empty() {
-            false => Decision::Tidy(leftovers),
-            true if bound => change(seen, now),
-            true => Decision::Rest,
+    let ready = seen.volumes.iter().find(|volume| standing::is_for(volume, seen.uid()));
+    if bound || seen.class.is_none() || ready.is_some() {
+        return match (leftovers.is_empty(), ready) {
+            (false, _) => Decision::Tidy(leftovers),
+            (true, _) if bound => change(seen, now),
+            (true, Some(volume)) => to_be_bound(seen, volume, now),
+            (true, None) => Decision::Rest,
         };
     }
     if !is_wanted(seen) {
@@ -126,6 +128,27 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let run = seen.run(seen.making()).in_namespace(&config.reference.namespace);
     let record = Record::first(seen.making(), run, now, config);
     begin(seen, config, node.as_ref(), record, true)
+}
+
+/// A claim whose volume is ready: kube-controller-manager binds the two.
+fn to_be_bound(seen: &ObservedClaim<'_>, volume: &PersistentVolume, now: Timestamp) -> ClaimDecision {
+    if volume.metadata.deletion_timestamp.is_some() {
+        // It is never bound to this claim. Once it is gone, the claim gets another.
+        return Decision::Rest;
+    }
+    let made = volume.metadata.creation_timestamp.as_ref();
+    let waited = made.map_or(Duration::ZERO, |made| elapsed(made.0, now));
+    let left = seen.limits.bind_grace.saturating_sub(waited);
+    if !left.is_zero() {
+        return Decision::wait(left);
+    }
+    let (name, _) = name_and_uid(volume);
+    let text = format!(
+        "PersistentVolume {name} is ready, and kube-controller-manager has not bound the claim to it within {} \
+         minutes: check that kube-controller-manager runs, and look for the claim in its log",
+        seen.limits.bind_grace.as_secs() / 60
+    );
+    Decision::wait_for(waiting(seen.making(), text))
 }
 
 /// A claim that has its volume. It may ask for another size and for other attributes: one is done after the other, and
@@ -549,7 +572,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
     Decision::Own(ForClaim::Accept(Box::new(Accept {
         operation: record.operation,
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref(), topologies(seen.class)),
-        claim_patch: claim_patch(seen, &pv_name),
+        claim_patch: claim_patch(seen),
         connection: attach::secret_of(volume),
         say: Note::normal(
             reasons::PROVISIONED,
@@ -602,16 +625,11 @@ fn volume_patch(
     Some(patch)
 }
 
-/// The end of a claim's provisioning, and its binding: kube-controller-manager would bind it too, but at 20 requests a
-/// second for all claims of the cluster together. It then finds both sides bound to each other and only sets their
-/// status.
-///
-/// Which of the two comes first must not matter: so the patch expects this record on this claim, not this version of
-/// it.
-fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
+/// The end of a claim's provisioning. From here on it is kube-controller-manager's, which binds it; it may have done so
+/// already, and the patch goes through in any case: it expects this record on this claim, not this version of it.
+fn claim_patch(seen: &ObservedClaim<'_>) -> Value {
     let meta = &seen.claim.metadata;
-    let annotation = |key: &str| format!("/metadata/annotations/{}", key.replace('/', "~1"));
-    let record = annotation(annotations::OPERATION);
+    let record = format!("/metadata/annotations/{}", annotations::OPERATION.replace('/', "~1"));
     let mut patch = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": meta.uid}),
         json!({"op": "test", "path": record, "value": seen.annotation(annotations::OPERATION)}),
@@ -622,12 +640,6 @@ fn claim_patch(seen: &ObservedClaim<'_>, pv_name: &str) -> Value {
         let held = format!("/metadata/finalizers/{at}");
         patch.push(json!({"op": "test", "path": held, "value": finalizers::CLAIM}));
         patch.push(json!({"op": "remove", "path": held}));
-    }
-    if seen.claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none()) {
-        for key in [annotations::BIND_COMPLETED, annotations::BOUND_BY_CONTROLLER] {
-            patch.push(json!({"op": "add", "path": annotation(key), "value": "yes"}));
-        }
-        patch.push(json!({"op": "add", "path": "/spec/volumeName", "value": pv_name}));
     }
     Value::Array(patch)
 }

@@ -33,12 +33,15 @@ pub(crate) fn volume_of<'v>(
 ) -> Option<&'v PersistentVolume> {
     let name = claim.spec.as_ref()?.volume_name.as_deref()?;
     let uid = claim.metadata.uid.as_deref()?;
-    volumes.into_iter().find(|volume| {
-        let claimed = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-        volume.metadata.name.as_deref() == Some(name)
-            && claimed.and_then(|claim| claim.uid.as_deref()) == Some(uid)
-            && is_ours(volume)
-    })
+    volumes
+        .into_iter()
+        .find(|volume| volume.metadata.name.as_deref() == Some(name) && is_for(volume, uid))
+}
+
+/// Whether Mooring accepted a PV, and it is for the claim of this uid.
+pub(crate) fn is_for(volume: &PersistentVolume, uid: &str) -> bool {
+    let claimed = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    claimed.and_then(|claim| claim.uid.as_deref()) == Some(uid) && is_ours(volume)
 }
 
 /// The PV of the claim that a plan is about.

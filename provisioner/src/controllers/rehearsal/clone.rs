@@ -116,7 +116,7 @@ impl Stage {
         self.theatre.turn_of_controllers().await;
         self.kubelet();
         self.theatre.garbage_collector();
-        self.binder();
+        self.theatre.binder();
     }
 
     /// Runs every Pod that has its Secret. To copy takes long enough for everybody else to go on meanwhile.
@@ -176,26 +176,6 @@ impl Stage {
             }
             pod["spec"]["nodeName"] = json!("node-a");
             self.theatre.api.lock().put("pods", pod);
-        }
-    }
-
-    /// What kube-controller-manager does to PVs whose claims are gone.
-    fn binder(&self) {
-        let mut state = self.theatre.api.lock();
-        let claims = state.all("claims");
-        for mut volume in state.all("volumes") {
-            let name = &volume["metadata"]["name"];
-            let uid = &volume["spec"]["claimRef"]["uid"];
-            let claim = claims.iter().find(|claim| claim["metadata"]["uid"] == *uid);
-            let phase = match claim {
-                None => "Released",
-                Some(claim) if claim["spec"]["volumeName"] == *name => "Bound",
-                Some(_) => "Pending",
-            };
-            if volume["status"]["phase"] != phase {
-                volume["status"]["phase"] = json!(phase);
-                state.put("volumes", volume);
-            }
         }
     }
 

@@ -138,7 +138,7 @@ impl Stage {
         self.theatre.turn_of_controllers().await;
         self.kubelet();
         self.theatre.garbage_collector();
-        self.binder();
+        self.theatre.binder();
         self.snapshot_controller();
     }
 
@@ -229,25 +229,6 @@ impl Stage {
             other => panic!("{other}"),
         }
         (0, String::new())
-    }
-
-    /// What kube-controller-manager does to PVs.
-    fn binder(&self) {
-        let mut state = self.theatre.api.lock();
-        let claims = state.all("claims");
-        for mut volume in state.all("volumes") {
-            let (name, uid) = (&volume["metadata"]["name"], &volume["spec"]["claimRef"]["uid"]);
-            let claim = claims.iter().find(|claim| claim["metadata"]["uid"] == *uid);
-            let phase = match claim {
-                None => "Released",
-                Some(claim) if claim["spec"]["volumeName"] == *name => "Bound",
-                Some(_) => "Pending",
-            };
-            if volume["status"]["phase"] != phase {
-                volume["status"]["phase"] = json!(phase);
-                state.put("volumes", volume);
-            }
-        }
     }
 
     /// What snapshot-controller does: holds the content, and says on the snapshot what the content says.
