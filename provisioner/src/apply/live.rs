@@ -69,7 +69,7 @@ pub(crate) async fn remains(shared: &Shared, run: &Run, uid: &str) -> Result<Rem
             return Ok(Remains::Owner);
         }
     }
-    let name = persistent_volume::name_for(uid);
+    let name = run.pv_name().unwrap_or_else(|| persistent_volume::name_for(uid));
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = volumes.get_opt(&name).await;
     let volume = volume.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node as ApiNode, ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 #[cfg(test)]
 use kube::Resource;
@@ -318,6 +318,13 @@ impl Cache {
     /// Name of the PV that a claim is bound to.
     pub(super) fn volume_name(&self, namespace: &str, name: &str) -> Option<String> {
         let claim = self.claims.get(&ObjectRef::new(name).within(namespace))?;
+    /// The claim that a PV refers to, if it is there.
+    pub fn claim(&self, of: &ObjectReference) -> Option<Arc<PersistentVolumeClaim>> {
+        let named = ObjectRef::new(of.name.as_deref()?).within(of.namespace.as_deref()?);
+        let claim = self.claims.get(&named)?;
+        (claim.metadata.uid.is_some() && claim.metadata.uid == of.uid).then_some(claim)
+    }
+
         claim.spec.as_ref()?.volume_name.clone()
     }
 
@@ -421,7 +428,7 @@ impl Cache {
                 Some(SubjectKind::Claim | SubjectKind::Volume) | None => {}
             }
             let (namespace, name) = run.claim()?;
-            let held = || self.volumes.get(&ObjectRef::new(&persistent_volume::name_for(uid)));
+            let held = || self.volumes.get(&ObjectRef::new(&run.pv_name()?));
             let orphan = !self.has_claim(namespace, name, uid) && !held().is_some_and(|volume| is_ours(&volume));
             orphan.then(|| uid.to_owned())
         });

@@ -40,7 +40,6 @@ use crate::process::context::Context;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
 use crate::run::carrier::{Carrier, selector};
-use crate::volume::persistent_volume;
 
 /// Keeps [`Cache`] up to date and the queue filled, until it is dropped.
 pub async fn watch(
@@ -396,10 +395,7 @@ fn targets(run: &Run) -> Vec<WorkItem> {
     run.claim()
         .map(|(namespace, name)| WorkItem::Claim(namespace.to_owned(), name.to_owned()))
         .into_iter()
-        .chain(
-            run.claim_uid()
-                .map(|uid| WorkItem::Volume(persistent_volume::name_for(uid))),
-        )
+        .chain(run.pv_name().map(WorkItem::Volume))
         .chain(copied.map(|source| WorkItem::Volume(source.pv_name)))
         .chain(snapshot.iter().flat_map(|request| {
             let content = request.snapshot.as_ref().map(|snapshot| snapshot.content_name.clone());

@@ -61,9 +61,9 @@ pub(super) async fn act(
         .as_ref()
         .and_then(|spec| spec.claim_ref.clone())
         .unwrap_or_default();
+    let is_there = cache.claim(&claim).is_some();
     let (claim_namespace, claim_name) = (claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default());
-    let claimed = cache.has_claim(&claim_namespace, &claim_name, claim.uid.as_deref().unwrap_or_default());
-    let wanted = if is_bound(volume) && claimed {
+    let wanted = if is_bound(volume) && is_there {
         let Some(nodes) = cache.consumers.nodes(&claim_namespace, &claim_name) else {
             if attach::is_open(volume, record.as_ref())
                 && let Some(text) = why_attached(config)

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use mooring_contract::names::annotations;
+use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 
 use super::attachment;
@@ -18,6 +18,7 @@ use crate::operation::delete::plan_volume;
 use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::ObservedVolume;
 use crate::operation::reclaim::{ReclaimPolicy, may_delete};
+use crate::operation::request::{self, NoHistory};
 use crate::run::RunId;
 use crate::volume::persistent_volume::{self, is_ours};
 
@@ -78,12 +79,23 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
     let makes = |operation: &Operation| describe(*operation).effect == Effect::MakesVolume;
     let making_run = Operation::ALL.into_iter().filter(makes).find_map(find);
-    let (expand_run, modify_run) = (find(Operation::Expand), find(Operation::Modify));
-    let claimed = cache.has_claim(
-        claim.namespace.as_deref().unwrap_or_default(),
-        claim.name.as_deref().unwrap_or_default(),
-        claim.uid.as_deref().unwrap_or_default(),
-    );
+    // The claim that has it asks for these, which may not be the one that it was made for.
+    let claim_uid = claim.uid.as_deref().unwrap_or_default();
+    let changes = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, claim_uid));
+    let (expand_run, modify_run) = (changes(Operation::Expand), changes(Operation::Modify));
+    let is_going = volume.metadata.deletion_timestamp.is_some();
+    let claimed = cache.claim(&claim).is_some_and(|claim| {
+        let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let is_held = claim.finalizers().iter().any(|name| name == finalizers::CLAIM);
+        !is_going || is_held || bound == volume.metadata.name.as_deref()
+    });
+    let has_original = match request::made_by(volume) {
+        Err(NoHistory::Copy { original, .. }) => {
+            let original = cache.volumes.get(&ObjectRef::new(&original));
+            original.is_some_and(|original| is_ours(&original))
+        }
+        Ok(_) | Err(NoHistory::Unreadable { .. }) => false,
+    };
     // What is kept is not waited for, and the question costs a list of Pods.
     let is_kept = may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None).is_err();
     let copied_by = if claimed || is_kept {
@@ -110,6 +122,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
             expand_run: expand_run.as_ref(),
             modify_run: modify_run.as_ref(),
             claimed,
+            has_original,
             copied_by: copied_by.as_deref(),
             by_host: &|host| cache.node_by_host(host),
             away_since,

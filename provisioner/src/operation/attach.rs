@@ -333,12 +333,9 @@ impl Plan<'_> {
     /// The run that the record's attempt is, to be begun.
     fn begin(&self, operation: Operation, record: &Record, look: &ObservedNode) -> VolumeDecision {
         let seen = self.seen;
-        let Some(made_by) = request::made_by(seen.volume, self.uid()) else {
-            let text = format!(
-                "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it",
-                annotations::REQUEST
-            );
-            return Decision::wait_for(waiting(operation, text));
+        let made_by = match request::made_by(seen.volume) {
+            Ok(made_by) => made_by,
+            Err(error) => return Decision::wait_for(waiting(operation, error.to_string())),
         };
         let mut record = begun(record);
         record.config = self.config.reference.to_string();

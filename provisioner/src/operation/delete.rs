@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::names::finalizers;
 use mooring_contract::names::labels::HOSTNAME;
-use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
@@ -16,7 +17,7 @@ use super::describe::{SubjectKind, action, describe, waiting};
 use super::observed::{Limits, ObservedVolume, Surroundings};
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
-use super::request;
+use super::request::{self, NoHistory};
 use super::step::{Step, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -34,8 +35,9 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     }
     let phase = seen.volume.status.as_ref().and_then(|status| status.phase.as_deref());
     let policy = ReclaimPolicy::of_volume(seen.volume);
+    // An administrator deletes it, and no claim is bound to it.
+    let going = seen.volume.metadata.deletion_timestamp.is_some() && phase != Some("Bound");
     if may_delete(&policy, Operation::Delete, None).is_err() {
-        let going = seen.volume.metadata.deletion_timestamp.is_some() && phase != Some("Bound");
         return match seen.making_run.filter(|run| run.leaving_since().is_none()) {
             _ if !going => Decision::Rest,
             // Without the PV, its request would say what the policy once was.
@@ -44,10 +46,13 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         };
     }
     let released = matches!(phase, Some("Released" | "Failed"));
-    let uid = persistent_volume::made_for(seen.volume).unwrap_or_default();
-    if !released || seen.claimed || uid.is_empty() {
+    if !(released || going) || seen.claimed {
         return Decision::Rest;
     }
+    if let Err(NoHistory::Copy { original, .. }) = request::made_by(seen.volume) {
+        return copy(seen, &original, going);
+    }
+    let uid = persistent_volume::made_for(seen.volume).unwrap_or_default();
     if seen.config.is_err()
         && let Some(run) = seen.delete_run
     {
@@ -67,6 +72,26 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
             Err(took) => let_go(seen, true, None, took),
         },
     }
+}
+
+/// A copy of another PV: its volume is that one's, so the copy goes without a run. Without that one, the copy is the
+/// last that tells of the volume, and stays until somebody deletes it.
+fn copy(seen: &ObservedVolume<'_>, original: &str, going: bool) -> VolumeDecision {
+    let (name, _) = name_and_uid(seen.volume);
+    let copy = format!("PersistentVolume {name} is a copy of {original}");
+    let text = if seen.has_original {
+        format!("{copy}, so its data stays: Mooring removes the copy only")
+    } else if going {
+        format!("{copy}, which is gone, so its data stays on the storage: delete it there if nobody needs it")
+    } else {
+        let text = format!(
+            "{copy}, which is gone, and Mooring does not delete the data of a copy: if nobody needs the data, delete it \
+             on the storage, then the PersistentVolume (kubectl delete pv {name})"
+        );
+        return Decision::wait_for(waiting(Operation::Delete, text));
+    };
+    let say = Note::warning(reasons::KEPT, action(Operation::Delete), text);
+    let_go(seen, true, Some(say), None)
 }
 
 /// Removes the PV's finalizer, and deletes the PV if it has to go.
@@ -102,16 +127,12 @@ fn deletion<'a>(
             None => Decision::Stop(run.to_remove()),
         }));
     }
-    let Some(made_by) = request::made_by(seen.volume, uid) else {
-        return Err(Box::new(Decision::wait_for(waiting(
-            Operation::Delete,
-            format!(
-                "annotation {} of the PersistentVolume can't be read, or is about another volume: restore it, or \
-                 delete the volume by hand and then the finalizer {}",
-                annotations::REQUEST,
-                finalizers::VOLUME
-            ),
-        ))));
+    let made_by = match request::made_by(seen.volume) {
+        Ok(made_by) => made_by,
+        Err(error) => {
+            let text = format!("{error}, or {}", give_up(seen.volume));
+            return Err(Box::new(Decision::wait_for(waiting(Operation::Delete, text))));
+        }
     };
     Ok(Deletion {
         run: RunId::new(Operation::Delete, uid),
@@ -159,6 +180,15 @@ fn config<'a>(seen: &ObservedVolume<'a>, now: Timestamp) -> Result<&'a Arc<Provi
         Err(error) => Decision::wait_for(waiting(Operation::Delete, error.to_string())),
     };
     Err(Box::new(without))
+}
+
+/// How an administrator gives up a volume that can't be deleted, in the words that end an Event.
+fn give_up(volume: &PersistentVolume) -> String {
+    let (name, _) = name_and_uid(volume);
+    format!(
+        "give the volume up, which leaves its data on the storage: kubectl patch pv {name} -p \
+         '{{\"spec\":{{\"persistentVolumeReclaimPolicy\":\"Retain\"}}}}' && kubectl delete pv {name}"
+    )
 }
 
 /// The node that the volume lives on, if it lives on one; `Err` with what to do while that is away.

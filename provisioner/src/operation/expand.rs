@@ -140,8 +140,7 @@ fn wanted(claim: &PersistentVolumeClaim, volume: &PersistentVolume, asked: u64) 
 fn is_only_called_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     let by = claim.metadata.annotations.as_ref();
     let by = by.and_then(|all| all.get(annotations::STORAGE_RESIZER));
-    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    let made = request::made_by(volume, uid).map(|made_by| made_by.size);
+    let made = request::made_by(volume).ok().map(|made_by| made_by.size);
     by.map(String::as_str) == Some(FLEX_DRIVER) && made < status::allocated(claim) && made.is_some()
 }
 
@@ -318,8 +317,7 @@ fn grown(
 
 /// What a PV has to say of its new size; `None` if it does already. It is never made smaller.
 fn volume_patch(claim: &PersistentVolumeClaim, volume: &PersistentVolume, size: u64, growth: Growth) -> Option<Value> {
-    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    let made_by = request::made_by(volume, uid);
+    let made_by = request::made_by(volume).ok();
     let has = persistent_volume::size(volume).unwrap_or(0);
     if has >= size && made_by.as_ref().is_none_or(|made_by| made_by.size >= size) {
         return None;

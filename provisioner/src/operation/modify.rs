@@ -300,7 +300,7 @@ fn modified(
         took.as_secs()
     );
     Decision::Own(ForClaim::Altered(Box::new(Altered {
-        volume_patch: volume_patch(seen, volume, attributes),
+        volume_patch: volume_patch(volume, attributes),
         status: Some(status::done(seen.claim, &class)),
         release: true,
         runs: removable([seen.modify_run]),
@@ -311,8 +311,8 @@ fn modified(
 }
 
 /// What a PV has to say of its new attributes; `None` if it does already.
-fn volume_patch(seen: &ObservedClaim<'_>, volume: &PersistentVolume, attributes: Attributes) -> Option<Value> {
-    let made_by = request::made_by(volume, seen.uid());
+fn volume_patch(volume: &PersistentVolume, attributes: Attributes) -> Option<Value> {
+    let made_by = request::made_by(volume).ok();
     let spec = volume.spec.as_ref();
     let has = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
     let noted = made_by

@@ -120,8 +120,10 @@ pub struct ObservedVolume<'a> {
     pub delete_run: Option<&'a Run>,
     pub expand_run: Option<&'a Run>,
     pub modify_run: Option<&'a Run>,
-    /// The claim that it is for is still there.
+    /// The claim that it is for is still there. Of a PV that is being deleted: and is bound to it, or has it made.
     pub claimed: bool,
+    /// The PV that this is a copy of, if it is one, is there.
+    pub has_original: bool,
     /// What is being made as a copy of it: `claim namespace/name`, or the snapshot.
     pub copied_by: Option<&'a str>,
     /// The node with this value of the label `kubernetes.io/hostname`.

@@ -78,14 +78,52 @@ pub fn for_claim(
     })
 }
 
-/// What made a volume, as its PV remembers it, if that is about this very volume of this claim.
-pub fn made_by(volume: &PersistentVolume, claim_uid: &str) -> Option<Request> {
-    let text = volume.metadata.annotations.as_ref()?.get(annotations::REQUEST)?;
-    let request: Request = serde_json::from_str(text).ok()?;
-    let about_this = request.pvc_uid == claim_uid
-        && request.pv_name == persistent_volume::name_for(claim_uid)
-        && volume.metadata.name.as_deref() == Some(request.pv_name.as_str());
-    about_this.then_some(request)
+/// Why it is not known what made a volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoHistory {
+    #[error(
+        "annotation {} of PersistentVolume {volume} can't be read or contradicts itself: restore it",
+        annotations::REQUEST
+    )]
+    Unreadable { volume: String },
+    /// An administrator gave a volume a second PV, such as one for another namespace.
+    #[error(
+        "PersistentVolume {volume} is a copy of PersistentVolume {original}, which has the volume: ask for this with the \
+         claim of that one"
+    )]
+    Copy { volume: String, original: String },
+}
+
+/// What made a volume, as its PV remembers it. Whichever claim has the PV by now: what the storage knows of the volume
+/// is the PV's name.
+pub fn made_by(volume: &PersistentVolume) -> Result<Request, NoHistory> {
+    let name = volume.metadata.name.clone().unwrap_or_default();
+    let text = volume.metadata.annotations.as_ref();
+    let text = text.and_then(|all| all.get(annotations::REQUEST));
+    let request: Option<Request> = text.and_then(|text| serde_json::from_str(text).ok());
+    match request {
+        Some(request) if persistent_volume::name_for(&request.pvc_uid) != request.pv_name => {
+            Err(NoHistory::Unreadable { volume: name })
+        }
+        Some(request) if request.pv_name != name => Err(NoHistory::Copy {
+            volume: name,
+            original: request.pv_name,
+        }),
+        Some(request) => Ok(request),
+        None => Err(NoHistory::Unreadable { volume: name }),
+    }
+}
+
+/// The request as one of the claim that has the volume now, by which its run is found again. The volume may have been
+/// made for another.
+pub fn on_behalf_of(request: Request, claim: &PersistentVolumeClaim) -> Request {
+    let meta = &claim.metadata;
+    Request {
+        pvc_name: meta.name.clone().unwrap_or_default(),
+        pvc_namespace: meta.namespace.clone().unwrap_or_default(),
+        pvc_uid: meta.uid.clone().unwrap_or_default(),
+        ..request
+    }
 }
 
 /// The request of an operation on a volume whose claim may be gone: what was remembered of the claim, with what

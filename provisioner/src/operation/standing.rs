@@ -6,8 +6,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use mooring_contract::names::finalizers;
 use mooring_contract::names::labels::HOSTNAME;
-use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 
@@ -97,14 +97,10 @@ pub(super) fn ready(
             }
         },
     };
-    let made_by = request::made_by(volume, seen.uid()).ok_or_else(|| {
-        let text = format!(
-            "annotation {} of the PersistentVolume can't be read, or is about another claim's volume: restore it",
-            annotations::REQUEST
-        );
-        Decision::wait_for(waiting(operation, text))
-    })?;
-    Ok((made_by, node))
+    match request::made_by(volume) {
+        Ok(made_by) => Ok((request::on_behalf_of(made_by, seen.claim), node)),
+        Err(error) => Err(Box::new(Decision::wait_for(waiting(operation, error.to_string())))),
+    }
 }
 
 /// Whether the storage may have changed, or may still change, after a run that failed. An image that ended by itself

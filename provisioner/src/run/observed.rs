@@ -20,6 +20,7 @@ use super::carrier::{self, Carrier};
 use super::identity::{RunId, RunRef};
 use super::outcome::{State, observe, observe_on_worker};
 use crate::time::later;
+use crate::volume::persistent_volume::name_for;
 
 /// Whether a worker has this run.
 pub fn has(carrier: &Carrier, id: &RunId) -> bool {
@@ -109,6 +110,14 @@ impl Run {
     pub fn request(&self) -> Result<Request, RequestError> {
         let text = self.carrier.annotations().get(annotations::REQUEST);
         serde_json::from_str(text.ok_or(RequestError::Gone)?).map_err(RequestError::Unreadable)
+    }
+
+    /// Name of the PV whose volume it is about. A volume that was handed to another claim keeps its PV.
+    pub fn pv_name(&self) -> Option<String> {
+        let asked = self.request().ok().map(|request| request.pv_name);
+        asked
+            .filter(|name| !name.is_empty())
+            .or_else(|| self.claim_uid().map(name_for))
     }
 
     /// The node that it is on.

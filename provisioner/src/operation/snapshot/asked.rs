@@ -99,12 +99,11 @@ fn usable(target: &ObservedTarget) -> Result<Usable<'_>, SnapshotRefusal> {
 }
 
 fn known((handle, volume, claim): Usable<'_>) -> Result<SnapshotTarget<'_>, SnapshotRefusal> {
-    let made_by = request::made_by(volume, claim.metadata.uid.as_deref().unwrap_or_default());
-    let made_by = made_by.ok_or_else(|| SnapshotRefusal::Unknown(volume.name_any()))?;
+    let made_by = request::made_by(volume)?;
     Ok(SnapshotTarget {
         handle,
         volume,
-        made_by,
+        made_by: request::on_behalf_of(made_by, claim),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use mooring_contract::names::parameters;
 
+use crate::operation::request::NoHistory;
 use crate::volume::snapshot::{FormError, HandleError};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,11 +31,8 @@ pub enum SnapshotRefusal {
         kind: &'static str,
     },
     /// What made it is not known.
-    #[error(
-        "annotation mooring.dev/request of PersistentVolume {0} can't be read, or is about another claim's volume: \
-         restore it"
-    )]
-    Unknown(String),
+    #[error(transparent)]
+    Unknown(#[from] NoHistory),
     #[error("VolumeSnapshotClass {0:?} does not exist: Mooring waits for it")]
     NoClass(String),
     /// One run of one image takes all snapshots of a group.

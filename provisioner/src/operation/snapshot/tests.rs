@@ -132,9 +132,7 @@ fn word(decision: &SnapshotDecision) -> String {
     }
 }
 
-/// Known failing: what made a volume counts only for its first claim.
 #[test]
-#[should_panic(expected = "mooring.dev/request")]
 fn a_snapshot_is_taken_of_a_volume_that_was_handed_to_another_claim() {
     let mut world = world();
     let mut made_by = silver();
