@@ -68,6 +68,11 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     match deletion(seen, policy, uid, now) {
         Err(decision) => *decision,
         Ok(deletion) => match deletion.plan(now) {
+            Ok(Decision::Fail(mut failed)) => {
+                // Its server may be gone for good.
+                failed.say.text = format!("{}; or {}", failed.say.text, give_up(seen.volume));
+                Decision::Fail(failed)
+            }
             Ok(decision) => decision,
             Err(took) => let_go(seen, true, None, took),
         },
@@ -162,6 +167,10 @@ fn deletion<'a>(
 
 /// The ConfigMap of the deletion; `Err` with what to do without one.
 fn config<'a>(seen: &ObservedVolume<'a>, now: Timestamp) -> Result<&'a Arc<ProvisionerConfig>, Box<VolumeDecision>> {
+    let no_config = |error: &NoConfig| {
+        let text = format!("{error}; or {}", give_up(seen.volume));
+        Decision::wait_for(waiting(Operation::Delete, text))
+    };
     let without = match seen.config {
         Ok(config) => return Ok(config),
         Err(NoConfig::NotReadYet) => Decision::Rest,
@@ -172,12 +181,12 @@ fn config<'a>(seen: &ObservedVolume<'a>, now: Timestamp) -> Result<&'a Arc<Provi
                 seen.limits.elsewhere_grace.saturating_sub(elapsed(since.0, now))
             });
             if left.is_zero() {
-                Decision::wait_for(waiting(Operation::Delete, error.to_string()))
+                no_config(error)
             } else {
                 Decision::wait(left)
             }
         }
-        Err(error) => Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+        Err(error) => no_config(error),
     };
     Err(Box::new(without))
 }

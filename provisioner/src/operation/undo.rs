@@ -154,7 +154,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
             let is_its_own = |run: &&Run| record.is_delete() && run.attempt() == record.attempt;
             return match seen.delete_run.filter(is_its_own) {
                 Some(run) if run.is_done() => over(seen, record, None, Some(elapsed(run.made(), now)), now),
-                _ => Decision::wait_for(waiting(Operation::Delete, error.to_string())),
+                _ => Decision::wait_for(waiting(Operation::Delete, format!("{error}{}", or_give_up(seen)))),
             };
         }
     };
@@ -204,9 +204,25 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
         owner: None,
     };
     match deletion.plan(now) {
+        Ok(Decision::Fail(mut failed)) => {
+            // Its server may be gone for good.
+            failed.say.text.push_str(&or_give_up(seen));
+            Decision::Fail(failed)
+        }
         Ok(decision) => decision,
         Err(took) => over(seen, record, None, took, now),
     }
+}
+
+/// How an administrator gives up the volume of a claim that is being deleted, in the words that end an Event.
+fn or_give_up(seen: &ObservedClaim<'_>) -> String {
+    if seen.claim.metadata.deletion_timestamp.is_none() {
+        return String::new();
+    }
+    format!(
+        "; or give the volume up, which leaves what the storage has of it: remove the finalizer {} from the claim",
+        finalizers::CLAIM
+    )
 }
 
 /// The volume of an existing claim is gone.

@@ -108,3 +108,28 @@ async fn a_copy_whose_original_is_gone_says_what_stays_and_how_it_can_be_removed
     );
     assert_eq!(theatre.storage.len(), 1);
 }
+
+/// The cure that the Event names works, with the ConfigMap gone for good.
+#[tokio::test]
+async fn a_volume_whose_config_map_is_gone_can_be_given_up() {
+    let mut released = volume(PV);
+    released["status"]["phase"] = json!("Released");
+    let mut theatre = open(vec![released]);
+    theatre.shared.context.configs.replace([].into());
+    let told = told(&mut theatre).await;
+    let said = |text: &str| told.iter().any(|told| told.contains(text));
+    assert!(
+        said("give the volume up") && said("kubectl delete pv pvc-u1"),
+        "{told:#?}"
+    );
+    {
+        let mut state = theatre.api.lock();
+        let mut volume = state.get("volumes", &format!("/{PV}")).unwrap();
+        volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+        state.put("volumes", volume);
+        state.delete("volumes", &format!("/{PV}"));
+    }
+    self::told(&mut theatre).await;
+    assert!(theatre.api.lock().all("volumes").is_empty());
+    assert_eq!(theatre.storage.len(), 1);
+}

@@ -93,6 +93,23 @@ fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
 }
 
 #[test]
+fn what_can_t_be_undone_has_an_event_with_the_way_to_give_it_up() {
+    let cure = "give the volume up";
+    let mut world = undoing(&json!({}));
+    world.config = Err(NoConfig::NotOurs {
+        class: "silver".into(),
+        provisioner: "x".into(),
+    });
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(say), .. } if say.text.contains(cure)));
+    let mut world = undoing(&json!({"operation": "delete", "pod": "admin/delete-u1", "may-exist": true}));
+    world.delete_run = Some(run("delete", 1, 10, &ended(75, "no route to host")));
+    assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains(cure)));
+    let mut released = Released::new();
+    released.run = Some(owned(run("delete", 1, 10, &ended(75, "no route to host"))));
+    assert!(matches!(released.plan(), Decision::Fail(failed) if failed.say.text.contains(cure)));
+}
+
+#[test]
 fn a_pod_that_runs_is_stopped_and_its_volume_deleted() {
     let mut world = undoing(&json!({}));
     world.provision_run = Some(run("provision", 1, 10, &running()));
