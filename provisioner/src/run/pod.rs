@@ -10,8 +10,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, EmptyDirVolumeSource, FlexVolumeSource, KeyToPath, LocalObjectReference,
     NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSecurityContext, PodSpec,
-    ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, TopologySelectorTerm, Volume,
-    VolumeMount,
+    ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Toleration,
+    TopologySelectorTerm, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -86,6 +86,7 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
             automount_service_account_token: Some(service_account.is_some()),
             service_account_name: service_account,
             affinity: affinity(run.order.node, run.order.allowed, &clients),
+            tolerations: tolerations(config, run.order.node),
             ..bare_spec(config)
         }),
         status: None,
@@ -99,7 +100,7 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
         node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
-        tolerations: Some(config.tolerations.clone()).filter(|tolerations| !tolerations.is_empty()),
+        tolerations: tolerations(config, None),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile {
                 type_: "RuntimeDefault".to_owned(),
@@ -109,6 +110,22 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
         }),
         ..PodSpec::default()
     }
+}
+
+/// The ConfigMap's tolerations and, for a run that can be on one node only, all that get it there: the node may be
+/// cordoned or kept for other Pods, as a Pod of a DaemonSet is there all the same. From a node that is lost it is
+/// evicted when its time is up.
+fn tolerations(config: &ProvisionerConfig, node: Option<&str>) -> Option<Vec<Toleration>> {
+    let any = |effect: &str, toleration_seconds: Option<i64>| Toleration {
+        operator: Some("Exists".to_owned()),
+        effect: Some(effect.to_owned()),
+        toleration_seconds,
+        ..Toleration::default()
+    };
+    let on_node = node.map(|_| [any("NoSchedule", None), any("NoExecute", Some(seconds(config.timeout)))]);
+    let all = config.tolerations.iter().cloned().chain(on_node.into_iter().flatten());
+    let all: Vec<_> = all.collect();
+    Some(all).filter(|all| !all.is_empty())
 }
 
 /// The Secret of a run, owned by its Pod: it goes when the Pod goes.
@@ -458,10 +475,7 @@ mod tests {
     }
 
     /// As for a Pod of a DaemonSet, which the administrator of a dedicated or cordoned node expects there too.
-    ///
-    /// Known failing: such a run has the tolerations of the ConfigMap only.
     #[test]
-    #[should_panic(expected = "unschedulable")]
     fn a_run_that_must_be_on_one_node_goes_there_though_the_node_is_cordoned_or_tainted() {
         let tolerates = |pod: &Pod, key: &str, effect: &str| {
             let tolerations = pod.spec.as_ref().unwrap().tolerations.clone().unwrap_or_default();
