@@ -15,10 +15,10 @@ use tracing::{info, warn};
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::{Apply, ApplyError, report_workers};
-use crate::cache::limiter::{Place, Waiter};
+use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::describe::{BackupAccess, Reads, describe};
+use crate::operation::describe::{BackupAccess, Reads, describe, waiting};
 use crate::operation::record::Record;
 use crate::process::call::CallError;
 use crate::process::events::Note;
@@ -61,6 +61,7 @@ impl Apply<'_> {
             run: place.clone(),
             operation: start.run.operation,
             object: self.subject.meta().uid.clone().unwrap_or_default(),
+            namespace: start.request.pvc_namespace.clone(),
             item: self.subject.target(&start.request),
         };
         let taken = shared.limiter.take(
@@ -71,7 +72,7 @@ impl Apply<'_> {
         );
         match taken {
             Place::Free => {}
-            Place::Full => return Ok(Action::requeue(LOOK_AGAIN)),
+            Place::Full => return Ok(self.wait_for_place(&start, &place)),
             Place::Begun(left) => return Ok(Action::requeue(left)),
         }
         let worker = self.take_worker(&start);
@@ -110,6 +111,30 @@ impl Apply<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// Waits for a place. The end of every run wakes those that wait; users are told once, if that takes long.
+    fn wait_for_place(&self, start: &Start, place: &str) -> Action {
+        let after = match self.shared.limiter.patience(place, self.shared.limits.place_grace) {
+            Patience::Left(left) => left,
+            Patience::Told => LOOK_AGAIN,
+            Patience::Over => {
+                let limit = match start.config.max_parallel {
+                    Some(max) => format!("max-parallel: \"{max}\" of ConfigMap {}", start.config.reference),
+                    None => format!(
+                        "the controller's --max-pods, of which ConfigMap {} has its share",
+                        start.config.reference
+                    ),
+                };
+                let text = format!(
+                    "waits for other runs to end, since {limit} allows no more at a time: raise it if the storage can do \
+                     more at once"
+                );
+                self.say(waiting(start.run.operation, text));
+                LOOK_AGAIN
+            }
+        };
+        Action::requeue(after.min(LOOK_AGAIN))
     }
 
     /// A worker for a run, if one waits that can carry it out. It has to be a run with a record, which says where it is.

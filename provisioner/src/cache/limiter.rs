@@ -2,7 +2,8 @@
 //!
 //! What is in flight is counted from the runs that are watched. Only what has been begun and is not seen yet is
 //! remembered here, so a restart loses nothing. Those that wait take turns. A ConfigMap takes no more than half of what
-//! the others leave, and may always have one run, so one that hangs does not stop the others.
+//! the others leave, and may always have one run, so one that hangs does not stop the others. Among the namespaces of a
+//! ConfigMap's claims, the one with the fewest runs has the next turn.
 //!
 //! Nobody waits for what is gone: an object waits only for as long as every look at it asks for the place again
 //! ([`Limiter::looking`]), and not when it is gone ([`Limiter::gone`]).
@@ -50,6 +51,8 @@ pub struct Waiter {
     pub operation: Operation,
     /// Uid of the object that the run is for.
     pub object: String,
+    /// The namespace of the claim that the run is for.
+    pub namespace: String,
     /// What is looked at when its turn comes.
     pub item: WorkItem,
 }
@@ -59,14 +62,26 @@ struct Waiting {
     waiter: Waiter,
     /// The present look at its object, or the last one, has asked for the place.
     asked: bool,
+    since: Instant,
+    /// Its user has been told that it waits.
+    told: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Runs begun but not seen yet, the ConfigMap of each, and when.
-    begun: BTreeMap<String, (String, Instant)>,
+    /// Runs begun but not seen yet, by their names with namespace.
+    begun: BTreeMap<String, Begun>,
     /// Who waits, by ConfigMap, in order of arrival.
     waiting: BTreeMap<String, Vec<Waiting>>,
+    /// How many runs each namespace had when a place was last asked for, by ConfigMap.
+    running: BTreeMap<String, BTreeMap<String, usize>>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    config: String,
+    namespace: String,
+    at: Instant,
 }
 
 impl State {
@@ -83,10 +98,46 @@ impl State {
     fn count(&self) -> usize {
         self.waiting.values().map(Vec::len).sum()
     }
+
+    /// The queue of a ConfigMap in the order of turns: each namespace's first, the one with the fewest runs before the
+    /// others, then their second, and so on.
+    fn turns(&self, config: &str) -> Vec<&Waiting> {
+        let mut taken = self.running.get(config).cloned().unwrap_or_default();
+        let queue = self.waiting.get(config).into_iter().flatten();
+        let mut turns: Vec<_> = queue
+            .map(|waiting| {
+                let before = taken.entry(waiting.waiter.namespace.clone()).or_default();
+                *before += 1;
+                (*before, waiting)
+            })
+            .collect();
+        // Those with the same number keep their order of arrival.
+        turns.sort_by_key(|(before, _)| *before);
+        turns.into_iter().map(|(_, waiting)| waiting).collect()
+    }
 }
 
-/// A run in flight: its name with namespace, and its ConfigMap.
-pub type InFlight = (String, String);
+/// A run in flight.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InFlight {
+    /// Its name with namespace.
+    pub run: String,
+    /// Its ConfigMap.
+    pub config: String,
+    /// The namespace of the claim that it is for.
+    pub namespace: String,
+}
+
+/// Whether users are to be told that a run waits for a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Not yet, but after this time.
+    Left(Duration),
+    /// Now, for the first time.
+    Over,
+    /// They have been.
+    Told,
+}
 
 impl Limiter {
     /// With at most `total` runs over all ConfigMaps, but always one for each.
@@ -113,20 +164,31 @@ impl Limiter {
         let is_same = |waiting: &Waiting| waiting.waiter.run == pod;
         let now = Instant::now();
         let mut state = self.lock();
-        if let Some((_, since)) = state.begun.get_mut(pod) {
-            let left = UNSEEN.saturating_sub(now.duration_since(*since));
+        if let Some(begun) = state.begun.get_mut(pod) {
+            let left = UNSEEN.saturating_sub(now.duration_since(begun.at));
             if !left.is_zero() {
                 return Place::Begun(left);
             }
-            *since = now;
+            begun.at = now;
             return Place::Free;
         }
-        state.begun.retain(|_, (_, since)| now.duration_since(*since) < LOST);
-        let in_flight = in_flight();
-        let mut all: BTreeSet<(&str, &str)> = in_flight.iter().map(|(pod, of)| (pod.as_str(), of.as_str())).collect();
-        all.extend(state.begun.iter().map(|(pod, (of, _))| (pod.as_str(), of.as_str())));
-        all.remove(&(pod, config));
-        let of_config = all.iter().filter(|(_, of)| *of == config).count();
+        state.begun.retain(|_, begun| now.duration_since(begun.at) < LOST);
+        let begun = state.begun.iter().map(|(run, begun)| InFlight {
+            run: run.clone(),
+            config: begun.config.clone(),
+            namespace: begun.namespace.clone(),
+        });
+        let seen = in_flight();
+        let mut all: BTreeMap<String, InFlight> = begun.map(|run| (run.run.clone(), run)).collect();
+        all.extend(seen.into_iter().map(|run| (run.run.clone(), run)));
+        if all.get(pod).is_some_and(|run| run.config == config) {
+            all.remove(pod);
+        }
+        let mut running: BTreeMap<String, usize> = BTreeMap::new();
+        for run in all.values().filter(|run| run.config == config) {
+            *running.entry(run.namespace.clone()).or_default() += 1;
+        }
+        let of_config: usize = running.values().sum();
         let own = max.unwrap_or(usize::MAX).saturating_sub(of_config);
         let rest = self.total.saturating_sub(all.len() - of_config);
         let share = rest.div_ceil(2).saturating_sub(of_config);
@@ -135,32 +197,58 @@ impl Limiter {
             0 if of_config == 0 => 1,
             free => free,
         };
-        let queue = state.waiting.get(config).map_or(&[][..], Vec::as_slice);
-        let ahead = queue.iter().position(is_same).unwrap_or(queue.len());
-        if ahead < free {
-            state.keep(|_, waiting| !is_same(waiting));
-            state.begun.insert(pod.to_owned(), (config.to_owned(), now));
-            return Place::Free;
-        }
+        state.running.insert(config.to_owned(), running);
         // Its class may have another ConfigMap now.
         state.keep(|of, waiting| of == config || !is_same(waiting));
         let queue = state.waiting.entry(config.to_owned()).or_default();
-        let waiting = Waiting {
-            waiter: waiter.clone(),
-            asked: true,
-        };
         match queue.iter_mut().find(|waiting| is_same(waiting)) {
-            Some(there) => *there = waiting,
-            None => queue.push(waiting),
+            Some(there) => {
+                there.waiter = waiter.clone();
+                there.asked = true;
+            }
+            None => queue.push(Waiting {
+                waiter: waiter.clone(),
+                asked: true,
+                since: now,
+                told: false,
+            }),
         }
-        Place::Full
+        let ahead = state.turns(config).into_iter().position(is_same);
+        if ahead.is_some_and(|ahead| ahead >= free) {
+            return Place::Full;
+        }
+        state.keep(|_, waiting| !is_same(waiting));
+        let begun = Begun {
+            config: config.to_owned(),
+            namespace: waiter.namespace.clone(),
+            at: now,
+        };
+        state.begun.insert(pod.to_owned(), begun);
+        Place::Free
+    }
+
+    /// Whether users are to be told that this run waits. `limit` is how long it may wait without that.
+    pub fn patience(&self, pod: &str, limit: Duration) -> Patience {
+        let mut state = self.lock();
+        let waiting = state.waiting.values_mut().flatten();
+        let Some(waiting) = waiting.into_iter().find(|waiting| waiting.waiter.run == pod) else {
+            return Patience::Left(limit);
+        };
+        let left = limit.saturating_sub(waiting.since.elapsed());
+        if !left.is_zero() {
+            return Patience::Left(left);
+        }
+        if std::mem::replace(&mut waiting.told, true) {
+            Patience::Told
+        } else {
+            Patience::Over
+        }
     }
 
     /// How much longer a run that was begun and is not seen yet is waited for.
     pub fn unseen(&self, pod: &str) -> Option<Duration> {
         let state = self.lock();
-        let (_, since) = state.begun.get(pod)?;
-        let left = UNSEEN.saturating_sub(since.elapsed());
+        let left = UNSEEN.saturating_sub(state.begun.get(pod)?.at.elapsed());
         (!left.is_zero()).then_some(left)
     }
 
@@ -201,12 +289,21 @@ impl Limiter {
         self.moved.notified().await;
     }
 
-    /// Which to queue when a place has become free: the first few of every ConfigMap.
+    /// Which to queue when a place has become free: the first few of every ConfigMap, and the first of each of its
+    /// namespaces, since how many runs they have may have changed.
     pub fn next(&self) -> Vec<WorkItem> {
         const FEW: usize = 4;
         let state = self.lock();
-        let firsts = state.waiting.values().flat_map(|queue| queue.iter().take(FEW));
-        firsts.map(|waiting| waiting.waiter.item.clone()).collect()
+        let mut next = Vec::new();
+        for config in state.waiting.keys() {
+            let mut namespaces = BTreeSet::new();
+            for (place, waiting) in state.turns(config).into_iter().enumerate() {
+                if namespaces.insert(&waiting.waiter.namespace) || place < FEW {
+                    next.push(waiting.waiter.item.clone());
+                }
+            }
+        }
+        next
     }
 
     /// How many runs of this operation wait.
@@ -223,9 +320,11 @@ impl Limiter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use mooring_contract::operation::Operation;
 
-    use super::{InFlight, LOST, Limiter, Place, Waiter};
+    use super::{InFlight, LOST, Limiter, Patience, Place, Waiter};
     use crate::cache::work_queue::WorkItem;
 
     fn target(name: &str) -> WorkItem {
@@ -242,7 +341,16 @@ mod tests {
             run: run.to_owned(),
             operation: operation.unwrap_or(Operation::Provision),
             object: run.to_owned(),
+            namespace: String::new(),
             item: target(run),
+        }
+    }
+
+    fn in_flight(run: &str, config: &str) -> InFlight {
+        InFlight {
+            run: run.to_owned(),
+            config: config.to_owned(),
+            namespace: String::new(),
         }
     }
 
@@ -254,7 +362,7 @@ mod tests {
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
         assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
         assert!(limiter.unseen("1").is_some() && limiter.unseen("3").is_none());
-        let seen = [("1".to_owned(), "a/c".to_owned())];
+        let seen = [in_flight("1", "a/c")];
         limiter.seen("1");
         assert_eq!(limiter.unseen("1"), None);
         assert!(!take("3", &seen), "begun or seen, it counts once");
@@ -273,7 +381,7 @@ mod tests {
         let limiter = Limiter::new(100);
         let take = |pod: &str| limiter.take(&waiter(pod), "a/c", Some(1), Vec::new);
         assert_eq!((take("1"), take("2")), (Place::Free, Place::Full));
-        limiter.lock().begun.get_mut("1").unwrap().1 -= LOST;
+        limiter.lock().begun.get_mut("1").unwrap().at -= LOST;
         assert_eq!(take("2"), Place::Free);
         assert_eq!(take("1"), Place::Full, "it begins once more only if there is a place");
     }
@@ -294,19 +402,18 @@ mod tests {
                 });
                 called.recv().unwrap();
                 // If it need not wait, it has been seen after this.
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                std::thread::sleep(Duration::from_millis(50));
                 Vec::new()
             };
             assert_eq!(take("2", &mut list_then_see), Place::Full);
         });
     }
 
-    /// Known failing: a ConfigMap's places go by arrival alone.
     #[test]
-    #[should_panic(expected = "of team-b")]
     fn a_namespace_that_comes_later_does_not_wait_behind_all_claims_of_another() {
         let limiter = Limiter::new(100);
         let claim = |namespace: &str, index: usize| Waiter {
+            namespace: namespace.to_owned(),
             item: WorkItem::Claim(namespace.to_owned(), index.to_string()),
             ..waiter(&format!("a/provision-{namespace}-{index}"))
         };
@@ -340,6 +447,19 @@ mod tests {
     }
 
     #[test]
+    fn of_a_run_that_waits_for_long_users_are_told_once() {
+        let limiter = Limiter::new(100);
+        let take = |run: &str| limiter.take(&waiter(run), "a/c", Some(1), Vec::new);
+        assert_eq!((take("1"), take("2")), (Place::Free, Place::Full));
+        let hour = Duration::from_hours(1);
+        assert!(matches!(limiter.patience("2", hour), Patience::Left(left) if left < hour));
+        assert_eq!(limiter.patience("2", Duration::ZERO), Patience::Over);
+        assert_eq!(take("2"), Place::Full);
+        assert_eq!(limiter.patience("2", Duration::ZERO), Patience::Told);
+        assert_eq!(limiter.patience("1", Duration::ZERO), Patience::Left(Duration::ZERO));
+    }
+
+    #[test]
     fn a_config_map_that_comes_later_finds_places_left() {
         let limiter = Limiter::new(100);
         let mut taken = Vec::new();
@@ -370,7 +490,7 @@ mod tests {
     #[test]
     fn a_config_map_that_hangs_starves_no_other() {
         let limiter = Limiter::new(2);
-        let hanging: Vec<InFlight> = ["1", "2"].map(|pod| (pod.to_owned(), "a/hangs".to_owned())).into();
+        let hanging: Vec<InFlight> = ["1", "2"].map(|run| in_flight(run, "a/hangs")).into();
         let take =
             |pod: &str, config: &str| limiter.take(&waiter(pod), config, None, || hanging.clone()) == Place::Free;
         assert!(!take("3", "a/hangs"));

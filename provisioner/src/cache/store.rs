@@ -356,7 +356,11 @@ impl Cache {
     pub fn in_flight(&self) -> Vec<InFlight> {
         self.runs()
             .filter(|run| !run.is_over())
-            .map(|run| (run.place(), run.config().unwrap_or_default().to_owned()))
+            .map(|run| InFlight {
+                run: run.place(),
+                config: run.config().unwrap_or_default().to_owned(),
+                namespace: run.claim().map_or("", |(namespace, _)| namespace).to_owned(),
+            })
             .collect()
     }
 

@@ -192,6 +192,8 @@ pub struct Limits {
     pub elsewhere_grace: Duration,
     /// A run younger than this may belong to an object that has not been seen yet.
     pub orphan_age: Duration,
+    /// When a run has waited for a place for this long, users are told.
+    pub place_grace: Duration,
     /// For this long kube-controller-manager is given time to bind a claim, before users are told. Where many claims are
     /// made at once, the last ones wait for some minutes.
     pub bind_grace: Duration,
@@ -210,6 +212,7 @@ impl Default for Limits {
             claim_grace: Duration::from_secs(5),
             elsewhere_grace: Duration::from_mins(5),
             orphan_age: Duration::from_mins(1),
+            place_grace: Duration::from_mins(1),
             bind_grace: Duration::from_mins(5),
             overdue: Duration::from_mins(1),
             node_grace: Duration::from_hours(1),
