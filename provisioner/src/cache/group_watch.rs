@@ -83,8 +83,8 @@ impl OptionalApi for GroupApi {
                             queue.add(&WorkItem::Group(content.name_any()));
                             cache.snapshots.queue_members(queue, &content);
                             // What a volume's deletion waits for may be over.
-                            for volume in content.spec.source.volume_handles {
-                                queue.add(&WorkItem::Volume(volume));
+                            for handle in content.spec.source.volume_handles {
+                                cache.queue_handle(queue, &handle);
                             }
                         }
                         Event::InitDone => listed[0] = true,

@@ -105,8 +105,8 @@ impl OptionalApi for SnapshotApi {
                             }
                             queue.add(&WorkItem::Configs);
                             // What a volume's deletion waits for may be over.
-                            if let Some(volume) = content.spec.source.volume_handle {
-                                queue.add(&WorkItem::Volume(volume));
+                            if let Some(handle) = content.spec.source.volume_handle {
+                                cache.queue_handle(queue, &handle);
                             }
                         }
                         Event::InitDone => listed[0] = true,

@@ -75,6 +75,8 @@ pub struct Cache {
     /// Which namespaces let claims of others in.
     pub grants: Grants,
     nodes: Store<PartialObjectMeta<ApiNode>>,
+    /// Their names, to see which are new.
+    known_nodes: Arc<RwLock<BTreeSet<String>>>,
     /// The Pods that use claims.
     pub consumers: Consumers,
     /// What the scheduler reads of classes.
@@ -133,6 +135,7 @@ impl Cache {
             groups,
             grants: Grants::default(),
             nodes,
+            known_nodes: Arc::default(),
             consumers: Consumers::default(),
             capacities: Capacities::default(),
             by_claim: Arc::default(),
@@ -315,9 +318,6 @@ impl Cache {
         claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid))
     }
 
-    /// Name of the PV that a claim is bound to.
-    pub(super) fn volume_name(&self, namespace: &str, name: &str) -> Option<String> {
-        let claim = self.claims.get(&ObjectRef::new(name).within(namespace))?;
     /// The claim that a PV refers to, if it is there.
     pub fn claim(&self, of: &ObjectReference) -> Option<Arc<PersistentVolumeClaim>> {
         let named = ObjectRef::new(of.name.as_deref()?).within(of.namespace.as_deref()?);
@@ -325,6 +325,9 @@ impl Cache {
         (claim.metadata.uid.is_some() && claim.metadata.uid == of.uid).then_some(claim)
     }
 
+    /// Name of the PV that a claim is bound to.
+    pub(super) fn volume_name(&self, namespace: &str, name: &str) -> Option<String> {
+        let claim = self.claims.get(&ObjectRef::new(name).within(namespace))?;
         claim.spec.as_ref()?.volume_name.clone()
     }
 
@@ -509,6 +512,38 @@ impl Cache {
         let named = self.volumes.get(&ObjectRef::new(handle)).filter(|volume| is(volume));
         // One that an image made itself may have another.
         named.or_else(|| self.volumes.find(is))
+    }
+
+    /// Queues the PV of this handle, which snapshots name.
+    pub(super) fn queue_handle(&self, queue: &WorkQueue, handle: &str) {
+        let named = self.volume_of_handle(handle).map(|volume| volume.name_any());
+        queue.add(&WorkItem::Volume(named.unwrap_or_else(|| handle.to_owned())));
+    }
+
+    /// Queues the contents of the snapshots and groups of this PV's volume.
+    pub(super) fn queue_snapshots_of(&self, queue: &WorkQueue, volume: &str) {
+        let known = self.volumes.get(&ObjectRef::new(volume));
+        let csi = known.as_ref().and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
+        // That of a volume without CSI is its name.
+        let handle = csi.map_or(volume, |csi| &csi.volume_handle);
+        self.snapshots.queue(queue, Some(handle));
+        self.groups.queue(queue, Some(handle));
+    }
+
+    /// A node is there, or gone; whether it has come just now.
+    pub(super) fn note_node(&self, node: &str, there: bool) -> bool {
+        let mut known = self.known_nodes.write().unwrap_or_else(PoisonError::into_inner);
+        if there {
+            known.insert(node.to_owned())
+        } else {
+            known.remove(node);
+            false
+        }
+    }
+
+    /// All nodes are about to be listed.
+    pub(super) fn forget_nodes(&self) {
+        self.known_nodes.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The claims that copy this one's volume, and exist.
