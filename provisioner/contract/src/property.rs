@@ -34,6 +34,9 @@ pub mod keys {
     pub const NODE_NAME: &str = "node-name";
     /// The chosen node's topology labels as JSON (`{"topology.kubernetes.io/zone":"a"}`); `{}` with Immediate.
     pub const TOPOLOGY: &str = "topology";
+    /// The class's `allowedTopologies` as JSON (`[{"topology.kubernetes.io/zone":["a","b"]}]`). Not set where the class
+    /// has none.
+    pub const ALLOWED_TOPOLOGIES: &str = "allowed-topologies";
     /// The service account that the Pod runs as.
     pub const SERVICE_ACCOUNT: &str = "service-account";
     /// A token of that account.
@@ -96,6 +99,7 @@ pub mod keys {
         RECLAIM_POLICY,
         NODE_NAME,
         TOPOLOGY,
+        ALLOWED_TOPOLOGIES,
         SERVICE_ACCOUNT,
         SERVICE_TOKEN,
         KUBE_API,

@@ -47,6 +47,10 @@ pub struct Request {
     pub node_name: String,
     /// The chosen node's topology labels.
     pub topology: BTreeMap<String, String>,
+    /// The class's `allowedTopologies`: labels, each with the values of which a node has one. A node has to have all
+    /// labels of one of them. None: the volume is for all nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_topologies: Vec<BTreeMap<String, Vec<String>>>,
     /// The service account that the Pod runs as; empty if it runs without rights.
     pub service_account: String,
     /// Address of the Kubernetes API.

@@ -18,7 +18,7 @@ use super::parameters::{class_parameters, fs_type};
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::persistent_volume;
-use crate::volume::topology::{Node, of_labels};
+use crate::volume::topology::{Node, allowed, of_labels};
 
 /// The request of an operation that a claim asks for, which is there. `volume` has the options of the volume, if it has
 /// one already.
@@ -66,6 +66,7 @@ pub fn for_claim(
         deletion_policy: String::new(),
         node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
         topology: node.map(|node| of_labels(&node.labels)).unwrap_or_default(),
+        allowed_topologies: class.map(allowed).unwrap_or_default(),
         service_account: config.service_account.clone().unwrap_or_default(),
         kube_api: around.kube_api.to_owned(),
         parameters,
@@ -175,6 +176,7 @@ pub fn unremembered(operation: Operation, around: Surroundings<'_>) -> Request {
         deletion_policy: String::new(),
         node_name: String::new(),
         topology: BTreeMap::new(),
+        allowed_topologies: Vec::new(),
         service_account: config.service_account.clone().unwrap_or_default(),
         kube_api: kube_api.to_owned(),
         parameters: config.pass_through.clone(),
@@ -239,8 +241,11 @@ mod tests {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
         );
-        let class = class(&json!({"mountOptions": ["ro"], "parameters": {
-            "zone": "east", "tier": "1", "mooring.dev/config-name": "x", "csi.storage.k8s.io/fstype": "xfs"}}));
+        let topologies = json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b"]}]}]);
+        let class = class(
+            &json!({"mountOptions": ["ro"], "allowedTopologies": topologies, "parameters": {
+            "zone": "east", "tier": "1", "mooring.dev/config-name": "x", "csi.storage.k8s.io/fstype": "xfs"}}),
+        );
         let node = Node {
             name: "n".into(),
             labels: [("topology.kubernetes.io/zone".to_owned(), "z".to_owned())].into(),
@@ -258,6 +263,8 @@ mod tests {
         );
         assert_eq!((request.fs_type.as_str(), request.mount_options.len()), ("xfs", 1));
         assert_eq!((request.node_name.as_str(), request.topology.len()), ("n", 1));
+        let zones = [("zone".to_owned(), vec!["a".to_owned(), "b".to_owned()])];
+        assert_eq!(request.allowed_topologies, [zones.into()]);
         assert_eq!(request.service_account, "foo");
         let parameters: Vec<_> = request.parameters.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(parameters, ["tier=1", "use-nfs-server=10.10.2.4", "zone=east"]);

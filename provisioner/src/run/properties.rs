@@ -156,6 +156,10 @@ fn own(request: &Request) -> Vec<(&'static str, String)> {
         (keys::SERVICE_ACCOUNT, request.service_account.clone()),
         (keys::KUBE_API, request.kube_api.clone()),
     ];
+    if !request.allowed_topologies.is_empty() {
+        let allowed = serde_json::json!(request.allowed_topologies).to_string();
+        own.push((keys::ALLOWED_TOPOLOGIES, allowed));
+    }
     if let Some(source) = &request.source {
         own.push((keys::SOURCE_PV_NAME, source.pv_name.clone()));
         own.push((keys::SOURCE_SIZE, source.size.to_string()));
@@ -235,6 +239,7 @@ pub(crate) mod tests {
             deletion_policy: String::new(),
             node_name: String::new(),
             topology: BTreeMap::new(),
+            allowed_topologies: Vec::new(),
             service_account: "foo".into(),
             kube_api: "https://10.96.0.1:443".into(),
             parameters: [("zone", "west"), ("use-nfs-server", "10.10.2.4")]
@@ -319,6 +324,19 @@ pub(crate) mod tests {
         let properties = data(Properties::new(&request, &none(), None).unwrap());
         assert_eq!(properties["snapshot-group"], "snapshot-1");
         assert!(!properties.contains_key("snapshot-name") && !properties.contains_key("backup-name"));
+    }
+
+    #[test]
+    fn a_volume_for_some_topologies_only_is_told_which() {
+        let mut request = silver();
+        assert!(!data(Properties::new(&request, &none(), None).unwrap()).contains_key("allowed-topologies"));
+        let zones = ["a", "b"].map(str::to_owned).to_vec();
+        request.allowed_topologies = vec![[("topology.kubernetes.io/zone".to_owned(), zones)].into()];
+        let properties = data(Properties::new(&request, &none(), None).unwrap());
+        let expected = r#"[{"topology.kubernetes.io/zone":["a","b"]}]"#;
+        assert_eq!(properties["allowed-topologies"], expected);
+        let read: Request = serde_json::from_str(&properties[REQUEST_KEY]).unwrap();
+        assert_eq!(read, request);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, TopologySelectorTerm};
+use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::names::labels;
 
 /// A node as far as volumes care.
@@ -54,6 +55,19 @@ pub fn within(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
             key: wanted.key.clone(),
             operator: "In".to_owned(),
             values: Some(wanted.values.clone()),
+        })
+        .collect()
+}
+
+/// A class's `allowedTopologies`, as the image gets them.
+pub fn allowed(class: &StorageClass) -> Vec<BTreeMap<String, Vec<String>>> {
+    let terms = class.allowed_topologies.iter().flatten();
+    terms
+        .map(|term| {
+            let wanted = term.match_label_expressions.iter().flatten();
+            wanted
+                .map(|wanted| (wanted.key.clone(), wanted.values.clone()))
+                .collect()
         })
         .collect()
 }

@@ -153,6 +153,7 @@ fn request_of(config: &ProvisionerConfig) -> Request {
         deletion_policy: String::new(),
         node_name: String::new(),
         topology: BTreeMap::new(),
+        allowed_topologies: Vec::new(),
         service_account: config.service_account.clone().unwrap_or_default(),
         kube_api: "https://10.0.0.1:443".to_owned(),
         parameters: config.pass_through.clone(),
