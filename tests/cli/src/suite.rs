@@ -131,7 +131,7 @@ pub(crate) fn run(layout: &Layout, args: &TestArgs) -> Result<bool> {
             args,
             &wanted,
             &programs,
-            Prepared { built, store },
+            &Prepared { built, store },
             &rights,
             &mut report,
         )?;
@@ -208,7 +208,7 @@ fn end_to_end(
     args: &TestArgs,
     wanted: &[&'static File],
     programs: &Programs,
-    prepared: Prepared,
+    prepared: &Prepared,
     rights: &BTreeSet<Right>,
     report: &mut Report,
 ) -> Result<BTreeSet<Right>> {

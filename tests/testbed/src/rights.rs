@@ -76,7 +76,7 @@ fn granted_by(objects: &[Value]) -> BTreeSet<Right> {
 }
 
 /// A rule's rights, each with one group, one resource, one verb and at most one name.
-fn rights_in(rule: &Value, user: &str, role: &str) -> Vec<Right> {
+fn rights_in(rule: &Value, user: &str, of_role: &str) -> Vec<Right> {
     let mut names: Vec<_> = list(&rule["resourceNames"]).map(|name| Some(text(name))).collect();
     if names.is_empty() {
         names.push(None);
@@ -87,7 +87,7 @@ fn rights_in(rule: &Value, user: &str, role: &str) -> Vec<Right> {
             for verb in list(&rule["verbs"]) {
                 rights.extend(names.iter().map(|name| Right {
                     user: user.to_owned(),
-                    role: role.to_owned(),
+                    role: of_role.to_owned(),
                     verb: text(verb).to_owned(),
                     group: text(group).to_owned(),
                     resource: text(resource).to_owned(),

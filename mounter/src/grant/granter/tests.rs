@@ -357,13 +357,13 @@ async fn where_the_api_does_not_answer_nothing_is_mounted_and_the_kubelet_tries_
 
 #[tokio::test]
 async fn a_kubelet_that_stands_alone_asks_for_its_administrator() {
-    let granter = Granter::standalone();
+    let standalone = Granter::standalone();
     let request = asked("client=local,source=a.img", FLEX);
-    let granted = granter.grant(request, Instant::now()).await.unwrap();
+    let granted = standalone.grant(request, Instant::now()).await.unwrap();
     let Granted::Now(grant) = granted else {
         panic!("{granted:?}")
     };
     assert_eq!(grant.author(), Author::Administrator);
     let views = asked("client=x,source=a,fs-type=overlay", FLEX);
-    granter.grant(views, Instant::now()).await.unwrap_err();
+    standalone.grant(views, Instant::now()).await.unwrap_err();
 }

@@ -24,6 +24,7 @@ const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
 /// What happens beside the controller.
 #[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a happening of its own")]
 struct Moves {
     /// The first run that attaches and the first that detaches have their effect, and end with this code.
     first_exit: Option<i32>,

@@ -356,18 +356,19 @@ fn a_thousand_mounts_with_random_kills_leave_everything_as_it_was() {
         }
         assert!(mounter.runs()?);
         mounter.kill()?;
-        // The kernel ends its workers, after it.
-        wait_until(
-            "no process of the mounter to be left",
-            Duration::from_mins(2),
-            async || {
-                let left = mounter.processes("")?;
-                ensure!(left.is_empty(), "{left:?} are there");
-                Ok(Some(()))
-            },
-        )
-        .await
+        no_process_left(&mounter).await
     });
+}
+
+/// The kernel ends the workers of a mounter that was killed, after it.
+async fn no_process_left(mounter: &OwnMounter) -> Result<()> {
+    let limit = Duration::from_mins(2);
+    wait_until("no process of the mounter to be left", limit, async || {
+        let left = mounter.processes("")?;
+        ensure!(left.is_empty(), "{left:?} are there");
+        Ok(Some(()))
+    })
+    .await
 }
 
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {

@@ -553,7 +553,10 @@ fn deleting_a_volume_removes_no_directory_but_its_own_whatever_its_source_says()
                 "is not a directory named",
             ),
             // The annotation says what to delete: it must be about this volume.
-            (volume(4, 9, &server.source("victim")), "does not delete the data of a copy"),
+            (
+                volume(4, 9, &server.source("victim")),
+                "does not delete the data of a copy",
+            ),
         ];
         for (volume, _) in &cases {
             scope.apply_anywhere(&volume.to_string())?;
