@@ -149,7 +149,10 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
         .await?;
         let deployment = format!("deployment/{CONTROLLER}");
         scope.kubectl(["-n", NAMESPACE, "rollout", "status", &deployment, "--timeout=240s"])?;
-        let provisioner = scope.provisioner();
+        let provisioner = scope
+            .provisioner()
+            .key("volume-source", "flexVolume")
+            .on_provision("pv options client=sshfs source=nobody@192.0.2.1:/x");
         provisioner.apply().await?;
         scope.claim("data", &provisioner.class, "1Gi").await?;
         scope.claim_bound("data").await?;

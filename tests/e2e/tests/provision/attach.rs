@@ -139,7 +139,9 @@ async fn a_forged_connection_is_refused(scope: &Scope, uid: &str) -> Result<()> 
         Ok(scope.apply(&thief.to_string()).ok())
     })
     .await?;
-    scope.event("thief", "does not open the volume's connection").await?;
+    scope
+        .event("thief", "has the name of a PersistentVolume that has to be attached")
+        .await?;
     scope.delete("pod/thief")?;
     scope.pod_gone("thief").await
 }
