@@ -221,15 +221,10 @@ fn a_server_that_comes_back_is_used_again_without_a_new_mount() {
         // with.
         let pids = scope.processes_of(&scope.namespace, "ssh").await?;
         mooring_harness::processes::kill_all(&pids);
-        wait_until("the server to be back", Duration::from_mins(1), async || {
-            scope.exec(
-                "ssh",
-                ["install", "-d", "-o", "mooring", "-m", "0770", "/srv/volumes/data"],
-            )?;
-            Ok(Some(()))
-        })
-        .await?;
+        // A command may still run in the container that is ending, so the directory is made with each try.
+        let directory = ["install", "-d", "-o", "mooring", "-m", "0770", "/srv/volumes/data"];
         wait_until("the volume to be of use again", Duration::from_mins(2), async || {
+            scope.exec("ssh", directory)?;
             scope.exec("user", ["sh", "-c", "echo two >/data/b && cat /data/b"])?;
             Ok(Some(()))
         })
