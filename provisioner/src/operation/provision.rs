@@ -85,8 +85,15 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
 /// A claim that nothing has been done for.
 fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
-    let leftovers = leftovers(seen);
     let ready = seen.volumes.iter().find(|volume| standing::is_for(volume, seen.uid()));
+    let mut leftovers = leftovers(seen);
+    // A volume that is deleted before it is bound has a run of its own.
+    if let Some(uid) = ready.and_then(|volume| volume.metadata.uid.as_deref())
+        && let Some(run) = seen.delete_run.filter(|run| run.goes_with(uid))
+    {
+        let own = run.to_remove();
+        leftovers.retain(|leftover| *leftover != own);
+    }
     if bound || seen.class.is_none() || ready.is_some() {
         return match (leftovers.is_empty(), ready) {
             (false, _) => Decision::Tidy(leftovers),

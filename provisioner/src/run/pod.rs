@@ -112,18 +112,16 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
     }
 }
 
-/// The ConfigMap's tolerations and, for a run that can be on one node only, all that get it there: the node may be
-/// cordoned or kept for other Pods, as a Pod of a DaemonSet is there all the same. From a node that is lost it is
-/// evicted when its time is up.
+/// The ConfigMap's tolerations and, for a run that can be on one node only, that of a cordon. It does not tolerate the
+/// taints of a node that is lost: a Pod that never gets there can be deleted at once, and one that did can't.
 fn tolerations(config: &ProvisionerConfig, node: Option<&str>) -> Option<Vec<Toleration>> {
-    let any = |effect: &str, toleration_seconds: Option<i64>| Toleration {
+    let cordon = node.map(|_| Toleration {
+        key: Some("node.kubernetes.io/unschedulable".to_owned()),
         operator: Some("Exists".to_owned()),
-        effect: Some(effect.to_owned()),
-        toleration_seconds,
+        effect: Some("NoSchedule".to_owned()),
         ..Toleration::default()
-    };
-    let on_node = node.map(|_| [any("NoSchedule", None), any("NoExecute", Some(seconds(config.timeout)))]);
-    let all = config.tolerations.iter().cloned().chain(on_node.into_iter().flatten());
+    });
+    let all = config.tolerations.iter().cloned().chain(cordon);
     let all: Vec<_> = all.collect();
     Some(all).filter(|all| !all.is_empty())
 }
@@ -474,33 +472,20 @@ mod tests {
         })
     }
 
-    /// As for a Pod of a DaemonSet, which the administrator of a dedicated or cordoned node expects there too.
+    /// A node that is lost has taints for both effects, and a Pod that tolerates them is bound to it for as long as it is
+    /// lost.
     #[test]
-    fn a_run_that_must_be_on_one_node_goes_there_though_the_node_is_cordoned_or_tainted() {
-        let tolerates = |pod: &Pod, key: &str, effect: &str| {
+    fn a_run_that_must_be_on_one_node_goes_there_though_the_node_is_cordoned_but_not_to_one_that_is_lost() {
+        let tolerates = |pod: &Pod, key: &str| {
             let tolerations = pod.spec.as_ref().unwrap().tolerations.clone().unwrap_or_default();
-            tolerations.into_iter().any(|has| {
-                let exists = has.operator.as_deref() == Some("Exists");
-                let key = has.key.as_deref().is_none_or(|has| has == key);
-                exists && key && has.effect.as_deref().is_none_or(|has| has == effect)
-            })
+            tolerations.into_iter().any(|has| has.key.is_none_or(|has| has == key))
         };
-        let taints = [
-            ("node.kubernetes.io/unschedulable", "NoSchedule"),
-            ("node.kubernetes.io/disk-pressure", "NoSchedule"),
-            ("dedicated", "NoSchedule"),
-            ("dedicated", "NoExecute"),
-        ];
-        for (key, effect) in taints {
-            assert!(tolerates(&pod(&[], Some("node-a")), key, effect), "{key}:{effect}");
-            assert!(!tolerates(&pod(&[], None), key, effect), "{key}:{effect} anywhere");
+        let on_node = pod(&[], Some("node-a"));
+        assert!(tolerates(&on_node, "node.kubernetes.io/unschedulable"));
+        assert!(!tolerates(&pod(&[], None), "node.kubernetes.io/unschedulable"));
+        for lost in ["not-ready", "unreachable", "out-of-service"] {
+            assert!(!tolerates(&on_node, &format!("node.kubernetes.io/{lost}")), "{lost}");
         }
-        // On a node that is lost it does not stay longer than it may take.
-        let spec = pod(&[("timeout", "90s")], Some("node-a")).spec.unwrap();
-        let executes = |effect: &Option<String>| effect.as_deref() == Some("NoExecute");
-        let mut tolerations = spec.tolerations.unwrap().into_iter();
-        let evicted = tolerations.find(|has| executes(&has.effect)).unwrap();
-        assert_eq!(evicted.toleration_seconds, spec.active_deadline_seconds);
     }
 
     #[test]
