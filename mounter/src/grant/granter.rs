@@ -95,6 +95,12 @@ pub enum GrantError {
          name"
     )]
     NameOfAttached(String),
+    /// Here too, and the Secret may be the PersistentVolume's.
+    #[error(
+        "the Pod's own volume {0} has the name of the PersistentVolume of a claim that the Pod uses: give the volume \
+         another name"
+    )]
+    TwoOfOneName(String),
     #[error(
         "Pod {pod} has the label of Mooring's own runs, but its namespace is not among those of the mounters: an \
          administrator has to name it in MOORING_CONFIG_NAMESPACES of DaemonSet mounter, as in that of Deployment \
@@ -234,6 +240,12 @@ impl Granter {
                     let found = found.ok_or_else(|| no_volume(request))?;
                     return is_used_by(&found, &pod, request).map(|()| Proof::Persistent(Box::new(found)));
                 };
+                // The kubelet mounts one of the two, and its Secret may be that of the other.
+                if let Some(found) = &found
+                    && is_used_by(found, &pod, request).is_ok()
+                {
+                    return Err(GrantError::TwoOfOneName(name.to_owned()));
+                }
                 let inline = (self.author_of(&pod, request)?, as_written(inline)?);
                 (inline, found)
             }

@@ -184,6 +184,25 @@ async fn a_volume_of_a_pod_s_own_is_a_tenant_s_whatever_its_name() {
     }
 }
 
+/// The kubelet has one volume of a name for each Pod, with the options of the one and the Secret of the other.
+///
+/// Proves: M5
+#[tokio::test]
+async fn a_pod_with_an_inline_volume_and_a_claim_s_of_one_name_gets_neither() {
+    let claim = json!({"name": "x", "persistentVolumeClaim": {"claimName": "data"}});
+    let own = inline("v", "client=sshfs,source=u@h:/mine");
+    for volumes in [json!([own, claim]), json!([claim, own])] {
+        let fake = Fake {
+            volume: Some(flex("client=sshfs,source=u@h:/theirs")),
+            pod: Some(pod(&volumes)),
+            ..Fake::default()
+        };
+        for line in ["client=sshfs,source=u@h:/mine", "client=sshfs,source=u@h:/theirs"] {
+            refused(&fake, asked(line, FLEX), "forbidden", "give the volume another name").await;
+        }
+    }
+}
+
 /// Proves: M5
 #[tokio::test]
 async fn a_persistent_volume_is_mounted_for_pods_that_use_its_claim_and_no_others() {
