@@ -102,11 +102,12 @@ impl State {
     /// The queue of a ConfigMap in the order of turns: each namespace's first, the one with the fewest runs before the
     /// others, then their second, and so on.
     fn turns(&self, config: &str) -> Vec<&Waiting> {
-        let mut taken = self.running.get(config).cloned().unwrap_or_default();
+        let running = self.running.get(config).into_iter().flatten();
+        let mut taken: BTreeMap<&str, usize> = running.map(|(namespace, runs)| (namespace.as_str(), *runs)).collect();
         let queue = self.waiting.get(config).into_iter().flatten();
         let mut turns: Vec<_> = queue
             .map(|waiting| {
-                let before = taken.entry(waiting.waiter.namespace.clone()).or_default();
+                let before = taken.entry(&waiting.waiter.namespace).or_default();
                 *before += 1;
                 (*before, waiting)
             })

@@ -121,8 +121,7 @@ fn tolerations(config: &ProvisionerConfig, node: Option<&str>) -> Option<Vec<Tol
         effect: Some("NoSchedule".to_owned()),
         ..Toleration::default()
     });
-    let all = config.tolerations.iter().cloned().chain(cordon);
-    let all: Vec<_> = all.collect();
+    let all: Vec<_> = config.tolerations.iter().cloned().chain(cordon).collect();
     Some(all).filter(|all| !all.is_empty())
 }
 
