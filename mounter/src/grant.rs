@@ -27,16 +27,8 @@ pub use self::attach::{ConnectionError, ToAttach};
 #[derive(Debug, Clone)]
 pub struct Grant {
     author: Author,
-    volume: Volume,
-    secrets: Secrets,
-    target: Target,
-    access: Access,
-    sole: bool,
-    read_only: bool,
-    only_read: bool,
-    fs_group: Option<u32>,
-    label: Option<SelinuxLabel>,
-    pod: PodRef,
+    /// What was asked for, with the volume as it was judged in place of what the kubelet said of it.
+    asked: MountRequest,
 }
 
 /// What came of a request that is granted.
@@ -49,34 +41,10 @@ pub enum Granted {
 }
 
 impl Grant {
-    /// Of a volume that was judged as its author's. What the kubelet said of the volume itself is dropped here.
+    /// Of a volume that was judged as its author's.
     fn new(author: Author, volume: Volume, request: MountRequest) -> Self {
-        let MountRequest {
-            told: _,
-            volume: _,
-            secrets,
-            target,
-            access,
-            sole,
-            read_only,
-            only_read,
-            fs_group,
-            label,
-            pod,
-        } = request;
-        Self {
-            author,
-            volume,
-            secrets,
-            target,
-            access,
-            sole,
-            read_only,
-            only_read,
-            fs_group,
-            label,
-            pod,
-        }
+        let asked = MountRequest { volume, ..request };
+        Self { author, asked }
     }
 
     /// Who wrote the volume.
@@ -85,59 +53,59 @@ impl Grant {
     }
 
     pub fn volume(&self) -> &Volume {
-        &self.volume
+        &self.asked.volume
     }
 
     pub fn secrets(&self) -> &Secrets {
-        &self.secrets
+        &self.asked.secrets
     }
 
     pub fn target(&self) -> &Target {
-        &self.target
+        &self.asked.target
     }
 
     pub fn access(&self) -> Access {
-        self.access
+        self.asked.access
     }
 
     /// Whether no other Pod may have it (`ReadWriteOncePod`). The kubelet and the scheduler see to that as well.
     pub fn is_sole(&self) -> bool {
-        self.sole
+        self.asked.sole
     }
 
     /// Whether the Pod can't write it.
     pub fn is_read_only(&self) -> bool {
-        self.read_only || self.volume.mount_options.iter().any(|option| option == "ro")
+        self.asked.read_only || self.asked.volume.mount_options.iter().any(|option| option == "ro")
     }
 
     /// Whether no Pod may write it, by its access mode: one device serves several Pods.
     pub fn is_only_read(&self) -> bool {
-        self.only_read
+        self.asked.only_read
     }
 
     /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
     /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
     pub fn fs_group(&self) -> Option<u32> {
-        self.fs_group
+        self.asked.fs_group
     }
 
     /// The label that the mount is to give to all files.
     pub fn label(&self) -> Option<&SelinuxLabel> {
-        self.label.as_ref()
+        self.asked.label.as_ref()
     }
 
     pub fn pod(&self) -> &PodRef {
-        &self.pod
+        &self.asked.pod
     }
 
     /// Whether the volume itself names the client image.
     pub fn is_image_by_volume(&self) -> bool {
-        self.volume.client_image.is_some()
+        self.asked.volume.client_image.is_some()
     }
 
     /// The server that the volume lives on, for the Event and for its circuit breaker; see [`Volume::server`].
     pub fn server(&self) -> String {
-        self.volume.server().to_owned()
+        self.asked.volume.server().to_owned()
     }
 }
 

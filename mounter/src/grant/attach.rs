@@ -69,7 +69,7 @@ impl From<ConnectionError> for MountError {
 
 impl ToAttach {
     pub(super) fn new(mut grant: Grant, found: PersistentVolume, key: VolumeKey) -> Self {
-        grant.secrets = Secrets::default();
+        grant.asked.secrets = Secrets::default();
         Self { grant, found, key }
     }
 
@@ -98,12 +98,12 @@ impl ToAttach {
         let opened = open(&self.key.key, purpose, &connection.sealed);
         let secrets = opened.map_err(ConnectionError::NotOpened)?.into_iter();
         let mut grant = self.grant.clone();
-        grant.secrets = Secrets(secrets.map(|(key, text)| (key, text.into_bytes())).collect());
+        grant.asked.secrets = Secrets(secrets.map(|(key, text)| (key, text.into_bytes())).collect());
         if !connection.options.is_empty() {
-            let own = &self.grant.volume;
-            grant.volume = own.connected(connection.options.clone())?;
+            let own = self.grant.volume();
+            grant.asked.volume = own.connected(connection.options.clone())?;
             // As the controller does when it accepts the connection.
-            check(&grant.volume, Speaker::Attach, &own.mount_options)?;
+            check(grant.volume(), Speaker::Attach, &own.mount_options)?;
         }
         Ok(grant)
     }
