@@ -106,7 +106,7 @@ fn node_client(client: &str, author: Author) -> String {
 }
 
 /// Whether a PersistentVolume has the name of one that is made for a claim: `pvc-<uid>`.
-fn is_of_a_claim(name: &str) -> bool {
+pub(super) fn is_of_a_claim(name: &str) -> bool {
     name.strip_prefix("pvc-")
         .is_some_and(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'))
 }

@@ -19,7 +19,7 @@ use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, annotations};
 use mooring_contract::volume::{Volume, VolumeError};
 
 use super::attach::{ToAttach, needs_attachment};
-use super::author::{Author, Misfit, looks_like_a_run};
+use super::author::{Author, Misfit, is_of_a_claim, looks_like_a_run};
 use super::request::{MountRequest, Told};
 use super::{Grant, Granted};
 use crate::volume::cause::Cause;
@@ -95,7 +95,12 @@ pub enum GrantError {
          name"
     )]
     NameOfAttached(String),
-    /// Here too, and the Secret may be the PersistentVolume's.
+    #[error(
+        "the Pod's own volume {0} has the name of a PersistentVolume that is made for a claim: give the volume another \
+         name"
+    )]
+    NameOfProvisioned(String),
+    /// The Secret may be the PersistentVolume's.
     #[error(
         "the Pod's own volume {0} has the name of the PersistentVolume of a claim that the Pod uses: give the volume \
          another name"
@@ -253,6 +258,8 @@ impl Granter {
         match proof {
             // The name of a volume says which note on the Node it has.
             (_, Some(found)) if needs_attachment(&found) => Err(GrantError::NameOfAttached(name.to_owned())),
+            // Such a PersistentVolume may still be made.
+            _ if is_of_a_claim(name) => Err(GrantError::NameOfProvisioned(name.to_owned())),
             ((author, volume), _) => Ok(Proof::Inline { author, volume }),
         }
     }

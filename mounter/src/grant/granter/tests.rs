@@ -184,6 +184,22 @@ async fn a_volume_of_a_pod_s_own_is_a_tenant_s_whatever_its_name() {
     }
 }
 
+/// Whoever made the claim knows its uid before the volume is there. The node's notes know volumes by name.
+///
+/// Proves: M5
+#[tokio::test]
+async fn an_inline_volume_has_no_name_that_a_provisioned_one_will_have() {
+    let name = "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+    let own = "client=nfs,source=h:/own";
+    let fake = Fake {
+        pod: Some(pod(&json!([inline(name, own), inline("pvc-mine", own)]))),
+        ..Fake::default()
+    };
+    let named = |name: &str| format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}");
+    refused(&fake, asked(own, &named(name)), "forbidden", "is made for a claim").await;
+    granted(&fake, asked(own, &named("pvc-mine"))).await;
+}
+
 /// The kubelet has one volume of a name for each Pod, with the options of the one and the Secret of the other.
 ///
 /// Proves: M5
