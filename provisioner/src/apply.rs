@@ -383,9 +383,10 @@ impl Apply<'_> {
             // Before the claim is let go: soon after that kubelets read it.
             attachment::make_secret(&self.shared.context.client, namespace, name).await?;
         }
-        self.patch_by(json_patch(accept.claim_patch)).await?;
+        // Before it is written: an answer may be lost.
         let claim = self.subject.meta().uid.as_deref().unwrap_or_default();
         self.shared.expectations.ready(claim);
+        self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
         self.count(
             accept.operation,

@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Api;
 use kube::runtime::controller::Action;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
@@ -18,7 +20,9 @@ use super::{Apply, ApplyError, report_workers};
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::describe::{BackupAccess, Reads, describe, waiting};
+use crate::operation::delete::is_unused;
+use crate::operation::describe::{BackupAccess, Reads, SubjectKind, describe, waiting};
+use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
 use crate::process::call::CallError;
 use crate::process::events::Note;
@@ -286,6 +290,28 @@ impl Apply<'_> {
         }
     }
 
+    /// Whether the API shows that the PV may be deleted and no claim has it, old or new.
+    async fn is_still_unused(&self, start: &Start) -> Result<bool, ApplyError> {
+        let client = &self.shared.context.client;
+        let name = self.subject.meta().name.clone().unwrap_or_default();
+        let volumes: Api<PersistentVolume> = Api::all(client.clone());
+        let live = volumes.get_opt(&name).await;
+        let live = live.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?;
+        let Some(live) = live else { return Ok(false) };
+        let policy = ReclaimPolicy::of_volume(&live);
+        if may_delete(&policy, Operation::Delete, Some(&start.config)).is_err() || !is_unused(&live) {
+            return Ok(false);
+        }
+        let of = live.spec.and_then(|spec| spec.claim_ref).unwrap_or_default();
+        let (Some(namespace), Some(claim)) = (of.namespace, of.name) else {
+            return Ok(true);
+        };
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
+        let there = claims.get_metadata_opt(&claim).await;
+        let there = there.map_err(|source| CallError::new("read", SubjectKind::Claim.name(), &claim, source))?;
+        Ok(there.is_none_or(|there| there.metadata.uid != of.uid || live.metadata.deletion_timestamp.is_some()))
+    }
+
     /// Whether the API still has the intent of this run.
     async fn still_wanted(&self, start: &Start) -> Result<bool, ApplyError> {
         let live = self.subject.live(&self.shared.context.client).await?;
@@ -304,7 +330,7 @@ impl Apply<'_> {
             }
             Intent::Released => {
                 let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
-                held && text.is_none()
+                held && text.is_none() && Box::pin(self.is_still_unused(start)).await?
             }
             // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and
             // goes with it.

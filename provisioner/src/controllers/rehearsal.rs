@@ -67,6 +67,19 @@ struct Script {
     offers: Offers,
 }
 
+impl Script {
+    /// Nothing out of the ordinary happens.
+    const fn plain(offers: Offers) -> Self {
+        Self {
+            image_makes_pv: false,
+            first_fails: false,
+            quick_binder: false,
+            deleted_after: None,
+            offers,
+        }
+    }
+}
+
 /// What a ConfigMap offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Offers {
@@ -86,8 +99,8 @@ struct Theatre {
     attempts: usize,
     /// What of the API the watches have brought.
     watched: u64,
-    /// The watch of PVs lags behind the others.
-    volumes_lag: bool,
+    /// What the watch of PVs shows where it lags behind the others.
+    volumes_seen: Option<Vec<Value>>,
 }
 
 const UID: &str = "u1";
@@ -182,7 +195,7 @@ impl Theatre {
             storage: BTreeSet::new(),
             attempts: 0,
             watched: 0,
-            volumes_lag: false,
+            volumes_seen: None,
         }
     }
 
@@ -255,7 +268,10 @@ impl Theatre {
         self.shared.cache = cache.filled(
             writers,
             read(state.each("claims")),
-            read(state.each("volumes").filter(|_| !self.volumes_lag)),
+            match &self.volumes_seen {
+                Some(seen) => read(seen.iter()),
+                None => read(state.each("volumes")),
+            },
             &pods,
             (vec![class(&json!({}))], read(state.each("attributes"))),
             (

@@ -87,7 +87,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let claimed = cache.claim(&claim).is_some_and(|claim| {
         let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
         let is_held = claim.finalizers().iter().any(|name| name == finalizers::CLAIM);
-        !is_going || is_held || bound == volume.metadata.name.as_deref()
+        is_held || bound.map_or(!is_going, |name| name == volume.name_any())
     });
     let has_original = match request::made_by(volume) {
         Err(NoHistory::Copy { original, .. }) => {

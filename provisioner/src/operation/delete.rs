@@ -33,10 +33,8 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     if !is_ours(seen.volume) {
         return Decision::Rest;
     }
-    let phase = seen.volume.status.as_ref().and_then(|status| status.phase.as_deref());
     let policy = ReclaimPolicy::of_volume(seen.volume);
-    // An administrator deletes it, and no claim is bound to it.
-    let going = seen.volume.metadata.deletion_timestamp.is_some() && phase != Some("Bound");
+    let going = is_going(seen.volume);
     if may_delete(&policy, Operation::Delete, None).is_err() {
         return match seen.making_run.filter(|run| run.leaving_since().is_none()) {
             _ if !going => Decision::Rest,
@@ -45,8 +43,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
             None => let_go(seen, false, None, None),
         };
     }
-    let released = matches!(phase, Some("Released" | "Failed"));
-    if !(released || going) || seen.claimed {
+    if !is_unused(seen.volume) || seen.claimed {
         return Decision::Rest;
     }
     if let Err(NoHistory::Copy { original, .. }) = request::made_by(seen.volume) {
@@ -77,6 +74,22 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
             Err(took) => let_go(seen, true, None, took),
         },
     }
+}
+
+fn phase(volume: &PersistentVolume) -> Option<&str> {
+    volume.status.as_ref()?.phase.as_deref()
+}
+
+/// Whether an administrator deletes a PV, and no claim is bound to it.
+fn is_going(volume: &PersistentVolume) -> bool {
+    volume.metadata.deletion_timestamp.is_some() && phase(volume) != Some("Bound")
+}
+
+/// Whether a PV shows that no claim has it any more. One whose `claimRef` an administrator has emptied may be had by
+/// another claim, although kube-controller-manager has not said so yet.
+pub fn is_unused(volume: &PersistentVolume) -> bool {
+    let had = persistent_volume::claim_uid(volume).is_some_and(|uid| !uid.is_empty());
+    is_going(volume) || (had && matches!(phase(volume), Some("Released" | "Failed")))
 }
 
 /// A copy of another PV: its volume is that one's, so the copy goes without a run. Without that one, the copy is the

@@ -73,7 +73,13 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
         }
     }
     if seen.claim.metadata.deletion_timestamp.is_some() {
-        return Ok(undo::plan_undo(seen, now));
+        return match seen.record {
+            // It is bound to what the run has made, which is judged as if the claim stayed.
+            Some(record) if undo::given(seen).is_some() && seen.provision_run.is_some_and(Run::is_done) => {
+                ongoing(seen, record, now)
+            }
+            _ => Ok(undo::plan_undo(seen, now)),
+        };
     }
     match seen.record {
         None => Ok(fresh(seen, now)),
@@ -86,14 +92,7 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
 fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     let ready = seen.volumes.iter().find(|volume| standing::is_for(volume, seen.uid()));
-    let mut leftovers = leftovers(seen);
-    // A volume that is deleted before it is bound has a run of its own.
-    if let Some(uid) = ready.and_then(|volume| volume.metadata.uid.as_deref())
-        && let Some(run) = seen.delete_run.filter(|run| run.goes_with(uid))
-    {
-        let own = run.to_remove();
-        leftovers.retain(|leftover| *leftover != own);
-    }
+    let leftovers = leftovers(seen);
     if bound || seen.class.is_none() || ready.is_some() {
         return match (leftovers.is_empty(), ready) {
             (false, _) => Decision::Tidy(leftovers),
@@ -143,8 +142,10 @@ fn to_be_bound(seen: &ObservedClaim<'_>, volume: &PersistentVolume, now: Timesta
         // It is never bound to this claim. Once it is gone, the claim gets another.
         return Decision::Rest;
     }
-    let made = volume.metadata.creation_timestamp.as_ref();
-    let waited = made.map_or(Duration::ZERO, |made| elapsed(made.0, now));
+    let made = [&volume.metadata, &seen.claim.metadata].map(|meta| meta.creation_timestamp.as_ref());
+    // The volume may have been another claim's before.
+    let waited = made.into_iter().flatten().map(|made| elapsed(made.0, now));
+    let waited = waited.min().unwrap_or_default();
     let left = seen.limits.bind_grace.saturating_sub(waited);
     if !left.is_zero() {
         return Decision::wait(left);
@@ -666,6 +667,7 @@ fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, state: Strin
     }
     let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
     if local
+        && undo::given(seen).is_none()
         && seen.waits_for_consumer()
         && finish.outcome == Outcome::Retry
         && record.attempt.is_multiple_of(ATTEMPTS_PER_NODE)
@@ -775,9 +777,14 @@ fn node_of_volume(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, run: &Ru
     (seen.nodes)(run.node()?)
 }
 
-/// Every run of the claim that is not being removed already.
+/// Every run of the claim that is not being removed already. A deletion that is its PV's own is that one's.
 fn leftovers(seen: &ObservedClaim<'_>) -> Vec<RunRef> {
-    removable([seen.provision_run, seen.delete_run, seen.expand_run, seen.modify_run])
+    let is_of_volume = |run: &Run| {
+        let mut uids = seen.volumes.iter().filter_map(|volume| volume.metadata.uid.as_deref());
+        uids.any(|uid| run.goes_with(uid))
+    };
+    let delete_run = seen.delete_run.filter(|run| !is_of_volume(run));
+    removable([seen.provision_run, delete_run, seen.expand_run, seen.modify_run])
 }
 
 #[cfg(test)]

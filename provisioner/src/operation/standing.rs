@@ -21,7 +21,7 @@ use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
 use crate::run::Run;
 use crate::run::outcome::{Category, Finish};
-use crate::volume::persistent_volume::{self, is_ours};
+use crate::volume::persistent_volume::{self, claim_uid, is_ours};
 
 /// How often the controller looks whether a node is back, or a copy is made. It is woken by both, as a rule.
 const AWAY_PERIOD: Duration = Duration::from_secs(30);
@@ -40,8 +40,7 @@ pub(crate) fn volume_of<'v>(
 
 /// Whether Mooring accepted a PV, and it is for the claim of this uid.
 pub(crate) fn is_for(volume: &PersistentVolume, uid: &str) -> bool {
-    let claimed = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    claimed.and_then(|claim| claim.uid.as_deref()) == Some(uid) && is_ours(volume)
+    claim_uid(volume) == Some(uid) && is_ours(volume)
 }
 
 /// The PV of the claim that a plan is about.

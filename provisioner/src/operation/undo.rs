@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
@@ -14,7 +15,7 @@ use super::decision::{ClaimDecision, Decision, ForClaim, Refuse, Undone, name_an
 use super::delete::Deletion;
 use super::describe::{SubjectKind, action, waiting};
 use super::observed::ObservedClaim;
-use super::reclaim::ReclaimPolicy;
+use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
 use super::step::{Step, step};
 use super::{attributes, request};
@@ -61,7 +62,22 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if record.is_delete() && !record.may_exist && record.not_before.is_some() {
         return release_claim(seen, None, None);
     }
+    if given(seen).is_some_and(persistent_volume::is_ours) {
+        // What becomes of the volume is its PV's matter.
+        return release_claim(seen, None, None);
+    }
     run_for_claim(seen, record, now)
+}
+
+/// The PV that the claim is bound to, if it was made for the claim: a Pod may have written to it, so its own reclaim
+/// policy says what becomes of it.
+pub(super) fn given<'a>(seen: &ObservedClaim<'a>) -> Option<&'a PersistentVolume> {
+    let name = seen.claim.spec.as_ref()?.volume_name.as_deref()?;
+    let is_refused = seen.record.is_some_and(|record| record.refused);
+    let mut volumes = seen.volumes.iter().filter(|_| !is_refused);
+    volumes
+        .find(|volume| volume.metadata.name.as_deref() == Some(name))
+        .map(|volume| &**volume)
 }
 
 /// What to do about a claim whose volume was refused: delete the volume, then provision again.
@@ -191,7 +207,7 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
         run: seen.run(Operation::Delete),
         asked_by: SubjectKind::Claim,
         // A volume that nobody was given is nothing to retain.
-        policy: ReclaimPolicy::Delete,
+        policy: given(seen).map_or(ReclaimPolicy::Delete, ReclaimPolicy::of_volume),
         config,
         record: (record.is_delete() || record.refused).then_some(record),
         there: seen.delete_run,
@@ -258,8 +274,14 @@ fn over(
 }
 
 fn release_claim(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> ClaimDecision {
+    let kept = given(seen).filter(|volume| {
+        let is_retained = may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None).is_err();
+        persistent_volume::is_ours(volume) || is_retained
+    });
+    let kept = kept.map(name_and_uid);
+    let volumes = seen.volumes.iter().map(|volume| name_and_uid(volume));
     Decision::Own(ForClaim::Undone(Box::new(Undone {
-        volumes: seen.volumes.iter().map(|volume| name_and_uid(volume)).collect(),
+        volumes: volumes.filter(|volume| Some(volume) != kept.as_ref()).collect(),
         next: None,
         reschedule: false,
         runs: removable([seen.provision_run, seen.delete_run]),

@@ -56,6 +56,9 @@ pub enum Refusal {
     /// It is of another class than the claim.
     #[error("its storageClassName is {found:?}, not {wanted:?}")]
     Class { found: String, wanted: String },
+    /// It has another `VolumeAttributesClass` than the claim, so kube-controller-manager would never bind the two.
+    #[error("its volumeAttributesClassName is {found:?}, not {wanted:?}")]
+    AttributesClass { found: String, wanted: String },
     /// It does not say how large it is.
     #[error("it has no capacity: set spec.capacity.storage")]
     NoCapacity,
@@ -167,6 +170,14 @@ pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
             found: found_class.unwrap_or_default(),
             wanted: wanted_class.unwrap_or_default(),
         });
+    }
+    let attributes = |class: &Option<String>| class.clone().unwrap_or_default();
+    let (found, asked) = (
+        attributes(&spec.volume_attributes_class_name),
+        attributes(&wanted.volume_attributes_class_name),
+    );
+    if found != asked {
+        refusals.push(Refusal::AttributesClass { found, wanted: asked });
     }
     check_capacity(&spec, claim, &mut refusals);
     let modes = spec.access_modes.clone().unwrap_or_default();
@@ -643,6 +654,10 @@ pub(crate) mod tests {
             (
                 |pv| pv["spec"]["storageClassName"] = json!("gold"),
                 "\"gold\", not \"silver\"",
+            ),
+            (
+                |pv| pv["spec"]["volumeAttributesClassName"] = json!("fast"),
+                "its volumeAttributesClassName is \"fast\", not \"\"",
             ),
             (
                 |pv| pv["spec"]["capacity"]["storage"] = json!("1G"),

@@ -32,6 +32,11 @@ pub fn made_for(volume: &PersistentVolume) -> Option<&str> {
     volume.metadata.name.as_deref()?.strip_prefix("pvc-")
 }
 
+/// The uid of the claim that has a PV, or had it last.
+pub fn claim_uid(volume: &PersistentVolume) -> Option<&str> {
+    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
+}
+
 /// Whether Mooring accepted a PV and holds it.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     let meta = &volume.metadata;

@@ -68,13 +68,7 @@ struct Stage {
 
 impl Stage {
     async fn open(moves: Moves) -> Self {
-        let mut theatre = Theatre::open(Script {
-            image_makes_pv: false,
-            first_fails: false,
-            quick_binder: false,
-            deleted_after: None,
-            offers: Offers::Attachments,
-        });
+        let mut theatre = Theatre::open(Script::plain(Offers::Attachments));
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (PV.into(), UID.into());
         let mut volume = crate::volume::acceptance::tests::volume();

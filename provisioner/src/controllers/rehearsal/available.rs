@@ -27,15 +27,17 @@ fn volume(name: &str) -> Value {
     volume
 }
 
+/// The same, of a claim that is gone.
+fn released(name: &str) -> Value {
+    let mut volume = volume(name);
+    volume["spec"]["claimRef"] = json!({"namespace": "default", "name": "data", "uid": "gone"});
+    volume["status"] = json!({"phase": "Released"});
+    volume
+}
+
 /// A theatre with the volume [`PV`] on the storage, these volumes and no claim.
 fn open(volumes: Vec<Value>) -> Theatre {
-    let mut theatre = Theatre::open(Script {
-        image_makes_pv: false,
-        first_fails: false,
-        quick_binder: false,
-        deleted_after: None,
-        offers: Offers::Changes,
-    });
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
     theatre.storage.insert(PV.to_owned());
     let mut state = theatre.api.lock();
     state.delete("claims", "default/data");
@@ -95,9 +97,7 @@ async fn a_copy_of_a_volume_goes_and_the_first_claim_s_data_stays() {
 
 #[tokio::test]
 async fn a_copy_whose_original_is_gone_says_what_stays_and_how_it_can_be_removed() {
-    let mut copy = volume("for-team-b");
-    copy["status"]["phase"] = json!("Released");
-    let mut theatre = open(vec![copy]);
+    let mut theatre = open(vec![released("for-team-b")]);
     let told = told(&mut theatre).await;
     let said = |text: &str| told.iter().any(|told| told.contains(text));
     assert!(said("kubectl delete pv for-team-b"), "nothing is said: {told:#?}");
@@ -112,9 +112,7 @@ async fn a_copy_whose_original_is_gone_says_what_stays_and_how_it_can_be_removed
 /// The cure that the Event names works, with the ConfigMap gone for good.
 #[tokio::test]
 async fn a_volume_whose_config_map_is_gone_can_be_given_up() {
-    let mut released = volume(PV);
-    released["status"]["phase"] = json!("Released");
-    let mut theatre = open(vec![released]);
+    let mut theatre = open(vec![released(PV)]);
     theatre.shared.context.configs.replace([].into());
     let told = told(&mut theatre).await;
     let said = |text: &str| told.iter().any(|told| told.contains(text));
@@ -132,4 +130,63 @@ async fn a_volume_whose_config_map_is_gone_can_be_given_up() {
     self::told(&mut theatre).await;
     assert!(theatre.api.lock().all("volumes").is_empty());
     assert_eq!(theatre.storage.len(), 1);
+}
+
+/// An administrator keeps a Released volume, or gives it to another claim, and the watch does not show it yet.
+#[tokio::test]
+async fn a_volume_that_was_released_when_the_watch_last_showed_it_is_not_deleted() {
+    let mut released = released(PV);
+    released["metadata"]["uid"] = json!("v1");
+    let kept = |change: &dyn Fn(&mut Value)| {
+        let mut kept = released.clone();
+        change(&mut kept);
+        kept
+    };
+    let retained = kept(&|volume| volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain"));
+    let available = kept(&|volume| {
+        volume["spec"].as_object_mut().unwrap().remove("claimRef");
+        volume["status"]["phase"] = json!("Available");
+    });
+    let not_yet_available = kept(&|volume| volume["spec"]["claimRef"] = json!(null));
+    let handed_on = kept(&|volume| volume["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"}));
+    for (live, claim) in [
+        (retained, None),
+        (available, None),
+        (not_yet_available, None),
+        (
+            handed_on,
+            Some(json!({"metadata": {"namespace": "b", "name": "c", "uid": "u2"}})),
+        ),
+    ] {
+        let mut theatre = open(vec![live.clone()]);
+        if let Some(claim) = claim {
+            theatre.api.lock().put("claims", claim);
+        }
+        theatre.volumes_seen = Some(vec![released.clone()]);
+        for _ in 0..8 {
+            theatre.turn_of_controllers().await;
+            theatre.kubelet();
+        }
+        assert_eq!(theatre.storage.len(), 1, "the data is gone: {live:#}");
+    }
+    let mut theatre = open(vec![released.clone()]);
+    told(&mut theatre).await;
+    assert!(theatre.storage.is_empty(), "what is released is deleted");
+}
+
+/// Its user bound the claim to another PersistentVolume before kube-controller-manager bound it to this one.
+#[tokio::test]
+async fn a_volume_goes_when_its_claim_is_bound_to_another() {
+    let mut released = released(PV);
+    released["spec"]["claimRef"]["uid"] = json!(UID);
+    let mut theatre = open(vec![released]);
+    let claim = json!({
+        "metadata": {"namespace": "default", "name": "data", "uid": UID}, "spec": {"volumeName": "another"},
+    });
+    theatre.api.lock().put("claims", claim);
+    told(&mut theatre).await;
+    assert!(
+        theatre.storage.is_empty(),
+        "the storage keeps a volume that no claim can have"
+    );
 }

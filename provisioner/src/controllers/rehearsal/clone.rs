@@ -59,13 +59,7 @@ struct Stage {
 
 impl Stage {
     fn open(copying: Copying) -> Self {
-        let theatre = Theatre::open(Script {
-            image_makes_pv: false,
-            first_fails: false,
-            quick_binder: false,
-            deleted_after: None,
-            offers: Offers::Changes,
-        });
+        let theatre = Theatre::open(Script::plain(Offers::Changes));
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (SOURCE_PV.into(), "u0".into());
         let mut volume = crate::volume::acceptance::tests::volume();

@@ -59,16 +59,7 @@ impl Stage {
     /// All watches run, and one run has the only place.
     async fn open() -> Self {
         let api = FakeApi::default();
-        let mut shared = shared(
-            &api,
-            Script {
-                image_makes_pv: false,
-                first_fails: false,
-                quick_binder: false,
-                deleted_after: None,
-                offers: Offers::Changes,
-            },
-        );
+        let mut shared = shared(&api, Script::plain(Offers::Changes));
         let being_deleted =
             |mark: &str| json!({"deletionTimestamp": "2026-11-21T00:00:00Z", "annotations": {mark: "yes"}});
         let snapshot = json!({

@@ -34,13 +34,7 @@ struct Stage {
 
 impl Stage {
     fn open(growth: Growth) -> Self {
-        let theatre = Theatre::open(Script {
-            image_makes_pv: false,
-            first_fails: false,
-            quick_binder: false,
-            deleted_after: None,
-            offers: Offers::Changes,
-        });
+        let theatre = Theatre::open(Script::plain(Offers::Changes));
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (PV.into(), UID.into());
         let client = if growth.on_device { "local" } else { "nfs" };

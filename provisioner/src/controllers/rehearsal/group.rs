@@ -55,13 +55,7 @@ fn taken_of(end: &str) -> String {
 
 impl Stage {
     fn open(taking: Taking) -> Self {
-        let theatre = Theatre::open(Script {
-            image_makes_pv: false,
-            first_fails: false,
-            quick_binder: false,
-            deleted_after: None,
-            offers: Offers::Changes,
-        });
+        let theatre = Theatre::open(Script::plain(Offers::Changes));
         let mut stage = Self {
             theatre,
             taking,

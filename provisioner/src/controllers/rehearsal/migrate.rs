@@ -69,13 +69,7 @@ impl Binder {
 
 /// A claim with a FlexVolume volume, and a Pod's uid that never matters.
 async fn stage() -> (Theatre, Binder) {
-    let mut theatre = Theatre::open(Script {
-        image_makes_pv: false,
-        first_fails: false,
-        quick_binder: false,
-        deleted_after: None,
-        offers: Offers::Changes,
-    });
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
     theatre.play().await;
     let mut binder = Binder::default();
     binder.look(&theatre.api);

@@ -32,13 +32,7 @@ fn by(reference: &str, class: Option<&str>) -> (ConfigRef, Entry) {
 
 /// The ConfigMap that serves a claim with this record, when these are there.
 fn serving(there: &[(ConfigRef, Entry)], noted: &Value) -> Result<String, NoConfig> {
-    let script = Script {
-        image_makes_pv: false,
-        first_fails: false,
-        quick_binder: false,
-        deleted_after: None,
-        offers: Offers::Changes,
-    };
+    let script = Script::plain(Offers::Changes);
     let shared = shared(&FakeApi::default(), script);
     shared.context.configs.replace(there.iter().cloned().collect());
     let mut record = record(noted);

@@ -22,13 +22,7 @@ impl Stage {
     /// A claim whose image has made the volume. The controller has not looked at the result, and a finalizer holds the
     /// Pod.
     async fn made(operations: &str) -> Self {
-        let mut theatre = Theatre::open(Script {
-            image_makes_pv: false,
-            first_fails: false,
-            quick_binder: false,
-            deleted_after: None,
-            offers: Offers::Changes,
-        });
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
         let (events, told) = EventRecorder::new(theatre.shared.context.metrics.clone());
         theatre.shared.context.events = events;
         let good = config(&[

@@ -64,13 +64,7 @@ struct Stage {
 
 impl Stage {
     fn open(taking: Taking) -> Self {
-        let theatre = Theatre::open(Script {
-            image_makes_pv: false,
-            first_fails: false,
-            quick_binder: false,
-            deleted_after: None,
-            offers: Offers::Changes,
-        });
+        let theatre = Theatre::open(Script::plain(Offers::Changes));
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (SOURCE_PV.into(), "u0".into());
         (made_by.pvc_namespace, made_by.pvc_name) = ("default".into(), "old".into());

@@ -343,6 +343,71 @@ fn a_claim_whose_volume_is_ready_waits_for_kube_controller_manager_to_bind_it() 
     assert!(matches!(world.plan(), Decision::Start(_)));
 }
 
+/// kube-controller-manager may bind a claim before its record is gone. A Pod may write to the volume from then on.
+///
+/// Proves: P1
+#[test]
+fn a_volume_that_the_claim_is_bound_to_is_not_undone_with_the_claim() {
+    let bound = |mut world: World, change: &dyn Fn(&mut Value)| {
+        let mut volume = volume();
+        change(&mut volume);
+        world.volumes = vec![volume];
+        world.claim["spec"]["volumeName"] = json!("pvc-u1");
+        world.deleted()
+    };
+    let accepted = |volume: &mut Value| {
+        volume["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+        volume["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
+    };
+    let retained = |volume: &mut Value| volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    // The run has ended well: what it made is judged, and the claim let go.
+    assert_eq!(planned(&bound(done("", &[]), &|_| {})), "accept patched");
+    // The run is gone.
+    let undone = |world: &World| match world.plan() {
+        Decision::Own(ForClaim::Undone(undone)) => undone.volumes,
+        other => panic!("{other:?}"),
+    };
+    let begun = || World::with_record(&json!({"attempt": 2, "may-exist": true, "not-before": ago(1)}));
+    for change in [&accepted as &dyn Fn(&mut Value), &retained] {
+        assert_eq!(undone(&bound(begun(), change)), []);
+    }
+    // Nobody was given this one.
+    let mut unbound = bound(begun(), &retained);
+    unbound.claim["spec"].as_object_mut().unwrap().remove("volumeName");
+    assert_eq!(planned(&unbound), "start 1 written");
+}
+
+#[test]
+fn a_claim_that_is_bound_is_not_moved_to_another_node_when_its_image_fails() {
+    let mut world = World::with_record(&json!({"node": "node-a", "attempt": 3}))
+        .with_config(&[("backend-volume", "client=pool")])
+        .selected("node-a");
+    world.provision_run = Some(run("provision", 3, 20, &ended(75, "no space")));
+    world.volumes = vec![volume()];
+    world.claim["spec"]["volumeName"] = json!("pvc-u1");
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    assert!(!failed.record.refused, "its data would be deleted");
+}
+
+#[test]
+fn the_run_that_deletes_a_volume_before_it_is_bound_is_left_to_the_volume() {
+    let mut world = World::new();
+    let mut ready = volume();
+    ready["metadata"]["uid"] = json!("v1");
+    ready["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+    ready["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
+    ready["metadata"]["deletionTimestamp"] = json!(ago(1));
+    world.volumes = vec![ready];
+    let own = json!([{"apiVersion": "v1", "kind": "PersistentVolume", "name": "pvc-u1", "uid": "v1"}]);
+    let deletes = run("delete", 1, 5, &running());
+    let own = deletes.changed(|carrier| carrier.metadata.owner_references = serde_json::from_value(own).unwrap());
+    world.delete_run = Some(own);
+    assert_eq!(planned(&world), "rest");
+    // That of an earlier attempt is nobody's any more.
+    world.delete_run = Some(run("delete", 1, 5, &running()));
+    assert_eq!(planned(&world), "tidy 1");
+}
+
 /// As external-provisioner has it for drivers that know of topology.
 #[test]
 fn a_volume_is_used_where_its_class_allows_it() {
