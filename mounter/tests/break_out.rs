@@ -103,7 +103,9 @@ enum Written {
     Claim,
     /// An inline volume with these [`OPTIONS`].
     Inline(usize),
-    /// The same, in a Pod that has the label of a run's, in Mooring's own namespace or a tenant's.
+    /// Both.
+    Both(usize),
+    /// An inline volume, in a Pod that has the label of a run's, in Mooring's own namespace or a tenant's.
     OfARun { options: usize, honoured: bool },
     /// Something else.
     Nothing,
@@ -171,6 +173,7 @@ fn attempts() -> impl Strategy<Value = Attempt> {
     let written = prop_oneof![
         4 => Just(Written::Claim),
         2 => (0..OPTIONS.len()).prop_map(Written::Inline),
+        1 => (0..OPTIONS.len()).prop_map(Written::Both),
         1 => (0..OPTIONS.len(), any::<bool>()).prop_map(|(options, honoured)| Written::OfARun { options, honoured }),
         1 => Just(Written::Nothing),
     ];
@@ -264,27 +267,28 @@ impl Attempt {
     /// The options of the inline volume that the Pod has.
     fn inline(&self) -> Option<usize> {
         match self.written {
-            Written::Inline(options) | Written::OfARun { options, .. } => Some(options),
+            Written::Inline(options) | Written::Both(options) | Written::OfARun { options, .. } => Some(options),
             Written::Claim | Written::Nothing => None,
         }
     }
 
     fn pod(&self) -> Pod {
         let name = NAMES[self.name];
-        let volume = match self.inline() {
-            Some(options) => json!({"name": name, "flexVolume": {
-                "driver": "mooring.dev/vcs", "options": pairs(OPTIONS[options])}}),
-            None if self.written == Written::Claim => {
-                json!({"name": "x", "persistentVolumeClaim": {"claimName": name}})
-            }
-            None => json!({"name": name, "emptyDir": {}}),
-        };
+        let inline = self.inline().map(|options| {
+            json!({"name": name, "flexVolume": {"driver": "mooring.dev/vcs", "options": pairs(OPTIONS[options])}})
+        });
+        let has_claim = matches!(self.written, Written::Claim | Written::Both(_));
+        let claim = has_claim.then(|| json!({"name": "x", "persistentVolumeClaim": {"claimName": name}}));
+        let mut volumes: Vec<_> = inline.into_iter().chain(claim).collect();
+        if volumes.is_empty() {
+            volumes.push(json!({"name": name, "emptyDir": {}}));
+        }
         let mut labels = json!({"app": "web"});
         if matches!(self.written, Written::OfARun { .. }) {
             labels["mooring.dev/component"] = json!("provisioning");
         }
         let metadata = json!({"name": "web", "namespace": self.namespace(), "uid": "u", "labels": labels});
-        serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": [], "volumes": [volume]}})).unwrap()
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": [], "volumes": volumes}})).unwrap()
     }
 
     fn handed(&self) -> Handed {
@@ -352,7 +356,9 @@ impl Attempt {
                 Written::OfARun { honoured: false, .. } => &[],
                 _ => &OF_A_TENANT[..],
             };
-            let is_granted = may.contains(&options) && !has_key && !is_to_attach;
+            // Nobody knows which of the two a FlexVolume's Secret is for.
+            let is_one_of_two = !self.by_csi && matches!(self.written, Written::Both(_)) && of_name.is_some();
+            let is_granted = may.contains(&options) && !has_key && !is_to_attach && !is_one_of_two;
             return is_granted.then(|| (pairs(OPTIONS[options]), BTreeMap::new()));
         }
         // By CSI the kubelet says that it is a claim's, and it knows.
