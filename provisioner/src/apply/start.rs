@@ -20,7 +20,7 @@ use super::{Apply, ApplyError, report_workers};
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::delete::is_unused;
+use crate::operation::delete::{is_claimed, is_unused};
 use crate::operation::describe::{BackupAccess, Reads, SubjectKind, describe, waiting};
 use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
@@ -302,14 +302,18 @@ impl Apply<'_> {
         if may_delete(&policy, Operation::Delete, Some(&start.config)).is_err() || !is_unused(&live) {
             return Ok(false);
         }
-        let of = live.spec.and_then(|spec| spec.claim_ref).unwrap_or_default();
-        let (Some(namespace), Some(claim)) = (of.namespace, of.name) else {
+        let of = live
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.clone())
+            .unwrap_or_default();
+        let (Some(namespace), Some(name)) = (of.namespace, of.name) else {
             return Ok(true);
         };
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
-        let there = claims.get_metadata_opt(&claim).await;
-        let there = there.map_err(|source| CallError::new("read", SubjectKind::Claim.name(), &claim, source))?;
-        Ok(there.is_none_or(|there| there.metadata.uid != of.uid || live.metadata.deletion_timestamp.is_some()))
+        let claim = claims.get_opt(&name).await;
+        let claim = claim.map_err(|source| CallError::new("read", SubjectKind::Claim.name(), &name, source))?;
+        Ok(!claim.is_some_and(|claim| is_claimed(&live, &claim)))
     }
 
     /// Whether the API still has the intent of this run.

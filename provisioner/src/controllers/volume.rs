@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use super::attachment;
@@ -14,7 +14,7 @@ use super::serving::{config_of, not_known, runs_in};
 use crate::apply::live::copied_by;
 use crate::apply::{self, ApplyError, Shared};
 use crate::config::ConfigRef;
-use crate::operation::delete::plan_volume;
+use crate::operation::delete::{is_claimed, plan_volume};
 use crate::operation::describe::{Effect, describe};
 use crate::operation::observed::ObservedVolume;
 use crate::operation::reclaim::{ReclaimPolicy, may_delete};
@@ -83,12 +83,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let claim_uid = claim.uid.as_deref().unwrap_or_default();
     let changes = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, claim_uid));
     let (expand_run, modify_run) = (changes(Operation::Expand), changes(Operation::Modify));
-    let is_going = volume.metadata.deletion_timestamp.is_some();
-    let claimed = cache.claim(&claim).is_some_and(|claim| {
-        let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-        let is_held = claim.finalizers().iter().any(|name| name == finalizers::CLAIM);
-        is_held || bound.map_or(!is_going, |name| name == volume.name_any())
-    });
+    let claimed = cache.claim(&claim).is_some_and(|claim| is_claimed(volume, &claim));
     let has_original = match request::made_by(volume) {
         Err(NoHistory::Copy { original, .. }) => {
             let original = cache.volumes.get(&ObjectRef::new(&original));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::finalizers;
 use mooring_contract::names::labels::HOSTNAME;
@@ -90,6 +90,19 @@ fn is_going(volume: &PersistentVolume) -> bool {
 pub fn is_unused(volume: &PersistentVolume) -> bool {
     let had = persistent_volume::claim_uid(volume).is_some_and(|uid| !uid.is_empty());
     is_going(volume) || (had && matches!(phase(volume), Some("Released" | "Failed")))
+}
+
+/// Whether a claim has a PV that refers to it, or may yet get it: its volume is being made, it is bound to this one, or
+/// to none so far and nobody deletes this one.
+pub fn is_claimed(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let meta = &claim.metadata;
+    if meta.uid.is_none() || meta.uid.as_deref() != persistent_volume::claim_uid(volume) {
+        return false;
+    }
+    let is_held = meta.finalizers.iter().flatten().any(|name| name == finalizers::CLAIM);
+    let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let is_going = volume.metadata.deletion_timestamp.is_some();
+    is_held || bound.map_or(!is_going, |name| Some(name) == volume.metadata.name.as_deref())
 }
 
 /// A copy of another PV: its volume is that one's, so the copy goes without a run. Without that one, the copy is the

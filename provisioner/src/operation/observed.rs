@@ -120,8 +120,7 @@ pub struct ObservedVolume<'a> {
     pub delete_run: Option<&'a Run>,
     pub expand_run: Option<&'a Run>,
     pub modify_run: Option<&'a Run>,
-    /// The claim that it is for is there: it has it made, or is bound to it, or may still be bound unless the PV is being
-    /// deleted.
+    /// Its claim has it, or may yet get it: [`super::delete::is_claimed`].
     pub claimed: bool,
     /// The PV that this is a copy of, if it is one, is there.
     pub has_original: bool,
