@@ -161,9 +161,10 @@ async fn all_faults_came(rig: &Rig) -> Result<()> {
 /// needed, since a watch may be quicker for one than for another.
 async fn recorded(scope: &Scope, rig: &Rig, class: &str) -> Result<(Vec<Step>, Vec<Step>)> {
     let mut lives: Vec<[Vec<Step>; 2]> = Vec::new();
-    for name in ["recorded-1", "recorded-2", "recorded-3"] {
+    for index in 1..=some_of(3) {
+        let name = &format!("recorded-{index}");
         let uid = rig.proxy.claim(scope, name, class, None).await?;
-        let claims = [(name.to_owned(), uid)];
+        let claims = [(name.clone(), uid)];
         one_volume_each(scope, rig, &claims).await?;
         let made = rig.proxy.steps(name);
         rig.proxy.plan(name, None);
@@ -195,6 +196,11 @@ fn pairs<'a>(steps: &'a [Step], faults: &[Fault]) -> Vec<(&'a Step, Fault)> {
     }
     let with = |fault: &Fault| steps.iter().map(|step| (step, *fault)).collect::<Vec<_>>();
     faults.iter().flat_map(with).collect()
+}
+
+/// This many with `--all`, else half of them.
+fn some_of(number: usize) -> usize {
+    if is_whole_suite() { number } else { number.div_ceil(2) }
 }
 
 /// Whether faults happen one after the other, or all at the same time, each to a claim of its own.
@@ -268,7 +274,7 @@ fn watches_that_are_cut_and_events_that_are_refused_cost_no_volume() {
             provisioner.apply().await?;
             rig.proxy.fail_events(true);
             let mut claims = Vec::new();
-            for index in 0..8 {
+            for index in 0..some_of(8) {
                 let name = format!("c{index}");
                 let uid = rig.proxy.claim(&scope, &name, &provisioner.class, None).await?;
                 claims.push((name, uid));
@@ -311,7 +317,7 @@ fn late_watches_cost_no_further_write() {
             rig.proxy.lag_watches(Duration::from_millis(700));
             rig.proxy.renew_watches().await?;
             let mut lagged = rig.proxy.lagged();
-            for index in 0..3 {
+            for index in 0..some_of(3) {
                 let name = format!("c{index}");
                 let uid = rig.proxy.claim(&scope, &name, &provisioner.class, None).await?;
                 let claims = [(name.clone(), uid.clone())];
@@ -349,7 +355,7 @@ fn two_controllers_that_both_believe_to_lead_do_no_harm() {
             provisioner.apply().await?;
             let mut claims = Vec::new();
             // Each is stopped in turn, wherever it happens to be, and continues with its old view.
-            for index in 0..12 {
+            for index in 0..some_of(12) {
                 let name = format!("c{index}");
                 let uid = rig.proxy.claim(&scope, &name, &provisioner.class, None).await?;
                 claims.push((name, uid));

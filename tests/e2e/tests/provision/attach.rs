@@ -11,7 +11,7 @@ use mooring_contract::attachment::{AttachedTo, CONNECTION, secret_name};
 use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, OUT_OF_SERVICE, annotations};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, claim, user_of};
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::{Scope, skipped_without_all, wait_until};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
@@ -310,6 +310,9 @@ fn read_block(scope: &Scope, pod: &str) -> Result<String> {
 /// Proves: P1
 #[test]
 fn two_nodes_have_a_device_at_once_and_each_loses_it_alone() {
+    if skipped_without_all() {
+        return;
+    }
     on_own_nodes("attach-many", async |scope| {
         let (_, provisioner) = scope.attached_iscsi(ONE).await?;
         let provisioner = provisioner.key("multi-attach", "true");
