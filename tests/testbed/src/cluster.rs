@@ -26,7 +26,7 @@ use crate::pki::Authority;
 use crate::progress::{say, spoken, step};
 use crate::spec::read_json;
 use crate::wait::{Look, wait_for};
-use crate::{cgroup, control_plane, dns, namespaces, node};
+use crate::{cgroup, control_plane, disk_space, dns, namespaces, node};
 
 /// The description of a running cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -63,6 +63,9 @@ pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&I
     );
     let started = Instant::now();
     check_machine()?;
+    if running(layout)?.is_none() {
+        disk_space::check(&layout.state)?;
+    }
     ensure_packages()?;
     let binaries = ensure_binaries()?;
     let images = base_images::small()?;

@@ -14,6 +14,7 @@ pub mod command;
 pub mod conform;
 pub mod control_plane;
 pub mod demo;
+mod disk_space;
 pub mod dns;
 pub mod earlier;
 pub mod extra_checks;
