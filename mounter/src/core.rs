@@ -423,14 +423,14 @@ impl Core {
             detach: false,
         };
         let said = |error: WorkerError| error.into_mount_error(&attempted, "the volume's server");
+        // The kernel takes it from the mount table before it writes what it has in memory.
+        let on_device = is_on_a_device(&mount_table(), target);
         let dead = match self.silence_of_smb(target, first).await? {
             Some(error) => Some(error),
             None => match self.workers.run(&plain, first).await.map_err(said) {
                 // With a dead server, an unmount waits for data that can never be written. A disk of this node may just
                 // be slow, and then the data has to be written.
-                Err(error) if !is_on_a_device(&mount_table(), target) && self.never_ends(target, &error).await => {
-                    Some(error)
-                }
+                Err(error) if !on_device && self.never_ends(target, &error).await => Some(error),
                 other => other.map(|()| None)?,
             },
         };
@@ -546,7 +546,7 @@ fn mount_table() -> Result<Table, MountError> {
 fn is_on_a_device(table: &Result<Table, MountError>, target: &Target) -> bool {
     let Ok(table) = table else { return true };
     let top = table.top(&target.path());
-    top.is_some_and(|entry| entry.source.starts_with("/dev/"))
+    top.is_some_and(|entry| entry.device.is_of_a_device())
 }
 
 /// A server may be dead as one type of server and alive as another.

@@ -36,6 +36,10 @@ fn mount(node: &Node, volume: &str) -> Output {
     node.run(volume, &["mount", &format!("serial://{SERIAL}"), "/target"], &[])
 }
 
+fn unmount(node: &Node, volume: &str) -> Output {
+    node.run(volume, &["unmount", "/target"], &[])
+}
+
 /// What an administrator is told.
 fn refused(node: &Node, volume: &str) -> String {
     let mounts = || node.calls().matches("\nmount ").count();
@@ -98,11 +102,64 @@ fn a_disk_that_the_node_itself_uses_is_refused_and_one_of_another_pod_is_not() {
     assert!(mount(&node, "v2").status.success());
     assert_eq!(node.calls().matches("\nmkfs").count(), 1);
     // Without either, it is the node's again.
-    for volume in ["v1", "v2", "v2"] {
-        assert!(node.run(volume, &["unmount", "/target"], &[]).status.success());
+    assert!(unmount(&node, "v1").status.success());
+    is_in_use(&node, false);
+    for _ in 0..2 {
+        assert!(unmount(&node, "v2").status.success());
     }
+    is_in_use(&node, true);
     let output = mount(&node, "v3");
     assert_eq!(output.status.code(), Some(75), "{output:?}");
+}
+
+/// Once it is unmounted the storage may take the disk from the node, with what the kernel has not written.
+#[test]
+fn a_disk_that_is_in_use_after_its_last_unmount_stays_the_volume_s() {
+    for file_system in ["ext4", "xfs"] {
+        let node = new_node();
+        disk(&node, "vdb", "serial", SHORT);
+        let run = |volume: &str, args: &[&str]| node.run(volume, args, &[("MOORING_FS_TYPE", file_system)]);
+        for volume in ["v1", "v2"] {
+            assert!(
+                run(volume, &["mount", &format!("serial://{SERIAL}"), "/target"])
+                    .status
+                    .success()
+            );
+        }
+        is_in_use(&node, true);
+        let record = |volume: &str| node.at(format!("kubelet/plugins/mooring.dev/node-disk-volume-{volume}"));
+        assert!(
+            run("v1", &["unmount", "/target"]).status.success(),
+            "another Pod has it"
+        );
+        for _ in 0..2 {
+            let says = refusal(&run("v2", &["unmount", "/target"]));
+            assert!(says.contains("vdb") && says.contains("still in use"), "{says}");
+            assert!(record("v2").exists() && !record("v1").exists());
+        }
+        is_in_use(&node, false);
+        assert!(run("v2", &["unmount", "/target"]).status.success());
+        assert!(!record("v2").exists());
+    }
+}
+
+#[test]
+fn a_disk_that_is_gone_or_has_another_name_since_the_kernel_started_keeps_no_volume() {
+    for change in ["gone", "renamed", "restarted"] {
+        let node = new_node();
+        disk(&node, "vdb", "serial", SHORT);
+        assert!(mount(&node, "v1").status.success());
+        is_in_use(&node, true);
+        match change {
+            "restarted" => node.write("boot_id", "boot-2\n"),
+            _ => std::fs::remove_dir_all(node.at("sys/block/vdb")).unwrap(),
+        }
+        if change == "renamed" {
+            disk(&node, "vdc", "serial", SHORT);
+        }
+        let output = unmount(&node, "v1");
+        assert!(output.status.success(), "{change}: {output:?}");
+    }
 }
 
 #[test]
@@ -124,14 +181,14 @@ fn a_disk_of_another_persistent_volume_is_refused_and_each_pod_of_one_gets_it() 
             let says = refused(&node, "other");
             assert!(says.contains("PersistentVolume pv-1") && says.contains("vdb"), "{says}");
             // What was refused leaves nothing behind that would count as its use.
-            assert!(node.run("other", &["unmount", "/target"], &[]).status.success());
+            assert!(unmount(&node, "other").status.success());
             assert!(refused(&node, "other").contains("PersistentVolume pv-1"));
             // A serial that the disk has no room for.
             let output = node.run("other", &["mount", &format!("serial://{SHORT}"), "/target"], &[]);
             assert!(refusal(&output).contains("PersistentVolume pv-1"));
         }
         for volume in ["v1", "v2"] {
-            assert!(node.run(volume, &["unmount", "/target"], &[]).status.success());
+            assert!(unmount(&node, volume).status.success());
         }
         let output = mount(&node, "other");
         assert!(output.status.success(), "{output:?}");

@@ -280,13 +280,13 @@ impl Mounts {
                     }
                     Ok(LookedAt::Nothing) if !self.is_gone_for_good(&call.target) => MountHealth::Busy,
                     Ok(LookedAt::Nothing) => match self.clear_up(&call, busy, LOOK_LIMIT).await {
+                        Ok(()) => continue,
                         Err(AgentError::InProgress(_)) => MountHealth::Busy,
-                        cleared => {
-                            if let Err(error) = cleared {
-                                let error = AgentFailure::from(&error).message;
-                                warn!(target.path = call.target, error, "failed to clean up");
-                            }
-                            continue;
+                        // It still has something of the volume, which so must not be detached.
+                        Err(error) => {
+                            let error = AgentFailure::from(&error).message;
+                            warn!(target.path = call.target, error, "failed to clean up");
+                            MountHealth::Busy
                         }
                     },
                 },
@@ -825,6 +825,33 @@ mod tests {
         assert!(!mounts.is_idle().await);
         assert!(mounts.hello().await.unwrap().mounts.is_empty());
         std::fs::remove_file(&record).unwrap();
+        assert!(mounts.is_idle().await);
+    }
+
+    /// Its note on the Node is taken back, and the volume detached, once no agent has it.
+    #[tokio::test]
+    async fn a_volume_that_is_unmounted_stays_the_agent_s_until_it_is_cleaned_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
+        let mounts = Arc::new(mounts);
+        let target = dir.path().join("pods/u/volumes/mooring.dev~vcs/v");
+        std::fs::create_dir_all(&target).unwrap();
+        let json = serde_json::json!({"target": target, "client": "nfs", "source": "h:/e", "limit_ms": 1000});
+        let call: MountCall = serde_json::from_value(json).unwrap();
+        mounts.store.record(&call, &store::id(&call.target)).unwrap();
+        let settled = Instant::now().checked_sub(SETTLED).unwrap();
+        mounts.gone.lock().unwrap().insert(call.target.clone(), settled);
+        // The staging directory can't be removed.
+        let staging = mounts.store.staging(&call.target);
+        std::fs::create_dir_all(staging.join("full")).unwrap();
+        for _ in 0..2 {
+            let hello = mounts.hello().await.unwrap();
+            let health: Vec<_> = hello.mounts.iter().map(|mount| mount.health).collect();
+            assert_eq!(health, [MountHealth::Busy], "it counts as cleaned up");
+            assert!(!mounts.is_idle().await);
+        }
+        std::fs::remove_dir_all(&staging).unwrap();
+        assert!(mounts.hello().await.unwrap().mounts.is_empty());
         assert!(mounts.is_idle().await);
     }
 

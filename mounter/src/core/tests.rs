@@ -88,6 +88,25 @@ fn a_volume_of_which_nothing_is_known_may_be_on_a_disk_of_the_node() {
     assert!(!super::is_on_a_device(&Ok(Table::default()), &target));
 }
 
+/// A client container gives the device a node of its own, whose path the mount table shows.
+#[test]
+fn a_volume_is_on_a_device_of_the_node_whatever_its_source_is_called() {
+    let target = volume("client=nfs,source=alive:/x", "a").target;
+    for (number, mounted, expected) in [
+        ("7:3", "ext4 /dev/loop3", true),
+        ("253:16", "ext4 /run/mooring-devices/vdb", true),
+        ("8:16", "xfs /run/mooring-devices/sdb", true),
+        ("252:0", "ext4 /run/mooring-devices/rbd0", true),
+        ("0:45", "nfs4 10.0.0.4:/x", false),
+        ("0:46", "cifs //10.0.0.4/dev", false),
+        ("0:47", "fuse.s3fs /dev/x", false),
+    ] {
+        let line = format!("30 22 {number} / {target} rw - {mounted} rw\n");
+        let table = Table::parse(line.as_bytes());
+        assert_eq!(super::is_on_a_device(&Ok(table), &target), expected, "{mounted}");
+    }
+}
+
 /// Each question would take a worker, which hangs with the volume.
 #[tokio::test]
 async fn a_volume_whose_client_knows_that_it_is_in_trouble_is_not_asked_how_full_it_is() {
