@@ -162,7 +162,8 @@ pub trait Sys {
     /// Whether two open directories are one and the same.
     fn same_file(&self, a: &OwnedFd, b: &OwnedFd) -> Result<bool>;
 
-    /// Opens the image file `name` directly in `pool`, following no link, and waits for its lock.
+    /// Opens the image file `name` directly in `pool`, following no link, and locks it; [`Errno::AGAIN`] if another
+    /// process has it locked.
     fn open_image(&self, pool: &Path, name: &str) -> Result<ImageFile>;
 
     /// Reads what is at `offset` of an image; less at its end.

@@ -189,7 +189,7 @@ impl Sys for Kernel {
         if !metadata.file_type().is_file() {
             return Err(failed(Errno::INVAL));
         }
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive)
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|e| SysError::call(format!("lock image file {}", path.display()), e))?;
         Ok(ImageFile {
             directory: pool,
@@ -596,7 +596,11 @@ fn said_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> Cause {
 mod tests {
     use super::{Kernel, may_be_behind};
     use crate::sys::Sys as _;
+    use rustix::fs::FlockOperation;
+    use rustix::io::Errno;
     use std::ffi::OsStr;
+    use std::fs::File;
+    use std::time::Duration;
 
     #[test]
     fn a_mark_goes_through_no_link() {
@@ -622,6 +626,22 @@ mod tests {
             assert_eq!(Kernel.is_marked(&image).unwrap(), is_marked);
             assert_eq!(pool.join(".a.img.formatting").exists(), is_marked);
         }
+    }
+
+    #[test]
+    fn an_image_file_that_another_has_locked_is_not_waited_for() {
+        let pool = tempfile::tempdir().unwrap();
+        std::fs::write(pool.path().join("a.img"), "x").unwrap();
+        let backup = File::open(pool.path().join("a.img")).unwrap();
+        rustix::fs::flock(&backup, FlockOperation::LockExclusive).unwrap();
+        let path = pool.path().to_owned();
+        let (sender, opened) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(Kernel.open_image(&path, "a.img")));
+        let opened = opened.recv_timeout(Duration::from_secs(10));
+        let error = opened.expect("it waits for the lock").unwrap_err();
+        assert_eq!(error.errno, Some(Errno::AGAIN), "{error}");
+        drop(backup);
+        Kernel.open_image(pool.path(), "a.img").unwrap();
     }
 
     #[test]

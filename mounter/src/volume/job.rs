@@ -132,6 +132,12 @@ pub enum MountError {
         /// Where else it is.
         other: String,
     },
+    /// Another process has its image file locked.
+    #[error(
+        "image file {file} of the node's pool is just being formatted, enlarged, copied or backed up: the kubelet tries \
+         again until that is done"
+    )]
+    ImageBusy { file: String },
     /// A volume that is mounted keeps its size.
     #[error("the volume on {target} ({found}) was not expanded: {why}")]
     NotExpanded {
@@ -188,6 +194,7 @@ impl MountError {
             Self::NotAlone { .. } => "not-alone",
             Self::NotAttached { .. } => "not-attached",
             Self::Shared { .. } => "shared",
+            Self::ImageBusy { .. } => "image-busy",
             Self::NotExpanded { .. } => "not-expanded",
             Self::Node(_) => "node",
             Self::Container { .. } => "container",

@@ -81,6 +81,7 @@ fn code(error: &MountError) -> Code {
         MountError::Tripped { .. }
         | MountError::Unproved(_)
         | MountError::Container { .. }
+        | MountError::ImageBusy { .. }
         | MountError::NotAttached { .. } => Code::Unavailable,
         MountError::Failed { .. } => Code::Internal,
     }
@@ -124,6 +125,7 @@ mod tests {
                 cause: words().into(),
             },
             MountError::Unproved(words().into()),
+            MountError::ImageBusy { file: words() },
         ];
         for error in open {
             let text = error.to_string();

@@ -105,6 +105,7 @@ fn is_of_the_storage(error: &MountError) -> bool {
         | MountError::NotAlone { .. }
         | MountError::NotAttached { .. }
         | MountError::Shared { .. }
+        | MountError::ImageBusy { .. }
         | MountError::NotExpanded { .. }
         | MountError::Node(_) => false,
     }

@@ -5,10 +5,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use rustix::io::Errno;
-
 use super::super::image::FileSystem;
-use super::pool::content;
+use super::pool::{content, find};
 use crate::sys::{ImageFile, LoopDevice, Program, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::{DeviceNumber, MountEntry};
@@ -95,9 +93,8 @@ pub(super) fn image_behind(
     let Some(name) = name.as_deref().and_then(OsStr::to_str) else {
         return Ok(None);
     };
-    let image = match sys.open_image(pool, name) {
-        Err(error) if error.errno == Some(Errno::NOENT) => return Ok(None),
-        image => image?,
+    let Some(image) = find(sys, pool, name)? else {
+        return Ok(None);
     };
     // The file of another directory may have the same name.
     let device = sys.find_loop(&image)?.filter(|device| device.number == number);

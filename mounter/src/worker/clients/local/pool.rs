@@ -1,6 +1,7 @@
 //! The image files of a node's pool.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -9,6 +10,11 @@ use crate::sys::{ImageFile, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::MountEntry;
 use crate::worker::task::MountTask;
+
+/// How often to look whether an image file is still locked, and how many times: another Pod's mount has it for a moment,
+/// a backup for as long as it takes, and the kubelet waits for neither.
+const LOCK_PERIOD: Duration = Duration::from_millis(100);
+const LOCK_TRIES: u32 = 50;
 
 /// Fails if a volume for one Pod is in the directory of another. A Pod's own has more mounts, of parts of the volume.
 pub(super) fn fail_unless_alone<'a>(
@@ -44,16 +50,13 @@ pub(super) fn file_name(source: &str) -> Result<&str, MountError> {
 }
 
 pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile, MountError> {
-    let image = sys.open_image(pool, name).map_err(|error| match error.errno {
-        Some(Errno::NOENT) => {
-            let message = format!(
-                "there is no image file {name} in its pool {}: check on which node the volume was made, and that the \
-                 PV's node affinity names that node",
-                pool.display()
-            );
-            MountError::Node(message.into())
-        }
-        _ => error.into(),
+    let image = find(sys, pool, name)?.ok_or_else(|| {
+        let message = format!(
+            "there is no image file {name} in its pool {}: check on which node the volume was made, and that the PV's \
+             node affinity names that node",
+            pool.display()
+        );
+        MountError::Node(message.into())
     })?;
     if image.size == 0 {
         return Err(MountError::Failed {
@@ -65,6 +68,19 @@ pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile,
         });
     }
     Ok(image)
+}
+
+/// Opens and locks an image file, if the pool has it.
+pub(super) fn find(sys: &impl Sys, pool: &Path, name: &str) -> Result<Option<ImageFile>, MountError> {
+    for _ in 0..LOCK_TRIES {
+        match sys.open_image(pool, name) {
+            Ok(image) => return Ok(Some(image)),
+            Err(error) if error.errno == Some(Errno::NOENT) => return Ok(None),
+            Err(error) if error.errno == Some(Errno::AGAIN) => sys.pause(LOCK_PERIOD),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(MountError::ImageBusy { file: name.to_owned() })
 }
 
 pub(super) fn content(sys: &impl Sys, image: &ImageFile) -> Result<ImageContent, MountError> {

@@ -41,6 +41,34 @@ fn a_blank_image_is_formatted_once_and_a_repeated_mount_is_success() {
 }
 
 #[test]
+fn an_image_file_that_is_being_copied_is_waited_for_a_moment_and_not_taken_for_a_slow_disk() {
+    let task = task("client=local,source=a");
+    let locked = |times| {
+        let fake = Fake::default().image("/pool/a", blank());
+        (0..times).fold(fake, |fake, _| fake.fail("open_image", 0, Errno::AGAIN))
+    };
+    let soon_free = locked(3);
+    mount(&soon_free, pool(), &task).unwrap();
+    assert_eq!(soon_free.mounts_on(&target()), 1);
+
+    let backed_up = locked(1000);
+    for attempt in [mount(&backed_up, pool(), &task), {
+        let other = Fake::default().image("/pool/a", blank());
+        mount(&other, pool(), &task).unwrap();
+        let locked = (0..1000).fold(other, |fake, _| fake.fail("open_image", 0, Errno::AGAIN));
+        expand(&locked, pool(), &target(), 1 << 30)
+    }] {
+        let error = attempt.unwrap_err();
+        assert_eq!(error.category(), "image-busy", "{error}");
+        let text = error.to_string();
+        assert!(text.contains("image file a ") && text.contains("backed up"), "{text}");
+    }
+    let pauses = backed_up.calls().iter().filter(|call| *call == "pause").count();
+    assert!((10..=100).contains(&pauses), "the kubelet waits too long: {pauses}");
+    assert_eq!((backed_up.mounts_on(&target()), backed_up.loops()), (0, 0));
+}
+
+#[test]
 fn what_was_looked_at_is_what_is_formatted() {
     let fake = Fake::default().image("/pool/a", blank());
     mount(&fake, pool(), &task("client=local,source=a")).unwrap();

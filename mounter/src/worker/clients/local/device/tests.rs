@@ -224,6 +224,20 @@ fn whatever_call_of_the_end_fails_the_next_try_leaves_nothing() {
 }
 
 #[test]
+fn a_device_whose_image_file_is_being_backed_up_stays_until_that_is_done() {
+    let fake = fake();
+    show(&fake, pool(), &of(LINE, "u")).unwrap();
+    // As long as the mounter waits for it.
+    let fake = (0..50).fold(fake, |fake, _| fake.fail("open_image", 0, Errno::AGAIN));
+    let error = hide(&fake, pool(), &device("u")).unwrap_err();
+    assert_eq!(error.category(), "image-busy", "{error}");
+    assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (1, 1));
+    hide(&fake, pool(), &device("u")).unwrap();
+    fake.kill_worker();
+    assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (0, 0));
+}
+
+#[test]
 fn a_file_system_and_a_device_of_one_image_are_not_used_at_a_time() {
     let fake = fake();
     mount(&fake, pool(), &task(LINE)).unwrap();
