@@ -1,13 +1,14 @@
 //! What an agent stores: a private directory for staging, the secrets, and a record of each mount.
 //!
-//! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets (`<dir>/secrets`, an emptyDir in memory) belong to
-//! the Pod, so they outlive the container: after its restart, they tell which mounts died with it and how to mount them
-//! again. Staging and the files of services (`<dir>/private`) are in a memory file system that only this container has.
+//! The records (`<dir>/mounts/<id>.json`, no secrets) and secrets are in an emptyDir in memory (`<dir>/secrets`). They
+//! belong to the Pod, so they outlive the container: after its restart, they tell which mounts died with it and how to
+//! mount them again. Staging and the files of services (`<dir>/private`) are in a memory file system that only this
+//! container has.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -19,6 +20,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::protocol::{MountCall, SecretBytes};
 use crate::sys::look::is_mount_point;
+
+/// The directory in memory that belongs to the Pod.
+const SECRETS: &str = "secrets";
+
+/// The records in it. No target has this name.
+const RECORDS_IN_MEMORY: &str = ".records";
 
 /// Why a call on the agent's own files failed.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +70,7 @@ impl Store {
     /// Opens or creates the agent's files in `dir`, and prepares the private directory.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let store = Self::at(dir);
-        make_dir(&store.records())?;
+        store.make_records()?;
         let private = store.private();
         make_dir(&private)?;
         // If only the agent restarted, it is mounted already.
@@ -81,8 +88,7 @@ impl Store {
         rustix::mount::mount_change(&private, MountPropagationFlags::PRIVATE).map_err(at("make private", &private))?;
         make_dir(&private.join("staging"))?;
         make_dir(&store.services())?;
-        let secrets = dir.join("secrets");
-        make_dir(&secrets)?;
+        let secrets = dir.join(SECRETS);
         // The kubelet creates an emptyDir that everyone may access.
         fs::set_permissions(&secrets, Permissions::from_mode(0o700)).map_err(at("keep others from", &secrets))?;
         Ok(store)
@@ -96,8 +102,21 @@ impl Store {
     #[cfg(test)]
     pub(super) fn unprepared(dir: &Path) -> Self {
         let store = Self::at(dir);
-        make_dir(&store.records()).unwrap();
+        store.make_records().unwrap();
         store
+    }
+
+    /// Makes the directory of records in memory, where the secrets are, and a link to it. It outlives the container, and
+    /// with the node it goes as the mounts do. If a container of an earlier release had it on the disk, it stays there.
+    fn make_records(&self) -> Result<(), StoreError> {
+        make_dir(&self.dir.join(SECRETS))?;
+        let in_memory = Path::new(SECRETS).join(RECORDS_IN_MEMORY);
+        make_dir(&self.dir.join(&in_memory))?;
+        let link = self.records();
+        match symlink(in_memory, &link) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.map_err(at("make link", &link)),
+        }
     }
 
     /// Creates the staging directory of a target, empty and without a mount, and writes the secrets.
@@ -183,7 +202,7 @@ impl Store {
 
     /// The directory with a target's secrets, for its program.
     pub fn secrets(&self, target: &str) -> PathBuf {
-        self.dir.join("secrets").join(id(target))
+        self.dir.join(SECRETS).join(id(target))
     }
 
     /// Writes a target's record, without its secrets. `volume` is the name by which programs know its volume: [`id`],
@@ -384,6 +403,28 @@ mod tests {
     }
 
     #[test]
+    fn records_are_in_memory_unless_an_earlier_release_has_them_on_the_disk() {
+        let call = serde_json::json!({"target": "/t", "client": "sshfs", "source": "h:/p", "limit_ms": 1});
+        let call: MountCall = serde_json::from_value(call).unwrap();
+        let place = |store: &Store| store.record_path("/t").canonicalize().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        for _ in 0..2 {
+            let store = Store::unprepared(&dir);
+            store.record(&call, &id("/t")).unwrap();
+            assert!(place(&store).starts_with(dir.join("secrets")), "{:?}", place(&store));
+            assert!(dir.join("mounts").join(id("/t")).with_extension("json").exists());
+        }
+        let old = tempfile::tempdir().unwrap();
+        let old = old.path().canonicalize().unwrap();
+        fs::create_dir(old.join("mounts")).unwrap();
+        let store = Store::unprepared(&old);
+        store.record(&call, &id("/t")).unwrap();
+        assert!(place(&store).starts_with(old.join("mounts")));
+        assert_eq!(store.recorded("/t"), Some(call));
+    }
+
+    #[test]
     fn the_secrets_of_a_volume_are_read_as_they_were_given() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::unprepared(dir.path());
@@ -397,7 +438,7 @@ mod tests {
         ]);
         store.prepare("t", &secrets).unwrap();
         // Some clients do this to get their daemon's log.
-        std::os::unix::fs::symlink("/proc/self/fd/0", store.secrets("t").join(".log")).unwrap();
+        symlink("/proc/self/fd/0", store.secrets("t").join(".log")).unwrap();
         rustix::fs::mknodat(
             CWD,
             store.secrets("t").join("pipe"),

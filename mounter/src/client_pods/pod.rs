@@ -22,8 +22,8 @@ pub const AGENT_VOLUME: &str = "mooring";
 /// Where that is mounted in the Pod's containers.
 const AGENT_DIR: &str = "/run/mooring";
 
-/// Name of the emptyDir with the secrets of its mounts. It is in memory, as the kubelet keeps Secrets, and it belongs
-/// to the Pod: when its container restarts, the agent mounts again what died with it.
+/// Name of the emptyDir with the secrets and the records of its mounts. It is in memory, as the kubelet keeps Secrets,
+/// and it belongs to the Pod: when its container restarts, the agent mounts again what died with it.
 const SECRETS_VOLUME: &str = "secrets";
 
 /// Where that is mounted in the client container.
