@@ -41,6 +41,13 @@ const _: () = assert!(REAP.as_millis() + OUTPUT_GRACE.as_millis() < SMALLEST_MAR
 /// the step, and what the server keeps for this node would stay there.
 const UNDO_LIMIT: Duration = Duration::from_mins(5);
 
+/// Most that one volume may take of the memory that all volumes of a client Pod share, with its Secret and its record:
+/// room for a whole bundle of certificates beside the keys.
+pub const MOST_MEMORY: usize = 256 << 10;
+
+/// What a file takes at least: the kernel's memory comes in pages.
+const PAGE: usize = 4 << 10;
+
 /// How long a mounted file system may take to answer. If it takes longer, its server is slow, but its daemon is not
 /// dead.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(2);
@@ -68,6 +75,13 @@ pub enum AgentError {
     /// A key that can't be a file name.
     #[error("secret key {0:?} is not a file name: use letters, digits, dots, dashes and underscores")]
     SecretKey(String),
+    /// It would take what other volumes of the client Pod need.
+    #[error(
+        "the volume's Secret and options take {} KiB, and may take {} KiB (each key of the Secret counts as {} at least): \
+         leave out of the Secret what the volume's client does not need",
+        .0 / 1024, MOST_MEMORY / 1024, PAGE / 1024
+    )]
+    TooLarge(usize),
     /// Another call for the same target is still running.
     #[error("another operation on {0} is in progress: Mooring tries again")]
     InProgress(String),
@@ -152,6 +166,7 @@ impl AgentError {
             Self::Target(_)
             | Self::Volume(_)
             | Self::SecretKey(_)
+            | Self::TooLarge(_)
             | Self::Occupied { .. }
             | Self::Unknown(_)
             | Self::NoLabel(_)
@@ -320,7 +335,8 @@ impl Mounts {
         check_secrets(&call)?;
         let busy = self.begin(&call.target)?;
         match self.look(&call.target).await? {
-            LookedAt::Nothing => {}
+            // What is mounted already stays: an earlier release may have mounted it.
+            LookedAt::Nothing => check_size(&call)?,
             LookedAt::Alive if self.recorded_as(&call) && target.is_device() => return Ok(target.device()?),
             LookedAt::Alive if self.recorded_as(&call) => return Ok(None),
             LookedAt::Dead if target.is_device() => return Err(AgentError::DeadDevice(call.target)),
@@ -707,6 +723,17 @@ fn check_secrets(call: &MountCall) -> Result<(), AgentError> {
     }
 }
 
+/// Fails if a volume takes more memory than its part of what all volumes of the client Pod have.
+fn check_size(call: &MountCall) -> Result<(), AgentError> {
+    let takes = |length: usize| length.max(1).next_multiple_of(PAGE);
+    let secret: usize = call.secrets.values().map(|value| takes(value.0.len())).sum();
+    let size = secret + takes(store::record_length(call));
+    if size > MOST_MEMORY {
+        return Err(AgentError::TooLarge(size));
+    }
+    Ok(())
+}
+
 fn is_file_name(key: &str) -> bool {
     !key.is_empty()
         && key.len() <= 253
@@ -720,6 +747,7 @@ fn is_file_name(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::protocol::SecretBytes;
 
     #[test]
     fn a_secret_s_key_stays_in_its_directory() {
@@ -811,6 +839,52 @@ mod tests {
                 category, expected,
                 "its program was to start {waited} s after the call: {error}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn one_volume_takes_no_more_of_the_client_pod_s_memory_than_its_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
+        let mounts = Arc::new(mounts);
+        // A mount that could go on ends here.
+        mounts.drain();
+        let target = dir.path().join("pods/u/volumes/mooring.dev~vcs/v");
+        std::fs::create_dir_all(&target).unwrap();
+        let json = serde_json::json!({"target": target, "client": "s3", "source": "h:/e", "limit_ms": 90000});
+        let call: MountCall = serde_json::from_value(json).unwrap();
+        // The record takes one page.
+        let most = MOST_MEMORY - PAGE;
+        for (keys, bytes, option, fits) in [
+            (0, 0, 0, true),
+            (1, most, 0, true),
+            (1, most + 1, 0, false),
+            (3, most / 3, 0, true),
+            (3, most / 3 + 1, 0, false),
+            (63, 1, 0, true),
+            (64, 0, 0, false),
+            (0, 0, most, true),
+            (0, 0, MOST_MEMORY, false),
+            (1, most, PAGE, false),
+        ] {
+            let key = |n| (format!("key-{n}"), SecretBytes(vec![0; bytes]));
+            let large = MountCall {
+                secrets: (0..keys).map(key).collect(),
+                options: BTreeMap::from([("option".to_owned(), "x".repeat(option))]),
+                ..call.clone()
+            };
+            let error = mounts.mount(large).await.unwrap_err();
+            let expected = if fits {
+                FailureCategory::Draining
+            } else {
+                FailureCategory::Invalid
+            };
+            assert_eq!(
+                error.category(),
+                expected,
+                "{keys} keys of {bytes}, option of {option}: {error}"
+            );
+            assert!(fits || error.to_string().contains("may take 256 KiB"), "{error}");
         }
     }
 

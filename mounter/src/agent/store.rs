@@ -299,6 +299,12 @@ pub fn without_secrets(call: &MountCall) -> MountCall {
     }
 }
 
+/// How long the record of a call is.
+pub(super) fn record_length(call: &MountCall) -> usize {
+    let (call, volume) = (&without_secrets(call), &*id(&call.target));
+    serde_json::to_vec(&Record { call, volume }).map_or(0, |json| json.len())
+}
+
 /// A file name for a target: the same at every retry. Programs of the image get it as the volume's name.
 pub(super) fn id(target: &str) -> String {
     hex(&Sha256::digest(target.as_bytes())[..10])

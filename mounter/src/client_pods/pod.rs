@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::plan::Wanted;
 use super::resources::ResourceArgs;
 use crate::agent::install::PROGRAM;
+use crate::agent::mounts::MOST_MEMORY;
 use crate::agent::store::hex;
 
 /// Name of the emptyDir with the agent's program, socket and files.
@@ -29,8 +30,13 @@ const SECRETS_VOLUME: &str = "secrets";
 /// Where that is mounted in the client container.
 const SECRETS_DIR: &str = "/run/mooring/secrets";
 
-/// Most that the secrets may take: a Secret has at most a megabyte.
-const SECRETS_SIZE: &str = "64Mi";
+/// As many volumes of one client Pod have room there, however much each takes: no volume then makes another fail. The
+/// Pods of a node have far fewer of one client (a kubelet has 110 Pods unless told otherwise). `MOORING_MAX_VOLUMES` is
+/// no measure: it counts CSI volumes only. What is not used takes no memory.
+const MOST_VOLUMES: usize = 2048;
+
+/// Most that these may take, in MiB.
+const SECRETS_SIZE: usize = (MOST_MEMORY * MOST_VOLUMES) >> 20;
 
 pub const CLIENT_CONTAINER: &str = "client";
 
@@ -219,7 +225,7 @@ fn volumes(kubelet_root: &str) -> Vec<Volume> {
             name: SECRETS_VOLUME.into(),
             empty_dir: Some(EmptyDirVolumeSource {
                 medium: Some("Memory".into()),
-                size_limit: Some(Quantity(SECRETS_SIZE.into())),
+                size_limit: Some(Quantity(format!("{SECRETS_SIZE}Mi"))),
                 ..EmptyDirVolumeSource::default()
             }),
             ..Volume::default()
@@ -277,6 +283,7 @@ mod tests {
         assert_eq!(client["command"][0], "/run/mooring/mounter");
         assert_eq!(client["volumeMounts"][2]["mountPropagation"], "Bidirectional");
         assert_eq!(volumes[1]["emptyDir"]["medium"], "Memory");
+        assert_eq!(volumes[1]["emptyDir"]["sizeLimit"], "512Mi");
         // The program that is copied in sees no secret.
         assert_eq!(
             pod["spec"]["initContainers"][0]["volumeMounts"]
