@@ -210,7 +210,7 @@ impl Core {
     /// Mooring's mounts on this node, by file system type, as the mount table has them.
     pub fn mounts(&self) -> std::io::Result<Vec<(PathBuf, String)>> {
         let table = Table::read()?;
-        let volumes = table.volumes(&self.places.kubelet_root);
+        let volumes = table.known_volumes(&self.places.kubelet_root);
         Ok(volumes
             .map(|entry| (entry.mount_point.clone(), entry.fs_type.clone()))
             .collect())

@@ -117,7 +117,8 @@ proptest! {
 
     #[test]
     fn a_mount_table_of_any_bytes_is_read(bytes in prop_oneof![vec(any::<u8>(), 0..200), "([0-9]{1,3} ){2}7:1 / (/[a-z\\\\0-9]{0,9}){0,3} rw (shared:[0-9]{0,12} )?- [a-z]{0,4} .{0,9} rw\n".prop_map(String::into_bytes)]) {
-        let table = Table::parse(&bytes);
-        prop_assert!(table.volumes(Path::new(ROOT)).count() <= bytes.len());
+        if let Ok(table) = Table::try_parse(&bytes) {
+            prop_assert!(table.volumes(Path::new(ROOT)).count() <= bytes.len());
+        }
     }
 }

@@ -310,7 +310,7 @@ impl Mounts {
                 dead: self.dead.of(&call.target),
                 reviving: self.reviving.of(&call.target),
                 silent_ms: self.silence(&call.target).map(in_ms),
-                on_device: self.serving_device(&call).is_some(),
+                on_device: self.has_device_to_share(&call),
                 pod: call.pod,
                 target: call.target,
                 client: call.client,

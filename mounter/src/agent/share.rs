@@ -17,6 +17,7 @@ use crate::deadlines::AgentDeadlines;
 use crate::sys::thread;
 use crate::volume::mount_options;
 use crate::volume::mount_table::DeviceNumber;
+use crate::volume::target::TargetError;
 
 /// How often to look whether a device that is being taken away is gone.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -61,7 +62,7 @@ impl Mounts {
             let mut leaving = false;
             let mut other = None;
             for found in self.others(call)? {
-                match self.find(&found) {
+                match self.find(&found)? {
                     Found::Device(_) => other = Some(found),
                     Found::Leaving => leaving = true,
                     Found::Nothing => {}
@@ -91,7 +92,7 @@ impl Mounts {
         self.store.prepare(&call.target, &call.secrets)?;
         self.store.unstage(&call.target)?;
         // It may have been unmounted meanwhile.
-        let Found::Device(device) = self.find(other) else {
+        let Found::Device(device) = self.find(other)? else {
             return Err(AgentError::InProgress(other.target.clone()));
         };
         if target.is_device() {
@@ -110,15 +111,10 @@ impl Mounts {
         self.store.is_shared(&self.store.volume(target), target)
     }
 
-    /// The device that a recorded target has, if it works and all Pods of the node are to share it.
-    pub(super) fn serving_device(&self, call: &MountCall) -> Option<DeviceNumber> {
-        if !record::has_one_device(call) {
-            return None;
-        }
-        match self.find(call) {
-            Found::Device(device) => Some(device),
-            Found::Leaving | Found::Nothing => None,
-        }
+    /// Whether a recorded target has a device that works and that all Pods of the node are to share. What is not known
+    /// counts as one: the next Pod is to ask this agent, which says why it can't share.
+    pub(super) fn has_device_to_share(&self, call: &MountCall) -> bool {
+        record::has_one_device(call) && !matches!(self.find(call), Ok(Found::Leaving | Found::Nothing))
     }
 
     /// Fails if one device can't be what both calls ask for.
@@ -140,15 +136,18 @@ impl Mounts {
         Ok(calls)
     }
 
-    /// What a recorded target has. What can't be read counts as nothing: it is not to be shared.
-    fn find(&self, call: &MountCall) -> Found {
-        let Ok(target) = self.target(&call.target) else {
-            return Found::Nothing;
-        };
+    /// What a recorded target has. It fails if that can't be read: a second device would be made for what counts as
+    /// nothing.
+    fn find(&self, call: &MountCall) -> Result<Found, AgentError> {
+        let target = self.target(&call.target)?;
         let device = if target.is_device() {
-            target.device().ok().flatten()
+            target.device().or_else(|error| match error {
+                // The kubelet has removed the file.
+                TargetError::Missing(_) => Ok(None),
+                error => Err(error),
+            })?
         } else {
-            target_mounts::device(&target).ok().flatten()
+            target_mounts::device(&target)?
         };
         let works = match (self.services.are_running(&self.store.volume(&call.target)), device) {
             (Some(all_run), _) => all_run,
@@ -156,12 +155,12 @@ impl Mounts {
             (None, Some(device)) => device.major != LOOP_MAJOR,
             (None, None) => false,
         };
-        match device {
+        Ok(match device {
             _ if !works => Found::Nothing,
             Some(device) if device.is_of_a_device() => Found::Device(device),
             Some(_) => Found::Nothing,
             None => Found::Leaving,
-        }
+        })
     }
 }
 
@@ -192,9 +191,13 @@ fn difference(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use super::difference;
+    use crate::agent::mounts::{AgentError, Mounts};
     use crate::agent::protocol::{MountCall, SecretBytes};
+    use crate::agent::store::{Store, id};
+    use crate::deadlines::AgentDeadlines;
     use crate::volume::selinux_label::SelinuxLabel;
 
     fn call(target: &str, options: &[&str]) -> MountCall {
@@ -223,6 +226,28 @@ mod tests {
         labelled.label = SelinuxLabel::of("context=\"u:r:t:s0:c1,c2\"");
         assert_eq!(between(&plain, &labelled), Some("with another SELinux label"));
         assert_eq!(between(&labelled, &labelled), None);
+    }
+
+    #[tokio::test]
+    async fn no_second_device_is_made_while_it_is_not_known_what_another_pod_has() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = Mounts::new(root.path().to_owned(), Store::unprepared(root.path())).unwrap();
+        let volume = root.path().join("plugins/kubernetes.io/csi/volumeDevices/publish/v");
+        std::fs::create_dir_all(&volume).unwrap();
+        let of_pod = |uid: &str| call(volume.join(uid).to_str().unwrap(), &[]);
+        let other = of_pod("u");
+        mounts.store.record(&other, &id(&other.target)).unwrap();
+        // What is there can't be looked at.
+        std::os::unix::fs::symlink("/dev/null", &other.target).unwrap();
+        let deadlines = AgentDeadlines::of(Duration::from_secs(90));
+        let found = mounts.shared(&of_pod("w"), deadlines).await;
+        assert!(matches!(found, Err(AgentError::Target(_))), "a second device is made");
+        assert!(mounts.has_device_to_share(&other), "the next Pod goes to another agent");
+        // The kubelet has taken it from the Pod.
+        std::fs::remove_file(&other.target).unwrap();
+        let (found, _) = mounts.shared(&of_pod("w"), deadlines).await.unwrap();
+        assert_eq!(found, None);
+        assert!(!mounts.has_device_to_share(&other));
     }
 
     /// A tenant who knows the name of somebody else's volume does not know its Secret.

@@ -295,7 +295,7 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
 
 /// What lies uppermost on each volume's directory.
 fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, MountEntry> {
-    let entries = table.volumes(kubelet_root).filter_map(|entry| {
+    let entries = table.known_volumes(kubelet_root).filter_map(|entry| {
         let target = Target::parse(kubelet_root, entry.mount_point.to_str()?).ok()?;
         Some((target, entry.clone()))
     });

@@ -13,7 +13,7 @@ use crate::drivers::install::{ShimInstallError, uninstall};
 use crate::drivers::plugin_directories::{PluginDirectory, PluginsError};
 use crate::node::args::NodeArgs;
 use crate::node::kubelet_root::KubeletRootError;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{Table, UnknownOwner};
 
 /// Flags of `uninstall`.
 #[derive(Debug, Clone, clap::Args)]
@@ -32,6 +32,8 @@ pub enum UninstallError {
     Mounted { count: usize, example: PathBuf },
     #[error("failed to read the mount table: {0}")]
     Table(std::io::Error),
+    #[error(transparent)]
+    Owner(#[from] UnknownOwner),
     /// In the kubelet's mount namespace.
     #[error(transparent)]
     KubeletRoot(#[from] KubeletRootError),
@@ -74,10 +76,10 @@ pub async fn if_unwanted(
 
 fn remove(node: &NodeArgs, plugins: Vec<PluginDirectory>) -> Result<(), UninstallError> {
     let table = Table::read().map_err(UninstallError::Table)?;
-    let mounted: Vec<_> = table
+    let mounted = table
         .volumes(node.kubelet_root())
-        .map(|entry| entry.mount_point.clone())
-        .collect();
+        .map(|entry| entry.map(|entry| entry.mount_point.clone()));
+    let mounted: Vec<_> = mounted.collect::<Result<_, _>>()?;
     if let Some(example) = mounted.first() {
         return Err(UninstallError::Mounted {
             count: mounted.len(),

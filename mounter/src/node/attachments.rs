@@ -27,7 +27,7 @@ use crate::deadlines;
 use crate::grant::{Grant, ToAttach};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{MountEntry, Table, UnknownOwner};
 use crate::volume::target::Target;
 
 pub mod api;
@@ -276,20 +276,22 @@ impl Attachments {
     /// The targets on which a volume is mounted.
     ///
     /// # Errors
-    /// The mount table can't be read: nothing is known then.
+    /// The mount table can't be read, or whose the volume is: nothing is known then.
     fn mounted(&self, volume: &str) -> io::Result<BTreeSet<String>> {
-        Ok(self.targets_in(&Table::read()?, volume))
+        self.targets_in(&Table::read()?, volume).map_err(io::Error::other)
     }
 
     /// The same, by a mount table. No inline volume is among them: none is granted the name of an attached volume.
-    fn targets_in(&self, table: &Table, volume: &str) -> BTreeSet<String> {
-        let entries = table.volumes(&self.kubelet_root);
-        let targets =
-            entries.filter_map(|entry| Target::parse_any(&self.kubelet_root, entry.mount_point.to_str()?).ok());
-        targets
-            .filter(|target| target.name() == volume)
-            .map(|target| target.to_string())
-            .collect()
+    fn targets_in(&self, table: &Table, volume: &str) -> Result<BTreeSet<String>, UnknownOwner> {
+        let target = |found: Result<&MountEntry, UnknownOwner>| {
+            let mount_point = match &found {
+                Ok(entry) => &entry.mount_point,
+                Err(unknown) => &unknown.mount_point,
+            };
+            let target = Target::parse_any(&self.kubelet_root, mount_point.to_str()?).ok()?;
+            (target.name() == volume).then(|| found.map(|_| target.to_string()))
+        };
+        table.volumes(&self.kubelet_root).filter_map(target).collect()
     }
 
     async fn look(&self, to_attach: &ToAttach) -> Result<Seen, MountError> {

@@ -71,7 +71,8 @@ pub(crate) fn beside(proc: &Path, ours: &Table, root: &Path) -> io::Result<Optio
 /// process of that name.
 pub(crate) fn shares(process: &Path, ours: &Table, path: &Path) -> bool {
     // It may end meanwhile.
-    std::fs::read(process.join("mountinfo")).is_ok_and(|theirs| same_group(ours, &Table::parse(&theirs), path))
+    let theirs = std::fs::read(process.join("mountinfo")).and_then(|theirs| Table::try_parse(&theirs));
+    theirs.is_ok_and(|theirs| same_group(ours, &theirs, path))
 }
 
 /// Whether process 1 is the node's own, by [`shares`]: not if this Pod has a process namespace of its own.

@@ -163,13 +163,17 @@ impl OpenContainer {
     }
 }
 
+fn parsed(table: &[u8]) -> Result<Table> {
+    Table::try_parse(table).map_err(|error| SysError::io("read a mount table", error))
+}
+
 impl Grafts for DeviceNode {
     type Place = OwnedFd;
     type Mount = OwnedFd;
     type Container = OpenContainer;
 
     fn table(&self) -> Result<Table> {
-        Ok(Table::parse(&self.read("self/mountinfo")?))
+        parsed(&self.read("self/mountinfo")?)
     }
 
     fn open_container(&self, pid: i32, namespace: u64) -> Result<OpenContainer> {
@@ -193,7 +197,7 @@ impl Grafts for DeviceNode {
     }
 
     fn table_of(&self, container: &OpenContainer) -> Result<Table> {
-        Ok(Table::parse(&container.read("mountinfo")?))
+        parsed(&container.read("mountinfo")?)
     }
 
     fn open_target(&self, target: &Target) -> Result<OwnedFd, TargetError> {

@@ -8,9 +8,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use mooring_contract::names::{CSI_DEVICES_DIR, CSI_TARGET, CSI_VOLUMES_DIR, FLEX_DRIVER_DIR};
+use mooring_program::error::chain;
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::volume::volume_data;
+
+/// How much of a line that can't be read an error shows.
+const SHOWN_OF_A_LINE: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceNumber {
@@ -80,12 +85,25 @@ impl Table {
         // The kernel gives at most a page at a time, and says nothing of the size before.
         let mut text = Vec::with_capacity(16 << 10);
         File::open("/proc/self/mountinfo")?.read_to_end(&mut text)?;
-        Ok(Self::parse(&text))
+        Self::try_parse(&text)
     }
 
-    /// Reads the text of a `mountinfo` file; a line that can't be read is left out.
-    pub fn parse(text: &[u8]) -> Self {
-        Self(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+    /// Reads the text of a `mountinfo` file.
+    ///
+    /// # Errors
+    /// A line can't be read. The volume that it may be about would count as not mounted. The kernel escapes blanks and
+    /// line ends in what a tenant chooses, and leaves no field out (`proc_pid_mountinfo(5)`, `show_mountinfo` in
+    /// `fs/proc_namespace.c`).
+    pub fn try_parse(text: &[u8]) -> io::Result<Self> {
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let entries = lines.map(|line| parse_line(line).ok_or_else(|| unreadable(line)));
+        entries.collect::<io::Result<_>>().map(Self)
+    }
+
+    /// The same for a text of a test.
+    #[cfg(test)]
+    pub(crate) fn parse(text: &[u8]) -> Self {
+        Self::try_parse(text).unwrap()
     }
 
     /// What lies uppermost on a directory.
@@ -121,16 +139,16 @@ impl Table {
     }
 
     /// Mooring's mounts: those on volume directories beneath the kubelet's root, and devices that Pods have. Of CSI
-    /// volumes the kubelet's notes say which are Mooring's.
-    pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
+    /// volumes the kubelet's notes say which are Mooring's; an error is a volume whose note can't be read.
+    pub fn volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = Result<&'a MountEntry, UnknownOwner>> {
         let pods = kubelet_root.join("pods");
         let mut devices = kubelet_root.to_owned();
         devices.extend(CSI_DEVICES_DIR);
-        self.0.iter().filter(move |entry| {
+        let is_ours = move |entry: &MountEntry| {
             if let Ok(device) = entry.mount_point.strip_prefix(&devices) {
                 return match device.iter().collect::<Vec<_>>()[..] {
                     [publish, name, _] if publish == "publish" => volume_data::is_our_device(&devices, name),
-                    _ => false,
+                    _ => Ok(false),
                 };
             }
             let names = entry
@@ -138,17 +156,49 @@ impl Table {
                 .strip_prefix(&pods)
                 .map(|rest| rest.iter().collect::<Vec<_>>());
             match names.as_deref() {
-                Ok([_, volumes, driver, _]) => *volumes == "volumes" && *driver == FLEX_DRIVER_DIR,
-                Ok([_, volumes, csi, _, target]) => {
-                    *volumes == "volumes"
-                        && *csi == CSI_VOLUMES_DIR
-                        && *target == CSI_TARGET
-                        && volume_data::is_ours(&entry.mount_point)
+                Ok([_, volumes, driver, _]) => Ok(*volumes == "volumes" && *driver == FLEX_DRIVER_DIR),
+                Ok([_, volumes, csi, _, target])
+                    if *volumes == "volumes" && *csi == CSI_VOLUMES_DIR && *target == CSI_TARGET =>
+                {
+                    volume_data::is_ours(&entry.mount_point)
                 }
-                _ => false,
+                _ => Ok(false),
             }
+        };
+        self.0.iter().filter_map(move |entry| match is_ours(entry) {
+            Ok(ours) => ours.then_some(Ok(entry)),
+            Err(source) => Some(Err(UnknownOwner {
+                mount_point: entry.mount_point.clone(),
+                source,
+            })),
         })
     }
+
+    /// [`Self::volumes`], where it does no harm to leave one out. A volume whose owner can't be read is left out, with a
+    /// warning.
+    pub fn known_volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
+        let known = |found: Result<_, UnknownOwner>| {
+            found
+                .inspect_err(|error| warn!("Mooring leaves a volume alone: {}", chain(error)))
+                .ok()
+        };
+        self.volumes(kubelet_root).filter_map(known)
+    }
+}
+
+/// A mounted CSI volume of which the kubelet's note can't be read: it may be Mooring's.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to read which CSI driver has mounted {}", mount_point.display())]
+pub struct UnknownOwner {
+    pub mount_point: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+fn unreadable(line: &[u8]) -> io::Error {
+    let line = String::from_utf8_lossy(&line[..line.len().min(SHOWN_OF_A_LINE)]);
+    let message = format!("unable to read a line of the mount table: {line:?}");
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// The mount of one directory that no other there lies on.
@@ -240,13 +290,13 @@ mod tests {
 31 30 7:3 / /var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/a rw - ext4 /dev/loop3 rw
 32 22 0:26 / /var/lib/kubelet/pods/u/volumes/kubernetes.io~secret/s rw - tmpfs tmpfs rw
 33 22 0:27 /x /odd\\134name rw unbindable - tmpfs none rw
-broken line
+34 22 0:28 / /of\\040nothing rw - tmpfs  rw
 ";
 
     #[test]
     fn the_last_mount_on_a_directory_is_the_uppermost() {
         let table = Table::parse(TEXT);
-        assert_eq!(table.0.len(), 5);
+        assert_eq!(table.0.len(), 6);
         let a = Path::new("/var/lib/kubelet/pods/u/volumes/mooring.dev~vcs/a");
         assert_eq!(table.top(a).unwrap().source, "/dev/loop3");
         assert_eq!(table.top(a).unwrap().device.minor, 3);
@@ -258,6 +308,29 @@ broken line
         assert_eq!(table.0[1].flags, ["rw", "nosuid"]);
         assert_eq!(root.option("errors"), Some("continue"));
         assert_eq!(root.option("rw"), None);
+    }
+
+    /// It may be about a volume, which would count as not mounted.
+    #[test]
+    fn a_table_with_a_line_that_can_t_be_read_is_an_error_that_shows_the_line() {
+        for broken in [
+            "broken line",
+            "22 1 8:1 / / rw",
+            "22 1 8 / / rw - ext4 /dev/root rw",
+            "x 1 8:1 / / rw - ext4 /dev/root rw",
+            "22 1 8:1 / / rw - ext4",
+        ] {
+            let text = [TEXT, broken.as_bytes()].concat();
+            let error = Table::try_parse(&text).expect_err(broken).to_string();
+            assert!(error.contains(broken), "{error}");
+        }
+        assert_eq!(Table::try_parse(b"").unwrap(), Table::default());
+    }
+
+    /// What the kernel itself prints today is read, whatever is mounted.
+    #[test]
+    fn the_table_of_this_process_is_read() {
+        assert!(!Table::read().unwrap().0.is_empty());
     }
 
     #[test]
@@ -281,7 +354,7 @@ broken line
         assert_eq!(table.0[4].mount_point, Path::new("/odd\\name"));
         let ours: Vec<_> = table
             .volumes(Path::new("/var/lib/kubelet"))
-            .map(|entry| &entry.fs_type)
+            .map(|entry| &entry.unwrap().fs_type)
             .collect();
         assert_eq!(ours, ["fuse.sshfs", "ext4"]);
     }
@@ -308,7 +381,41 @@ broken line
             }
         }
         let table = Table::parse(text.as_bytes());
-        let ours: Vec<_> = table.volumes(root.path()).map(|entry| &entry.fs_type).collect();
+        let ours: Vec<_> = table
+            .volumes(root.path())
+            .map(|entry| &entry.unwrap().fs_type)
+            .collect();
         assert_eq!(ours, ["ours", "devtmpfs-ours"]);
+    }
+
+    #[test]
+    fn a_csi_volume_whose_owner_can_t_be_read_is_neither_ours_nor_another_s() {
+        let root = tempfile::tempdir().unwrap();
+        for broken in ["not read", "malformed"] {
+            let volumes = root.path().join("pods/u/volumes/kubernetes.io~csi").join(broken);
+            let devices = root.path().join("plugins/kubernetes.io/csi/volumeDevices");
+            let data = devices.join(broken).join("data");
+            let mut text = String::new();
+            for (folder, place) in [
+                (&volumes, volumes.join("mount")),
+                (&data, devices.join("publish").join(broken).join("u")),
+            ] {
+                std::fs::create_dir_all(folder).unwrap();
+                match broken {
+                    "malformed" => std::fs::write(folder.join("vol_data.json"), "{").unwrap(),
+                    _ => std::fs::create_dir(folder.join("vol_data.json")).unwrap(),
+                }
+                let place = place.display().to_string().replace(' ', "\\040");
+                writeln!(text, "30 22 0:25 / {place} rw - ext4 x rw").unwrap();
+            }
+            let table = Table::parse(text.as_bytes());
+            assert_eq!(table.known_volumes(root.path()).count(), 0);
+            let found: Vec<_> = table.volumes(root.path()).collect();
+            assert_eq!(found.len(), 2, "{broken}: counts as another driver's");
+            for (found, entry) in found.into_iter().zip(&table.0) {
+                let unknown = found.unwrap_err();
+                assert_eq!(unknown.mount_point, entry.mount_point);
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ use crate::deadlines;
 use crate::drivers::call_out::{self, CallOutcome, EXPAND, MOUNT, STATS, UNMOUNT};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
-use crate::volume::mount_table::Table;
+use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::target::{Driver, Target, TargetError};
 use crate::volume::volume_data;
 use crate::worker::usage::Usage;
@@ -288,12 +288,18 @@ fn trouble_of_device(core: &Core, volume_id: &str) -> Result<Option<Trouble>, Cs
     let root = core.kubelet_root();
     let devices = root.join(CSI_DEVICES_DIR.iter().collect::<PathBuf>());
     let table = mount_table()?;
-    let mut volumes = table.volumes(root);
-    Ok(volumes.find_map(|entry| {
-        let target = Target::parse_as(Driver::CsiDevice, root, entry.mount_point.to_str()?).ok()?;
+    let target = |entry: &MountEntry| Target::parse_as(Driver::CsiDevice, root, entry.mount_point.to_str()?).ok();
+    for target in table.known_volumes(root).filter_map(target) {
         let is_it = volume_data::is_our_device_of(&devices, target.name().as_ref(), volume_id);
-        is_it.then(|| core.trouble(&target)).flatten()
-    }))
+        let is_it = is_it.map_err(|error| MountError::Failed {
+            attempted: format!("read which volume is on {target}"),
+            cause: Cause::of(error),
+        })?;
+        if is_it && let Some(trouble) = core.trouble(&target) {
+            return Ok(Some(trouble));
+        }
+    }
+    Ok(None)
 }
 
 fn mount_table() -> Result<Table, MountError> {

@@ -255,8 +255,23 @@ async fn only_mounts_of_the_volume_itself_keep_its_note() {
         "/kubelet/pods/u/volumes/mooring.dev~vcs/pvc-u12",
         "/kubelet/pods/u/volumes/other~driver/pvc-u1",
     ]);
-    let targets = world.attachments.targets_in(&table, "pvc-u1");
+    let targets = world.attachments.targets_in(&table, "pvc-u1").unwrap();
     assert_eq!(targets, [own.to_owned()].into());
+}
+
+/// Its note would be taken back, and the volume detached, while it is mounted.
+#[tokio::test]
+async fn a_volume_whose_driver_can_t_be_read_stays_noted_and_holds_up_no_other() {
+    let world = World::new();
+    let root = tempfile::tempdir().unwrap();
+    let broken = root.path().join("pods/u/volumes/kubernetes.io~csi/pvc-u1");
+    std::fs::create_dir_all(broken.join("vol_data.json")).unwrap();
+    let line = format!("9 1 8:16 / {}/mount rw - ext4 /dev/sdb rw\n", broken.display());
+    let attachments = Attachments::new(Box::new(world.fake.clone()), "a".to_owned(), root.path().to_owned());
+    let table = Table::parse(line.as_bytes());
+    let error = attachments.targets_in(&table, "pvc-u1").unwrap_err();
+    assert_eq!(error.mount_point, broken.join("mount"));
+    assert_eq!(attachments.targets_in(&table, "pvc-u2").unwrap(), BTreeSet::new());
 }
 
 /// A detachment would take the device from a session that is still open.

@@ -122,7 +122,7 @@ async fn is_silent(workers: &Workers, room: &Semaphore, target: &Target) -> bool
 
 /// The volumes of the kernel's network file systems, with their types.
 fn volumes(table: &Table, kubelet_root: &Path) -> BTreeMap<Target, String> {
-    let volumes = table.volumes(kubelet_root).filter(|entry| is_network(entry));
+    let volumes = table.known_volumes(kubelet_root).filter(|entry| is_network(entry));
     let parsed = volumes.filter_map(|entry| {
         let target = Target::parse(kubelet_root, entry.mount_point.to_str()?).ok()?;
         Some((target, entry.fs_type.clone()))

@@ -45,7 +45,7 @@ pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Owner, &Table) -> bool) -> io
         };
         let Some(owner) = owner else { continue };
         if let Some(table) = read(&process.join("mountinfo"))? {
-            let table = Table::parse(&table);
+            let table = Table::try_parse(&table)?;
             if is_wanted(&owner, &table) {
                 found.push(Namespace { pid, id, owner, table });
             }
@@ -123,6 +123,9 @@ mod tests {
         let found = || namespaces(proc.path(), |_, _| true);
         // The process has ended meanwhile.
         assert!(found().unwrap().is_empty());
+        write(process.join("mountinfo"), "9 1 0:7 / /data rw\n").unwrap();
+        assert!(found().is_err(), "a line may be about a dead mount");
+        std::fs::remove_file(process.join("mountinfo")).unwrap();
         std::fs::create_dir(process.join("mountinfo")).unwrap();
         assert!(found().is_err(), "it may have a dead mount");
     }
