@@ -315,6 +315,8 @@ fn mounted_from(target: &Target) -> Result<Option<String>, CsiError> {
     Ok(table.top(&target.path()).map(|entry| entry.source.clone()))
 }
 
+/// Of a device only the total is known. The other fields are optional, and 0 is their default, which is not sent: see
+/// "REQUIRED vs. OPTIONAL" in CSI's `spec.md`.
 fn usages(usage: Usage) -> Vec<VolumeUsage> {
     let one = |unit: Unit, total: u64, free: u64, available: u64| {
         let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
@@ -329,4 +331,58 @@ fn usages(usage: Usage) -> Vec<VolumeUsage> {
     // Many file systems of servers count no files.
     let inodes = (usage.inodes > 0).then(|| one(Unit::Inodes, usage.inodes, usage.inodes_free, usage.inodes_free));
     std::iter::once(bytes).chain(inodes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::{Unit, Usage, VolumeUsage, usages};
+
+    #[test]
+    fn of_a_raw_block_volume_only_its_size_is_reported() {
+        let device = Usage {
+            bytes: 1 << 30,
+            bytes_free: 1 << 30,
+            bytes_available: 0,
+            inodes: 0,
+            inodes_free: 0,
+        };
+        let size = VolumeUsage {
+            total: 1 << 30,
+            unit: Unit::Bytes.into(),
+            ..VolumeUsage::default()
+        };
+        let reported = usages(device);
+        assert_eq!(reported, [size]);
+        // The fields 2 and 4, and no others: total and unit.
+        assert_eq!(
+            reported[0].encode_to_vec(),
+            [0x10, 0x80, 0x80, 0x80, 0x80, 0x04, 0x20, 0x01]
+        );
+    }
+
+    #[test]
+    fn of_a_file_system_that_counts_no_files_only_its_bytes_are_reported() {
+        let usage = Usage {
+            bytes: 100,
+            bytes_free: 60,
+            bytes_available: 50,
+            inodes: 0,
+            inodes_free: 0,
+        };
+        let bytes = |usage| {
+            usages(usage)
+                .into_iter()
+                .map(|one| (one.used, one.available, one.unit))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(bytes(usage), [(40, 50, Unit::Bytes.into())]);
+        let counted = Usage {
+            inodes: 10,
+            inodes_free: 7,
+            ..usage
+        };
+        assert_eq!(bytes(counted)[1], (3, 7, Unit::Inodes.into()));
+    }
 }
