@@ -116,4 +116,21 @@ mod tests {
             assert!(Cli::try_parse_from(line).is_err(), "{bad:?}");
         }
     }
+
+    #[test]
+    fn blanks_beside_the_names_of_namespaces_are_no_part_of_them_and_no_name_is_empty() {
+        for command in [&["run"][..], &["lint", "a.yaml"]] {
+            let line = |list| [&["flex-provisioner"][..], command, &["--config-namespaces", list]].concat();
+            let namespaces = match Cli::try_parse_from(line("mooring, admin")).unwrap().command {
+                Some(Command::Run(args)) => args.config_namespaces,
+                Some(Command::Lint(args)) => args.config_namespaces.unwrap(),
+                _ => panic!("another command"),
+            };
+            assert_eq!(namespaces, ["mooring", "admin"], "{command:?}");
+            for list in ["", "mooring,", "mooring, ,admin"] {
+                let error = Cli::try_parse_from(line(list)).expect_err(list).to_string();
+                assert!(error.contains("one comma between two"), "{error}");
+            }
+        }
+    }
 }

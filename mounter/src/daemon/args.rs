@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
+use mooring_program::namespace::parse_namespace;
 use mooring_program::time::parse_duration;
 
 use crate::client_pods::args::ClientPodArgs;
@@ -89,6 +90,7 @@ pub struct ServeArgs {
         long,
         env = "MOORING_CONFIG_NAMESPACES",
         value_delimiter = ',',
+        value_parser = parse_namespace,
         default_value = names::NAMESPACE,
         value_name = "NAMESPACE,…",
     )]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use mooring_program::namespace::parse_namespace;
 
 use crate::config::trust::{ImagePattern, Trust};
 use crate::config::{ProvisionerConfig, Severity};
@@ -37,6 +38,7 @@ pub struct LintArgs {
         long,
         value_delimiter = ',',
         env = "MOORING_CONFIG_NAMESPACES",
+        value_parser = parse_namespace,
         value_name = "NAMESPACE,…"
     )]
     pub config_namespaces: Option<Vec<String>>,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
+use mooring_program::namespace::parse_namespace;
 use mooring_program::time::parse_duration;
 
 use crate::config::trust::ImagePattern;
@@ -24,6 +25,7 @@ pub struct RunArgs {
         long,
         env = "MOORING_CONFIG_NAMESPACES",
         value_delimiter = ',',
+        value_parser = parse_namespace,
         default_value = names::NAMESPACE,
         value_name = "NAMESPACE,…",
     )]
