@@ -19,7 +19,9 @@ use mooring_mounter::volume::job::{Access, MountError, PodRef, Secrets};
 use mooring_mounter::volume::target::Target;
 use mooring_seal::signature::{PublicKeys, SigningKey};
 use mooring_seal::{Purpose, new_key, seal};
+use proptest::option::of;
 use proptest::prelude::*;
+use proptest::sample::{Index, subsequence};
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
@@ -29,34 +31,165 @@ const NODE: &str = "a";
 /// Names that a volume directory has: of two `PersistentVolumes`, and of none.
 const NAMES: [&str; 3] = ["pvc-1", "pvc-2", "data"];
 
-/// What a volume may say of itself, or a connection of the volume.
-const OPTIONS: [&str; 10] = [
-    "client=iscsi,source=iscsi://h/t/1",
-    "client=iscsi,source=iscsi://h/t/2",
-    "client=nfs,source=h:/x",
-    "client=node-disk,source=serial://1",
-    "client=disk,source=/dev/sda",
-    "client=pool,source=",
-    "client=local,source=pvc-2.img",
-    "client=host,source=h:/x,fs-type=nfs",
-    "source=/etc",
-    "client=iscsi,source=iscsi://h/t/1,initiator=iqn.x:another-node",
+/// Who says something about a volume.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum By {
+    /// The author of a Pod.
+    Tenant,
+    /// The image of a claim's volume.
+    Image,
+    /// The controller, in the Pod of a run.
+    Run,
+    Administrator,
+    /// An image, in a connection.
+    Attach,
+}
+
+use By::{Administrator, Attach, Image, Run, Tenant};
+
+const ALL: &[By] = &[Tenant, Image, Run, Administrator, Attach];
+
+/// A client as options of a volume name it, the options that go with it, and who may name it so.
+type Named = (&'static str, &'static [(&'static str, &'static str)], &'static [By]);
+
+/// The last names none.
+const CLIENTS: [Named; 9] = [
+    ("iscsi", &[], ALL),
+    // In another node's name.
+    (
+        "iscsi",
+        &[("initiator", "iqn.x:another-node")],
+        &[Image, Run, Administrator, Attach],
+    ),
+    ("nfs", &[], ALL),
+    ("node-disk", &[], ALL),
+    // A vendor's own.
+    ("disk", &[], ALL),
+    ("pool", &[], &[Run, Administrator]),
+    ("local", &[], &[Image, Run, Administrator]),
+    ("host", &[("fs-type", "nfs")], &[Administrator]),
+    ("", &[], &[]),
 ];
 
-/// Those of them that a connection may say.
-const OF_A_CONNECTION: [usize; 5] = [0, 1, 2, 3, 9];
+/// The client without a record, which takes any source.
+const VENDOR: &str = "disk";
 
-/// Those that the author of a Pod may write.
-const OF_A_TENANT: [usize; 3] = [0, 1, 2];
+/// Where a source leads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Leads {
+    Elsewhere,
+    /// To the node, or out of the directory that the source begins with.
+    Astray,
+}
 
-/// Those that the image of a claim's volume may say.
-const OF_AN_IMAGE: [usize; 5] = [0, 1, 2, 6, 9];
+use Leads::{Astray, Elsewhere};
 
-/// Those that the controller may write into the Pod of a run.
-const OF_A_RUN: [usize; 6] = [0, 1, 2, 5, 6, 9];
+/// Sources, and the clients beside [`VENDOR`] that they fit. To NFS, what stands before `:/` is a server's name.
+const SOURCES: [(&str, &[&str], Leads); 14] = [
+    ("iscsi://h/t/1", &["iscsi", "nfs", "host"], Elsewhere),
+    ("iscsi://h,[fe80::1]:3261/t/2", &["iscsi", "nfs", "host"], Elsewhere),
+    ("iscsi://h/../1", &["iscsi", "nfs", "host"], Astray),
+    ("iscsi://h/t/x", &["nfs", "host"], Elsewhere),
+    ("h:/x", &["nfs", "host"], Elsewhere),
+    ("[fe80::1]:/x", &["nfs", "host"], Elsewhere),
+    ("h:/x/../y", &["nfs", "host"], Astray),
+    ("[-oX=y]:/x", &[], Elsewhere),
+    ("serial://1", &["node-disk", "nfs", "host"], Astray),
+    ("/dev/sda", &[], Astray),
+    ("//dev/loop1", &[], Astray),
+    ("UUID=1-2", &["local"], Astray),
+    ("pvc-2.img", &["local"], Elsewhere),
+    ("", &["pool"], Elsewhere),
+];
 
-/// Those that an administrator may write; the last but one of all names no client.
-const OF_AN_ADMINISTRATOR: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 9];
+/// Mount options, and who may ask for them. What an image asks for is what the volume's class asked for: the controller
+/// saw to that.
+const MOUNT_OPTIONS: [(&str, &[By]); 9] = [
+    ("ro", ALL),
+    ("noatime", ALL),
+    ("vers=4.1", &[Image, Run, Administrator, Attach]),
+    ("suid", &[Image, Administrator]),
+    ("log=/x", &[Image, Administrator]),
+    ("credentials=x", &[Image, Administrator]),
+    ("bind", &[]),
+    ("source=/dev/sda", &[]),
+    ("a\\", &[]),
+];
+
+/// What a volume says of itself, or a connection of the volume: numbers of [`CLIENTS`], [`SOURCES`] and
+/// [`MOUNT_OPTIONS`].
+#[derive(Debug, Clone, PartialEq)]
+struct Said {
+    client: usize,
+    source: usize,
+    mount_options: Vec<usize>,
+}
+
+impl Said {
+    fn client(&self) -> &'static str {
+        CLIENTS[self.client].0
+    }
+
+    fn options(&self) -> BTreeMap<String, String> {
+        let (client, more, _) = CLIENTS[self.client];
+        let mount_options: Vec<_> = self.mount_options.iter().map(|at| MOUNT_OPTIONS[*at].0).collect();
+        let mount_options = mount_options.join(",");
+        let mut pairs = vec![("source", SOURCES[self.source].0)];
+        pairs.extend(more);
+        pairs.extend(
+            [("client", client), ("mount-options", &mount_options)]
+                .iter()
+                .filter(|(_, value)| !value.is_empty()),
+        );
+        pairs
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    fn fits(&self, client: &str) -> bool {
+        client == VENDOR || SOURCES[self.source].1.contains(&client)
+    }
+
+    /// Whether they may say so. Of an answer of `attach`, `asked` are the mount options of the PersistentVolume itself.
+    fn may_be_said(&self, by: By, asked: &[usize]) -> bool {
+        let is_disk = by == Attach && self.client() == "node-disk";
+        let leads_well = SOURCES[self.source].2 == Elsewhere || by == Administrator || is_disk;
+        let may_ask = |at: &usize| MOUNT_OPTIONS[*at].1.contains(&by) || asked.contains(at);
+        CLIENTS[self.client].2.contains(&by)
+            && self.fits(self.client())
+            && leads_well
+            && self.mount_options.iter().all(may_ask)
+    }
+}
+
+fn said() -> impl Strategy<Value = Said> + Clone {
+    let all: Vec<_> = (0..MOUNT_OPTIONS.len()).collect();
+    let mount_options = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(all, 1..3)];
+    (
+        0..CLIENTS.len(),
+        0..SOURCES.len(),
+        any::<Index>(),
+        0..5_u8,
+        mount_options,
+    )
+        .prop_map(|(client, source, index, chance, mount_options)| {
+            // Most of what comes together by chance is refused.
+            let fitting: Vec<_> = (0..CLIENTS.len())
+                .filter(|at| SOURCES[source].1.contains(&CLIENTS[*at].0))
+                .collect();
+            let client = if chance == 0 || fitting.is_empty() {
+                client
+            } else {
+                *index.get(&fitting)
+            };
+            Said {
+                client,
+                source,
+                mount_options,
+            }
+        })
+}
 
 /// The controller's key, which is published, and one that is not.
 static SIGNERS: LazyLock<[SigningKey; 2]> = LazyLock::new(|| [(); 2].map(|()| SigningKey::generate().unwrap()));
@@ -64,7 +197,7 @@ static SIGNERS: LazyLock<[SigningKey; 2]> = LazyLock::new(|| [(); 2].map(|()| Si
 /// The keys of the two `PersistentVolumes`, and one of nothing.
 static KEYS: LazyLock<[String; 3]> = LazyLock::new(|| [(); 3].map(|()| new_key().unwrap()));
 
-/// What a PersistentVolume says of the node: numbers of [`NAMES`], [`OPTIONS`], [`SIGNERS`] and [`KEYS`].
+/// What a PersistentVolume says of the node: numbers of [`NAMES`], [`SIGNERS`] and [`KEYS`].
 #[derive(Debug, Clone)]
 struct Told {
     signer: usize,
@@ -72,7 +205,8 @@ struct Told {
     uid: usize,
     /// Whether it is for [`NODE`].
     for_node: bool,
-    options: usize,
+    /// What the storage answered, if anything.
+    options: Option<Said>,
     key: usize,
     /// A letter of the signed word is another one.
     is_changed: bool,
@@ -97,16 +231,16 @@ enum Handed {
 }
 
 /// What the spec of the Pod has under the name of the volume.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Written {
     /// A claim of the PersistentVolume's name.
     Claim,
-    /// An inline volume with these [`OPTIONS`].
-    Inline(usize),
+    /// An inline volume.
+    Inline(Said),
     /// Both.
-    Both(usize),
+    Both(Said),
     /// An inline volume, in a Pod that has the label of a run's, in Mooring's own namespace or a tenant's.
-    OfARun { options: usize, honoured: bool },
+    OfARun { options: Said, honoured: bool },
     /// Something else.
     Nothing,
 }
@@ -116,12 +250,12 @@ struct Attempt {
     by_csi: bool,
     name: usize,
     /// What the kubelet says of the volume, which its author may have forged.
-    options: usize,
+    options: Said,
     written: Written,
     handed: Handed,
     /// What each PersistentVolume says: its own options, whether an image made it, whether it has to be attached, and
     /// what this node is told.
-    volumes: [(usize, bool, bool, Entry); 2],
+    volumes: [(Said, bool, bool, Entry); 2],
 }
 
 fn attempts() -> impl Strategy<Value = Attempt> {
@@ -130,7 +264,7 @@ fn attempts() -> impl Strategy<Value = Attempt> {
         0..2_usize,
         0..2_usize,
         any::<bool>(),
-        0..OPTIONS.len(),
+        of(said()),
         0..3_usize,
         0..9_u8,
     );
@@ -146,7 +280,7 @@ fn attempts() -> impl Strategy<Value = Attempt> {
     });
     // Most of what is generated is refused, so right ones are mixed in.
     let right = |volume: usize| {
-        (0..OPTIONS.len()).prop_map(move |options| Told {
+        of(said()).prop_map(move |options| Told {
             signer: 0,
             volume,
             uid: volume,
@@ -169,18 +303,18 @@ fn attempts() -> impl Strategy<Value = Attempt> {
         1 => Just(Handed::Junk),
         5 => Just(Handed::Own),
     ];
-    let volume = |number: usize| (0..OPTIONS.len(), any::<bool>(), any::<bool>(), entry(number));
+    let volume = |number: usize| (said(), any::<bool>(), any::<bool>(), entry(number));
     let written = prop_oneof![
         4 => Just(Written::Claim),
-        2 => (0..OPTIONS.len()).prop_map(Written::Inline),
-        1 => (0..OPTIONS.len()).prop_map(Written::Both),
-        1 => (0..OPTIONS.len(), any::<bool>()).prop_map(|(options, honoured)| Written::OfARun { options, honoured }),
+        2 => said().prop_map(Written::Inline),
+        1 => said().prop_map(Written::Both),
+        1 => (said(), any::<bool>()).prop_map(|(options, honoured)| Written::OfARun { options, honoured }),
         1 => Just(Written::Nothing),
     ];
     (
         any::<bool>(),
         0..3_usize,
-        0..OPTIONS.len(),
+        said(),
         written,
         handed,
         (volume(0), volume(1)),
@@ -193,11 +327,6 @@ fn attempts() -> impl Strategy<Value = Attempt> {
             handed,
             volumes: [first, second],
         })
-}
-
-fn pairs(line: &str) -> BTreeMap<String, String> {
-    let pairs = line.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn secrets_of(volume: usize) -> BTreeMap<String, String> {
@@ -216,7 +345,7 @@ impl Told {
             volume_uid: format!("uid-{}", self.uid),
             node: node.to_owned(),
             serial: 1,
-            options: pairs(OPTIONS[self.options]),
+            options: self.options.as_ref().map(Said::options).unwrap_or_default(),
             sealed: seal(&KEYS[self.key], purpose, &secrets_of(self.volume)).unwrap(),
         };
         let signed = SIGNERS[self.signer].sign(&connection).unwrap();
@@ -242,7 +371,7 @@ impl Attempt {
         }
         let name = NAMES[number];
         let secret = json!({"name": format!("{}-{name}", if *to_attach { "attachment" } else { "key" })});
-        let options = pairs(OPTIONS[*options]);
+        let options = options.options();
         let source = if self.by_csi {
             json!({"csi": {"driver": "vcs.mooring.dev", "volumeHandle": name, "volumeAttributes": options,
                            "nodePublishSecretRef": secret}})
@@ -264,9 +393,9 @@ impl Attempt {
         }
     }
 
-    /// The options of the inline volume that the Pod has.
-    fn inline(&self) -> Option<usize> {
-        match self.written {
+    /// The inline volume that the Pod has.
+    fn inline(&self) -> Option<&Said> {
+        match &self.written {
             Written::Inline(options) | Written::Both(options) | Written::OfARun { options, .. } => Some(options),
             Written::Claim | Written::Nothing => None,
         }
@@ -274,9 +403,9 @@ impl Attempt {
 
     fn pod(&self) -> Pod {
         let name = NAMES[self.name];
-        let inline = self.inline().map(|options| {
-            json!({"name": name, "flexVolume": {"driver": "mooring.dev/vcs", "options": pairs(OPTIONS[options])}})
-        });
+        let inline = self.inline().map(
+            |options| json!({"name": name, "flexVolume": {"driver": "mooring.dev/vcs", "options": options.options()}}),
+        );
         let has_claim = matches!(self.written, Written::Claim | Written::Both(_));
         let claim = has_claim.then(|| json!({"name": "x", "persistentVolumeClaim": {"claimName": name}}));
         let mut volumes: Vec<_> = inline.into_iter().chain(claim).collect();
@@ -317,13 +446,13 @@ impl Attempt {
         let secrets = handed.map(|handed| (CONNECTION.to_owned(), handed.to_string().into_bytes()));
         // By CSI the kubelet says which kind it is, and passes on what an inline volume has.
         let (said, told) = match (self.by_csi, self.inline()) {
-            (false, _) => (self.options, ByKubelet::Nothing),
+            (false, _) => (&self.options, ByKubelet::Nothing),
             (true, Some(options)) => (options, csi(true, "csi-0")),
-            (true, None) => (self.options, csi(false, name)),
+            (true, None) => (&self.options, csi(false, name)),
         };
         Some(MountRequest {
             told,
-            volume: Volume::from_options(&pairs(OPTIONS[said])).ok()?,
+            volume: Volume::from_options(&said.options()).ok()?,
             secrets: Secrets(secrets.into_iter().collect()),
             target: Target::parse(Path::new("/kubelet"), &path).unwrap(),
             access: Access::FileSystem,
@@ -349,53 +478,67 @@ impl Attempt {
         let has_key = !matches!(self.handed(), Handed::Nothing);
         let is_to_attach = of_name.is_some_and(|(_, _, to_attach, _)| *to_attach);
         if let Some(options) = self.inline() {
-            let may = match self.written {
+            let by = match self.written {
                 // A run has no CSI volume.
-                _ if self.by_csi => &OF_A_TENANT[..],
-                Written::OfARun { honoured: true, .. } => &OF_A_RUN[..],
-                Written::OfARun { honoured: false, .. } => &[],
-                _ => &OF_A_TENANT[..],
+                _ if self.by_csi => Some(Tenant),
+                Written::OfARun { honoured: true, .. } => Some(Run),
+                Written::OfARun { honoured: false, .. } => None,
+                _ => Some(Tenant),
             };
+            let may = by.is_some_and(|by| options.may_be_said(by, &[]));
             // Nobody knows which of the two a FlexVolume's Secret is for.
             let is_one_of_two = !self.by_csi && matches!(self.written, Written::Both(_)) && of_name.is_some();
-            let is_granted = may.contains(&options) && !has_key && !is_to_attach && !is_one_of_two;
-            return is_granted.then(|| (pairs(OPTIONS[options]), BTreeMap::new()));
+            let is_granted = may && !has_key && !is_to_attach && !is_one_of_two;
+            return is_granted.then(|| (options.options(), BTreeMap::new()));
         }
         // By CSI the kubelet says that it is a claim's, and it knows.
         if self.written == Written::Nothing && !self.by_csi {
             return None;
         }
         let (options, by_image, to_attach, entry) = of_name?;
-        let may = if *by_image {
-            &OF_AN_IMAGE[..]
-        } else {
-            &OF_AN_ADMINISTRATOR[..]
-        };
-        if !may.contains(options) {
+        let by = if *by_image { Image } else { Administrator };
+        if !options.may_be_said(by, &[]) {
             return None;
         }
         if !to_attach {
-            return (!has_key).then(|| (pairs(OPTIONS[*options]), BTreeMap::new()));
+            return (!has_key).then(|| (options.options(), BTreeMap::new()));
         }
         let own = self.name;
         let (Entry::Told(told), Handed::Key(key)) = (entry, self.handed()) else {
             return None;
         };
-        let (mut granted, said) = (pairs(OPTIONS[*options]), pairs(OPTIONS[told.options]));
         let is_told = told.signer == 0
             && !told.is_changed
             && (told.volume, told.uid, told.key, key) == (own, own, own, own)
-            && told.for_node
-            && OF_A_CONNECTION.contains(&told.options)
-            // The only file system that is named here is NFS.
-            && (!granted.contains_key("fs-type") || said.get("client").is_some_and(|client| client == "nfs"));
-        // Another client has only the file system of the volume's own options.
-        if granted.get("client") != said.get("client") {
-            granted.retain(|key, _| key == "fs-type");
-        }
-        granted.extend(said);
-        is_told.then(|| (granted, secrets_of(own)))
+            && told.for_node;
+        let granted = match &told.options {
+            None => Some(options.options()),
+            Some(said) => connected(options, said),
+        };
+        granted.filter(|_| is_told).map(|granted| (granted, secrets_of(own)))
     }
+}
+
+/// A volume with what its image answered to `attach`, if the image may answer so.
+fn connected(own: &Said, said: &Said) -> Option<BTreeMap<String, String>> {
+    let mut granted = own.options();
+    // Without a client it is about the volume's own.
+    let mut said = said.clone();
+    if said.client().is_empty() {
+        said.client = own.client;
+    }
+    // The only file system that is named here is NFS, of which a vendor's client makes the volume one as well.
+    let fits = match (granted.contains_key("fs-type"), said.client()) {
+        (false, _) | (true, "nfs") => true,
+        (true, VENDOR) => said.fits("nfs"),
+        (true, _) => false,
+    };
+    // Another client has only the file system and the mount options of the volume itself.
+    if own.client() != said.client() {
+        granted.retain(|key, _| ["fs-type", "mount-options"].contains(&key.as_str()));
+    }
+    granted.extend(said.options());
+    (fits && said.may_be_said(Attach, &own.mount_options)).then_some(granted)
 }
 
 fn csi(ephemeral: bool, volume_id: &str) -> ByKubelet {
