@@ -555,4 +555,4 @@ fn breaker_name(volume: &Volume) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

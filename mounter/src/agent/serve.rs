@@ -198,3 +198,64 @@ fn malformed(message: String) -> AgentAnswer {
         limit_ms: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream as StdStream;
+    use std::sync::Arc;
+    use std::thread;
+
+    use rustix::process::getuid;
+    use rustix::thread::Uid;
+    use rustix::thread::set_thread_res_uid;
+    use tokio::net::UnixStream;
+
+    use super::connection;
+    use crate::agent::mounts::Mounts;
+    use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, VERSION, WireError};
+    use crate::agent::store::Store;
+
+    const NOBODY: u32 = 65_534;
+
+    /// Two ends of a connection, each of which shows the other this user.
+    fn pair_of(uid: u32) -> [UnixStream; 2] {
+        // The thread alone is somebody else, and ends.
+        let made = thread::spawn(move || {
+            if getuid().is_root() {
+                let uid = Uid::from_raw(uid);
+                set_thread_res_uid(uid, uid, uid).unwrap();
+            }
+            StdStream::pair().unwrap()
+        });
+        let (one, other) = made.join().unwrap();
+        [one, other].map(|end| {
+            end.set_nonblocking(true).unwrap();
+            UnixStream::from_std(end).unwrap()
+        })
+    }
+
+    /// What the agent says to a caller of this user who asks who it is.
+    async fn said_to(uid: u32) -> Result<AgentAnswer, WireError> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
+        let [mut caller, agent] = pair_of(uid);
+        let request = AgentRequest {
+            version: VERSION,
+            call: Call::Hello,
+        };
+        protocol::send(&mut caller, &request).await.unwrap();
+        connection(agent, Arc::new(mounts)).await;
+        protocol::receive(&mut caller).await
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_is_not_root_gets_no_answer_of_the_agent() {
+        let refused = said_to(NOBODY).await;
+        assert!(matches!(refused, Err(WireError::Io(..))), "{refused:?}");
+        // Only root can be root.
+        if getuid().is_root() {
+            let answer = said_to(0).await.unwrap();
+            assert!(matches!(answer, AgentAnswer::Hello(_)), "{answer:?}");
+        }
+    }
+}

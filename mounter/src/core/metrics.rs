@@ -1,5 +1,4 @@
-//! What the mounter counts, in the Prometheus format. No label has an object's name in it. That of a server is in one
-//! for as long as the server does not answer.
+//! What the mounter counts, in the Prometheus format. No label has the name of an object or of a server in it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,7 @@ use crate::volume::target::Target;
 
 /// A client container whose server `dead` never answers.
 #[derive(Default)]
-struct Container {
+pub(crate) struct Container {
     asked: AtomicUsize,
 }
 
@@ -55,7 +55,7 @@ impl Client for Container {
     }
 }
 
-fn core(container: &Arc<Container>) -> Core {
+pub(crate) fn core(container: &Arc<Container>) -> Core {
     let places = Places {
         kubelet_root: "/kubelet".into(),
         pool: "/pool".into(),
@@ -66,7 +66,7 @@ fn core(container: &Arc<Container>) -> Core {
     Core::new(places, registry, Some(container), MounterMetrics::default()).granted_by(Granter::standalone())
 }
 
-fn volume(line: &str, name: &str) -> MountRequest {
+pub(crate) fn volume(line: &str, name: &str) -> MountRequest {
     let path = format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}");
     let target = Target::parse(Path::new("/kubelet"), &path).unwrap();
     request(Volume::from_line(line).unwrap(), target)
@@ -74,7 +74,7 @@ fn volume(line: &str, name: &str) -> MountRequest {
 
 impl Core {
     /// Mounts it within ten seconds.
-    async fn mount_soon(&self, request: MountRequest) -> Result<(), MountError> {
+    pub(crate) async fn mount_soon(&self, request: MountRequest) -> Result<(), MountError> {
         self.mount(request, Instant::now() + Duration::from_secs(10)).await
     }
 }

@@ -74,12 +74,7 @@ impl Pulse {
 
 /// Answers in a thread of its own, which never ends.
 pub async fn serve(listen: SocketAddr, core: Arc<Core>, status: Status) -> io::Result<()> {
-    let pulse = Pulse::start();
-    let router = Router::new()
-        .route(paths::LIVE, get(async move || live(pulse.is_felt(Instant::now()))))
-        .route(paths::READY, get(ready))
-        .route(paths::METRICS, get(metrics))
-        .with_state((core, status));
+    let router = router(Pulse::start(), core, status);
     let listener = std::net::TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
     let (ended, end) = oneshot::channel();
@@ -92,6 +87,14 @@ pub async fn serve(listen: SocketAddr, core: Arc<Core>, status: Status) -> io::R
     })?;
     end.await
         .unwrap_or_else(|_| Err(io::Error::other("the thread that answers has ended")))
+}
+
+fn router(pulse: Pulse, core: Arc<Core>, status: Status) -> Router {
+    Router::new()
+        .route(paths::LIVE, get(async move || live(pulse.is_felt(Instant::now()))))
+        .route(paths::READY, get(ready))
+        .route(paths::METRICS, get(metrics))
+        .with_state((core, status))
 }
 
 async fn accept(listener: TcpListener, router: Router) -> io::Result<()> {
@@ -153,8 +156,12 @@ async fn metrics(State((core, status)): State<Shared>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
     use axum::Router;
     use axum::routing::get;
+    use clap::Parser as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -162,7 +169,51 @@ mod tests {
 
     use mooring_program::paths;
 
-    use super::{CONNECTIONS, Pulse, STILL, accept};
+    use super::{CONNECTIONS, Pulse, STILL, accept, router};
+    use crate::core::tests::{core, volume};
+    use crate::daemon::args::ServeArgs;
+    use crate::daemon::status::Status;
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    async fn listening(router: Router) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener, router));
+        address
+    }
+
+    async fn asked(address: SocketAddr, path: &str) -> String {
+        let mut caller = TcpStream::connect(address).await.unwrap();
+        let ask = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        caller.write_all(ask.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        caller.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_port_counts_servers_and_volumes_and_names_none() {
+        let core = Arc::new(core(&Arc::default()));
+        let mount = core.mount_soon(volume("client=nfs,source=dead:/x", "plans"));
+        assert_eq!(mount.await.unwrap_err().category(), "timeout");
+        assert_eq!(core.breakers().tripped(Instant::now()), ["dead (nfs)"]);
+        let status = Status::new(Arc::new(Flags::parse_from(["serve"]).args));
+        let address = listening(router(Pulse::start(), core, status)).await;
+        let mut all = String::new();
+        for path in [paths::LIVE, paths::READY, paths::METRICS, "/status"] {
+            all.push_str(&asked(address, path).await);
+        }
+        assert!(all.contains("mooring_mounter_tripped_servers 1"), "{all}");
+        // The server, the volume, its Pod and the Pod's namespace.
+        for name in ["dead", "plans", "web", "shop"] {
+            assert!(!all.contains(name), "{name} is in {all}");
+        }
+    }
 
     #[tokio::test]
     async fn a_daemon_that_hangs_is_not_taken_to_be_alive_by_the_thread_that_answers_for_it() {
@@ -173,20 +224,14 @@ mod tests {
 
     #[tokio::test]
     async fn silent_callers_keep_no_other_from_its_answer_and_connections_stay_limited() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener, Router::new().route(paths::LIVE, get(async || "ok\n"))));
+        let address = listening(Router::new().route(paths::LIVE, get(async || "ok\n"))).await;
         let mut silent = Vec::new();
         for _ in 0..CONNECTIONS * 2 {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(b"GET /livez HT").await.unwrap();
             silent.push(stream);
         }
-        let mut caller = TcpStream::connect(address).await.unwrap();
-        let ask = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        caller.write_all(ask).await.unwrap();
-        let mut answer = String::new();
-        caller.read_to_string(&mut answer).await.unwrap();
+        let answer = asked(address, paths::LIVE).await;
         assert!(
             answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"),
             "{answer}"
