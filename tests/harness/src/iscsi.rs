@@ -8,6 +8,9 @@ use super::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
 use super::scope::Scope;
 use super::server::Server;
 
+/// How the names of targets begin that [`Scope::iscsi_targets`] makes.
+pub const IQN: &str = "iqn.2025-01.test";
+
 /// The password of CHAP, for the server and for mounts.
 pub const PASSWORD: &str = "not-to-be-seen-12";
 
@@ -44,5 +47,19 @@ impl Scope {
             .key("mount-secret", "")
             .key("io-timeout", "20");
         Ok((server, provisioner))
+    }
+
+    /// Makes targets of 64 MiB on the server of Pod `tgt`, each with file `/srv/volumes/NAME`; returns the source of
+    /// each.
+    pub fn iscsi_targets<const N: usize>(&self, server: &str, names: [&str; N]) -> Result<[String; N]> {
+        for name in names {
+            let script = format!(
+                "truncate -s 64M /srv/volumes/{name}
+                 printf '<target {IQN}:{name}>\nbacking-store /srv/volumes/{name}\n</target>\n' >/etc/tgt/conf.d/{name}.conf
+                 tgt-admin --update {IQN}:{name}"
+            );
+            self.exec("tgt", ["sh", "-euc", &script])?;
+        }
+        Ok(names.map(|name| format!("iscsi://{server}:3260/{IQN}:{name}/1")))
     }
 }

@@ -133,6 +133,14 @@ pub fn has_ended(pid: i32) -> bool {
     state.is_empty() || state.starts_with(['Z', 'X'])
 }
 
+/// Whether a process is the first of its container, which ends with it.
+pub fn is_first(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    // Its number in each namespace, the container's last.
+    numbers.is_some_and(|numbers| numbers.split_whitespace().next_back() == Some("1"))
+}
+
 /// Kills processes at once.
 pub fn kill_all(pids: &[i32]) {
     for &pid in pids {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
+use mooring_harness::iscsi::IQN;
 use mooring_harness::nodes::{POOL, on_own_nodes};
 use mooring_harness::processes::kill_all;
 use mooring_harness::{Scope, skipped_without_all, wait_until};
@@ -24,9 +25,6 @@ const DEVICE: &str = "/dev/disk";
 const READ: &str = "dd if=/dev/disk bs=512 skip=9 count=1 iflag=direct 2>/dev/null | head -n 1";
 
 const WRITE: &str = "echo hello | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1";
-
-/// How the names of targets begin.
-const IQN: &str = "iqn.2025-01.test";
 
 /// A Pod that has a claim's volume as a device.
 fn with_device(scope: &Scope, name: &str, node: &str, claim: &str) -> Result<()> {
@@ -175,19 +173,6 @@ fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_l
     });
 }
 
-/// Makes iSCSI targets of 64 MiB on the server; returns the source of each.
-fn targets<const N: usize>(scope: &Scope, server: &str, names: [&str; N]) -> Result<[String; N]> {
-    for name in names {
-        let script = format!(
-            "truncate -s 64M /srv/volumes/{name}
-             printf '<target {IQN}:{name}>\nbacking-store /srv/volumes/{name}\n</target>\n' >/etc/tgt/conf.d/{name}.conf
-             tgt-admin --update {IQN}:{name}"
-        );
-        scope.exec("tgt", ["sh", "-euc", &script])?;
-    }
-    Ok(names.map(|name| format!("iscsi://{server}:3260/{IQN}:{name}/1")))
-}
-
 /// Makes a target's device, and the volume on it, larger while a Pod uses it; the Pod sees the new size.
 async fn grows(scope: &Scope, pod: &str, name: &str) -> Result<()> {
     let enlarge = format!(
@@ -241,7 +226,7 @@ fn a_raw_block_volume_by_iscsi_grows_in_use_and_its_silent_server_holds_up_no_ot
     on_own_nodes("mount-device-hung", async |scope| {
         let server = scope.storage_server("tgt", "node-1", &Value::Null).await?;
         let names = ["grows", "goes-on", "next"];
-        for (name, source) in names.iter().zip(targets(&scope, &server.address, names)?) {
+        for (name, source) in names.iter().zip(scope.iscsi_targets(&server.address, names)?) {
             // It is given up long before.
             let options = json!({"client": "block", "source": source, "io-timeout": "0"});
             scope.csi_volume(name, &options, &json!({"volumeMode": "Block"}))?;
