@@ -125,6 +125,7 @@ pub const FILES: &[File] = &[
     long("scale", "bench", Needs::Plain, 214),
     long("scale", "claims", Needs::Quiet, 290),
     file("security", "boundaries", Needs::Cluster, 21),
+    long("security", "break_out", Needs::Cluster, 150),
     file("security", "config", Needs::Cluster, 38),
     file("security", "credentials", Needs::Cluster, 22),
     file("security", "mounts", Needs::Cluster, 45),
