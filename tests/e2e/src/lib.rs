@@ -7,6 +7,8 @@ pub mod guarantees;
 pub mod images;
 
 #[cfg(test)]
+mod network;
+#[cfg(test)]
 mod policies;
 #[cfg(test)]
 mod rooms;

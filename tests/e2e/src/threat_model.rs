@@ -1,4 +1,5 @@
-//! Keeps `docs/security.md` true: every test that it names exists. And every source file that a page names.
+//! Keeps `docs/security.md` true: every test that it names exists, end-to-end tests and unit tests. And every source
+//! file that a page names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,52 @@ fn tests_in(files: &[PathBuf]) -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// The unit tests in a file, also those of another runtime or with generated values.
+fn unit_tests_in(file: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut found = BTreeSet::new();
+    for mark in ["#[test]", "#[tokio::test"] {
+        // Other attributes of the test may follow.
+        let names = text.match_indices(mark).filter_map(|(at, _)| {
+            let (_, rest) = text[at..].split_once("fn ")?;
+            rest.split_once('(').map(|(name, _)| name.to_owned())
+        });
+        found.extend(names);
+    }
+    found
+}
+
+/// The tests that a page names in italics, each with the file that is named before it: of `` `a.rs` (*b*, *c*) `` both
+/// `b` and `c`, of file `a.rs`. Without such a file the name is of any.
+fn in_italics(page: &str) -> Vec<(Option<&str>, &str)> {
+    let mut found = Vec::new();
+    let mut code = None;
+    for (index, part) in page.split('`').enumerate() {
+        if index % 2 == 1 {
+            code = Some(part).filter(|word| is_source(word));
+            continue;
+        }
+        let (listed, after) = match part.strip_prefix(" (").and_then(|part| part.split_once(')')) {
+            Some((listed, after)) => (listed, after),
+            None => ("", part),
+        };
+        for (text, file) in [(listed, code), (after, None)] {
+            let words = text.split('*').filter(|word| is_test_name(word));
+            found.extend(words.map(|word| (file, word)));
+        }
+    }
+    found
+}
+
+/// Whether it is the path of a source file, from the repository's root.
+fn is_source(word: &str) -> bool {
+    let from_the_root = ["tests/", "provisioner/", "mounter/", "program/", "images/"]
+        .iter()
+        .any(|folder| word.starts_with(folder));
+    let is_source = Path::new(word).extension().is_some_and(|end| end == "rs");
+    from_the_root && is_source && !word.contains(char::is_whitespace)
 }
 
 /// Whether it is long enough for a test's name, which is a sentence, rather than the name of something else.
@@ -76,6 +123,38 @@ fn every_test_that_the_threat_model_names_exists_and_every_security_test_is_name
 }
 
 #[test]
+fn every_unit_test_that_the_threat_model_names_exists_in_its_file() {
+    let page = std::fs::read_to_string(repository().join("docs/security.md")).unwrap();
+    let named = in_italics(&page);
+    let with_file = named.iter().filter(|(file, _)| file.is_some()).count();
+    assert!(with_file > 20, "{named:?}");
+    let all: BTreeSet<_> = ["mounter", "provisioner", "images"]
+        .iter()
+        .flat_map(|folder| files_in(&repository().join(folder)))
+        .filter(|file| file.extension().is_some_and(|end| end == "rs"))
+        .flat_map(|file| unit_tests_in(&file))
+        .collect();
+    for (file, name) in named {
+        let there = match file {
+            Some(file) => unit_tests_in(&repository().join(file)).contains(name),
+            None => all.contains(name),
+        };
+        assert!(there, "{name} is not in {file:?}");
+    }
+}
+
+#[test]
+fn names_in_italics_belong_to_the_file_before_them() {
+    let page =
+        "| that of `mounter/src/a.rs` (*it_is_a_b*, *it_is_a_c*), `d.yaml` | beside it (*it_is_an_e*), and *f* |";
+    let a = Some("mounter/src/a.rs");
+    assert_eq!(
+        in_italics(page),
+        [(a, "it_is_a_b"), (a, "it_is_a_c"), (None, "it_is_an_e")]
+    );
+}
+
+#[test]
 fn every_source_file_that_a_page_names_exists() {
     let pages = files_in(&repository().join("docs"));
     let mut found = 0;
@@ -84,15 +163,9 @@ fn every_source_file_that_a_page_names_exists() {
         .filter(|page| page.extension().is_some_and(|end| end == "md"))
     {
         let text = std::fs::read_to_string(page).unwrap();
-        for word in text.split('`').skip(1).step_by(2) {
-            let from_the_root = ["tests/", "provisioner/", "mounter/", "program/"]
-                .iter()
-                .any(|folder| word.starts_with(folder));
-            let is_source = Path::new(word).extension().is_some_and(|end| end == "rs");
-            if from_the_root && is_source && !word.contains(char::is_whitespace) {
-                assert!(repository().join(word).is_file(), "{} names {word}", page.display());
-                found += 1;
-            }
+        for word in text.split('`').skip(1).step_by(2).filter(|word| is_source(word)) {
+            assert!(repository().join(word).is_file(), "{} names {word}", page.display());
+            found += 1;
         }
     }
     assert!(found > 50, "only {found} paths were found");

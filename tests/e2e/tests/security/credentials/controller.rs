@@ -66,6 +66,17 @@ async fn acts_as_no_part_of_mooring(client: &Client, good: &Value, leader: &str)
     Ok(())
 }
 
+/// The mounters give the node's pool to what has the label of runs.
+async fn makes_no_run_of_another_pod(pods: &Api<Pod>, other: &str) {
+    let dry_patch = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let run = Patch::Merge(json!({"metadata": {"labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}}}));
+    let said = refusal(pods.patch(other, &dry_patch, &run).await);
+    assert!(said.contains("provisioning Pods only"), "{said}");
+}
+
 /// Neither what mounters may run, nor classes of others.
 async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Client) -> Result<()> {
     let dry_patch = PatchParams {
@@ -164,6 +175,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
         }
         acts_as_no_part_of_mooring(&client, &good, &leader).await?;
         let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+        makes_no_run_of_another_pod(&pods, &leader).await;
         let dry = DeleteParams {
             dry_run: true,
             ..DeleteParams::default()
