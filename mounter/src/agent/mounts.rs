@@ -323,6 +323,7 @@ impl Mounts {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             draining: self.draining.load(Ordering::SeqCst),
             revives: true,
+            holds_dead: true,
             mounts,
         })
     }

@@ -169,7 +169,18 @@ pub struct Hello {
     /// Whether it mounts dead volumes again.
     #[serde(default)]
     pub revives: bool,
+    /// Whether it holds the dead mounts that it reports, so that no other file system gets their device numbers.
+    #[serde(default)]
+    pub holds_dead: bool,
     pub mounts: Vec<MountState>,
+}
+
+impl Hello {
+    /// The dead mounts of one of its volumes. None if the agent does not hold them: the numbers may be another volume's
+    /// by now.
+    pub fn held<'a>(&self, mount: &'a MountState) -> Option<&'a Dead> {
+        mount.dead.as_ref().filter(|_| self.holds_dead)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -421,6 +432,7 @@ mod tests {
             release: "0.1.0".into(),
             draining: false,
             revives: true,
+            holds_dead: true,
             mounts: vec![MountState {
                 target: "t".into(),
                 client: "sshfs".into(),
@@ -483,6 +495,24 @@ mod tests {
             r#"{"version":1,"call":{"mount":{"target":"t","client":"sshfs","source":"s","limit_ms":1}}}"#,
         )
         .unwrap();
+    }
+
+    #[test]
+    fn dead_mounts_of_an_agent_that_does_not_hold_them_do_not_count() {
+        let heard = |holds: &str| {
+            let answer: AgentAnswer = serde_json::from_str(&format!(
+                r#"{{"hello":{{"version":1,"release":"0.1.0","draining":false,"revives":true,{holds}
+                    "mounts":[{{"target":"t","client":"s3","source":"s","health":"mounted",
+                                "dead":{{"devices":[{{"major":0,"minor":5}}],"since_ms":1}}}}]}}}}"#
+            ))
+            .unwrap();
+            let AgentAnswer::Hello(hello) = answer else {
+                panic!("another answer")
+            };
+            hello.held(&hello.mounts[0]).is_some()
+        };
+        assert!(!heard(""));
+        assert!(heard(r#""holds_dead":true,"#));
     }
 
     #[test]

@@ -642,6 +642,7 @@ mod tests {
             release: String::new(),
             draining: false,
             revives: true,
+            holds_dead: true,
             mounts,
         }
     }

@@ -173,7 +173,7 @@ impl Reviver {
                 has_heard_all = false;
                 continue;
             };
-            for mount in hello.mounts {
+            for mount in &hello.mounts {
                 let Ok(target) = Target::parse(self.pods.kubelet_root(), &mount.target) else {
                     continue;
                 };
@@ -183,12 +183,12 @@ impl Reviver {
                 } else {
                     wait = wait.min(SOON);
                 }
-                self.tell_failure(&target, &mount);
-                revived.extend(mount.dead.map(|dead| Revived {
+                self.tell_failure(&target, mount);
+                revived.extend(hello.held(mount).map(|dead| Revived {
                     target,
                     uid: pod.uid.clone(),
-                    client: mount.client,
-                    dead,
+                    client: mount.client.clone(),
+                    dead: dead.clone(),
                 }));
             }
         }
