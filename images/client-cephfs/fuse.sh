@@ -13,7 +13,8 @@ mount_by_fuse() {
     # Process 1 is the container's, and its output is the Pod's log.
     service daemon --pid-file "$MOORING_STATE/pid" -- \
         ceph-fuse -c /dev/null -m "$monitors" --id "$user" "--keyfile=$key" \
-        "--client_mountpoint=$path" ${fs_name:+"--client_fs=$fs_name"} "$@" --client_mount_timeout=20 \
+        "--client_mountpoint=$path" ${fs_name:+"--client_fs=$fs_name"} "$@" \
+        ${MOORING_VOLUME_ID:+-o "fsname=$MOORING_VOLUME_ID,subtype=ceph-fuse"} --client_mount_timeout=20 \
         "--pid-file=$MOORING_STATE/pid" --admin_socket= --log-file=/proc/1/fd/2 --log_to_stderr=true \
         "$place" 2>"$said" || {
         # The last lines, without their dates and sources; the cure follows them.

@@ -21,10 +21,13 @@ service() {
     "$MOORING_AGENT" service "$@"
 }
 
-# The label that a mount is to give to all files, as an option of libfuse's programs; empty if there is none.
-fuse_label=
-[ -z "${MOORING_SELINUX_LABEL-}" ] ||
-    fuse_label="context=\"$(printf %s "$MOORING_SELINUX_LABEL" | sed 's/,/\\,/g')\""
+# Options for libfuse's programs, or nothing: the source of the mount, by which the volume is known wherever it is
+# mounted, and the label that the mount is to give to all files.
+fuse_options=${MOORING_VOLUME_ID:+fsname=$MOORING_VOLUME_ID}
+if [ -n "${MOORING_SELINUX_LABEL-}" ]; then
+    label=$(printf %s "$MOORING_SELINUX_LABEL" | sed 's/,/\\,/g')
+    fuse_options="${fuse_options:+$fuse_options,}context=\"$label\""
+fi
 
 case ${1-}:$# in
 mount:3 | device:3)

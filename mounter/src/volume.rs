@@ -4,7 +4,8 @@
 //! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`kubelet_options`] (how
 //! the kubelet hands a volume on), [`target`] (the only way to a volume's directory), [`mount_options`],
 //! [`mount_table`], [`pod_cgroup`] (which Pod a process belongs to), [`selinux_label`] (the label of a volume's files),
-//! [`volume_data`] (whose a CSI volume is), [`registry`] (who serves which type of volume).
+//! [`volume_data`] (whose a CSI volume is), [`volume_id`] (by which a volume's FUSE mounts are known), [`registry`] (who
+//! serves which type of volume).
 
 pub mod cause;
 pub mod job;
@@ -16,3 +17,4 @@ pub mod registry;
 pub mod selinux_label;
 pub mod target;
 pub mod volume_data;
+pub mod volume_id;

@@ -135,6 +135,6 @@ fn glusterfs_runs_with_what_keeps_modules_in_their_directory() {
     let output = node.run("v1", &["mount", "server:/volume/directory", "/target"], &[]);
     assert!(output.status.success(), "{output:?}");
     let calls = node.calls();
-    let expected = format!("\npreloads {}\n", node.at("lib/modules.so").display());
-    assert!(calls.contains(&expected), "glusterfs runs without modules.so: {calls}");
+    let expected = format!("\npreloads {}\n", node.at("lib/preload.so").display());
+    assert!(calls.contains(&expected), "glusterfs runs without preload.so: {calls}");
 }

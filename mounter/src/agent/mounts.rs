@@ -28,6 +28,7 @@ use crate::sys::thread;
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::{Target, TargetError};
+use crate::volume::volume_id::VolumeId;
 use mooring_program::error::chain;
 
 /// Longest that a caller waits for a cleanup after an unmount or a failed mount.
@@ -60,6 +61,9 @@ pub const SETTLED: Duration = Duration::from_secs(15);
 /// How long a mount that answered counts as alive. A look keeps the mount busy for a moment, and an unmount fails
 /// meanwhile.
 const ALIVE_FOR: Duration = Duration::from_mins(1);
+
+/// Environment variable of a program that mounts: the source that the volume's FUSE mounts are to show.
+const VOLUME_ID: &str = "MOORING_VOLUME_ID";
 
 /// Why the agent could not do what was requested.
 #[derive(Debug, thiserror::Error)]
@@ -506,13 +510,16 @@ impl Mounts {
         // Left by an agent that ended during the mount.
         self.services.release(&volume).await?;
         let limit = limit()?;
+        let volume_id = VolumeId::of(&self.target(&call.target)?);
         let running = ServiceRun {
+            volume_id: volume_id.clone(),
             directory: self.store.staging(&call.target),
             source: call.source.clone(),
             until: Instant::now() + limit,
         };
         let _running = self.services.begin(&volume, running)?;
         invocation.env.extend(self.services.environment(&volume));
+        invocation.env.insert(VOLUME_ID.to_owned(), volume_id.as_str().into());
         Ok(run::run(&invocation, limit).await?)
     }
 

@@ -27,6 +27,7 @@
 //! | `MOORING_SELINUX_LABEL` | the label for the mount to give to all files (option `context`), or nothing; for `mount` |
 //! | `MOORING_SECRETS` | a directory with one file per key of the volume's Secret; for `mount` |
 //! | `MOORING_VOLUME` | the volume's name: letters and digits, the same at every retry |
+//! | `MOORING_VOLUME_ID` | for `mount`: what a FUSE program is to give as the source of its mount (option `fsname`) |
 //! | `MOORING_STATE` | for `mount` and `expand`: the volume's own directory, in memory, removed with the volume |
 //! | `MOORING_AGENT` | for `mount`: asks for [services](super::services), `"$MOORING_AGENT" service --help` |
 //!

@@ -193,7 +193,7 @@ impl Services {
                     .await?;
             }
             ServiceCall::ShowDevice { socket, read_only } => {
-                let (program, ready) = call::shows(&socket, read_only, &run.directory);
+                let (program, ready) = call::shows(&socket, read_only, &run.volume_id, &run.directory);
                 self.start(volume, program, environment, Some((ready, left.min(SHOW_LIMIT))))
                     .await?;
             }

@@ -98,7 +98,7 @@ impl ContainerClient {
         let asked_before = kept.map(|kept| kept.call.mount_options);
         let wanted = mount_call(job, Duration::ZERO).mount_options;
         alike(MountFlags::of(entry), asked_before.as_deref(), &wanted)?.map_or(Ok(()), |(found, wanted)| {
-            Err(otherwise(&entry.source, job.grant.target(), found, wanted))
+            Err(otherwise(&job.grant.volume().source, job.grant.target(), found, wanted))
         })
     }
 

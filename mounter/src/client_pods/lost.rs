@@ -33,6 +33,7 @@ use crate::volume::job::PodRef;
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::registry::Serving;
 use crate::volume::target::Target;
+use crate::volume::volume_id::source_in_words;
 
 /// Longest that a Pod may take to start, and its agent to take over a volume.
 const ADOPT_LIMIT: Duration = Duration::from_mins(2);
@@ -474,7 +475,7 @@ fn report_lost(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, moun
         Some(MountState {
             client, source, pod, ..
         }) => (client, source, Some(pod)),
-        None => (entry.fs_type.clone(), entry.source.clone(), None),
+        None => (entry.fs_type.clone(), source_in_words(entry).to_owned(), None),
     };
     warn!(
         target.path = path,

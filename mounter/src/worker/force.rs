@@ -11,6 +11,7 @@ use crate::sys::{Sys, Unmount, UnmountError};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
+use crate::volume::volume_id::source_in_words;
 use crate::worker::last_user::LastUser;
 
 /// Gives an error to all that wait for the volume on a target. The volume may stay mounted until its users end and the
@@ -31,7 +32,7 @@ pub fn force(
     let mut same = table.0.iter().filter(|entry| entry.device == top.device);
     if let Some(other) = same.find(|entry| !is_of(entry, &target.pods(), over)) {
         return Err(MountError::Shared {
-            found: top.source.clone(),
+            found: source_in_words(top).to_owned(),
             other: other.mount_point.display().to_string(),
         });
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::sys::{Sys, Unmount, UnmountError};
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
+use crate::volume::volume_id::source_in_words;
 
 /// How often to retry while a mount is in use. A process that only looks at it, such as the kubelet that measures how
 /// full it is, keeps it busy for a moment.
@@ -37,7 +38,7 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
             }
             Err(UnmountError::Busy) => {
                 return Err(MountError::InUse {
-                    found: entry.source.clone(),
+                    found: source_in_words(entry).to_owned(),
                     target: target.to_string(),
                 });
             }

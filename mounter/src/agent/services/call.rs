@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
+use crate::volume::volume_id::VolumeId;
+
 /// A service of the agent for one volume. It ends with the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -75,13 +77,15 @@ pub(super) fn holds(agent: &Path, device: &Path, state: &Path) -> (Vec<String>, 
 const DISK: &str = "disk";
 
 /// The program that shows a device in a directory, and the path that exists when it is ready.
-pub(super) fn shows(socket: &Path, read_only: bool, directory: &Path) -> (Vec<String>, PathBuf) {
+pub(super) fn shows(socket: &Path, read_only: bool, volume: &VolumeId, directory: &Path) -> (Vec<String>, PathBuf) {
     let disk = directory.join(DISK);
     let read_only = read_only.then_some("--readonly");
     let place = disk.display().to_string();
     let device = format!("nbd+unix:///{DISK}?socket={}", socket.display());
     let words = ["nbdfuse"].into_iter().chain(read_only);
-    let words = words.chain(["-o", "allow_other", &place, &device]);
+    let source = format!("fsname={}", volume.as_str());
+    // nbdfuse takes each text after -o for one option.
+    let words = words.chain(["-o", "allow_other", "-o", &source, &place, &device]);
     (words.map(str::to_owned).collect(), disk)
 }
 
@@ -90,6 +94,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::sys::fake::target;
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -126,10 +131,14 @@ mod tests {
 
     #[test]
     fn a_device_is_shown_as_a_file_of_the_volume_s_directory() {
-        let (program, ready) = shows(Path::new("/s/socket"), true, Path::new("/d"));
+        let volume = VolumeId::of(&target());
+        let (program, ready) = shows(Path::new("/s/socket"), true, &volume, Path::new("/d"));
         assert_eq!(
             program.join(" "),
-            "nbdfuse --readonly -o allow_other /d/disk nbd+unix:///disk?socket=/s/socket"
+            format!(
+                "nbdfuse --readonly -o allow_other -o fsname={} /d/disk nbd+unix:///disk?socket=/s/socket",
+                volume.as_str()
+            )
         );
         assert_eq!(ready, Path::new("/d/disk"));
     }

@@ -3,6 +3,8 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
+use crate::sys::fake::target;
+use crate::volume::volume_id::VolumeId;
 
 const VOLUME: &str = "0a1b";
 
@@ -36,6 +38,7 @@ impl Agent {
 
     fn mounting(&self) -> Running {
         let run = ServiceRun {
+            volume_id: VolumeId::of(&target()),
             directory: self.dir.path().to_owned(),
             source: "nbd://server/disk".into(),
             until: Instant::now() + SOON,

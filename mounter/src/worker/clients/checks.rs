@@ -7,6 +7,7 @@ use crate::volume::job::MountError;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
+use crate::volume::volume_id::source_in_words;
 use crate::worker::task::MountTask;
 
 /// Refuses a relative name of a file or device that exists: only a source with a slash at its beginning counts as a
@@ -36,7 +37,7 @@ pub(super) fn already(
     }
     Err(MountError::Occupied {
         target: task.target.to_string(),
-        found: format!("{} ({})", entry.source, entry.fs_type),
+        found: format!("{} ({})", source_in_words(entry), entry.fs_type),
         wanted: format!("{source} ({fs_type})"),
     })
 }
@@ -47,7 +48,7 @@ pub(super) fn has_flags(entry: &MountEntry, target: &Target, wanted: MountFlags)
     if found == wanted.shown() {
         return Ok(());
     }
-    Err(otherwise(&entry.source, target, found, wanted))
+    Err(otherwise(source_in_words(entry), target, found, wanted))
 }
 
 /// Fails if a device is shown to a Pod for reading that is to write it, or the other way round.

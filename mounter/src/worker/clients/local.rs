@@ -32,6 +32,7 @@ use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmoun
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountFlags, MountOptions};
 use crate::volume::target::Target;
+use crate::volume::volume_id::source_in_words;
 use crate::worker::task::MountTask;
 
 /// A pool with less space than this is full: a file system's own metadata takes more.
@@ -157,7 +158,7 @@ fn is_mounted(
         }
         Some(entry) => Err(MountError::Occupied {
             target: task.target.to_string(),
-            found: format!("{} ({})", entry.source, entry.fs_type),
+            found: format!("{} ({})", source_in_words(entry), entry.fs_type),
             wanted: format!("image file {name}"),
         }),
     }

@@ -9,6 +9,7 @@ use super::checks::otherwise;
 use crate::sys::Sys;
 use crate::volume::job::MountError;
 use crate::volume::mount_options::MountFlags;
+use crate::volume::volume_id::source_in_words;
 use crate::worker::task::MountTask;
 
 /// Only root may read the pool: each file in it is someone's volume.
@@ -40,7 +41,7 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
         }
         return Err(MountError::Occupied {
             target: task.target.to_string(),
-            found: format!("{} ({})", entry.source, entry.fs_type),
+            found: format!("{} ({})", source_in_words(entry), entry.fs_type),
             wanted: "the node's pool".to_owned(),
         });
     }

@@ -117,7 +117,7 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
             "{refused}"
         );
         let mounted = scope.exec("looker", ["grep", " /data ", "/proc/mounts"])?;
-        for word in ["fuse.ceph-fuse", "ro,", "nosuid", "nodev", "noatime"] {
+        for word in ["mooring:", "fuse.ceph-fuse", "ro,", "nosuid", "nodev", "noatime"] {
             assert!(mounted.contains(word), "{word} is not in {mounted}");
         }
         let at = |path: &str| format!("{}:{path}", server.address);

@@ -130,7 +130,7 @@ fn an_s3_claim_is_written_on_one_node_read_on_another_and_gone_from_the_bucket()
             assert_eq!(scope.exec(name, ["sh", "-c", "sha256sum </data/moved/big"])?, sum);
             assert_eq!(scope.exec(name, ["stat", "-c", "%a %u", "/data/letter"])?, "640 1000\n");
             let mounted = scope.exec(name, ["grep", " /data ", "/proc/mounts"])?;
-            for word in ["fuse.s3fs", "nosuid", "nodev"] {
+            for word in ["mooring:", "fuse.s3fs", "nosuid", "nodev"] {
                 assert!(mounted.contains(word), "{word} is not in {mounted}");
             }
         }

@@ -11,6 +11,7 @@ use crate::sys::{ImageFile, LoopDevice, Program, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::{DeviceNumber, MountEntry};
 use crate::volume::target::Target;
+use crate::volume::volume_id::source_in_words;
 
 /// Lets the volume on a target grow to the size of its file, which must be `size` by now.
 pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result<(), MountError> {
@@ -113,7 +114,7 @@ fn not_mounted(target: &Target) -> MountError {
 fn not_expanded(target: &Target, entry: &MountEntry, why: &str) -> MountError {
     MountError::NotExpanded {
         target: target.to_string(),
-        found: format!("{} ({})", entry.source, entry.fs_type),
+        found: format!("{} ({})", source_in_words(entry), entry.fs_type),
         why: why.to_owned(),
     }
 }
