@@ -4,8 +4,8 @@
 //! daemon sees the new mount in its own mount table. It puts the new mount where containers still have a dead one
 //! ([`crate::worker::graft`]), and tells the agent to forget the dead mounts when none is left. All state is in the
 //! mount tables and with the agent, so a mounter that is killed in between finishes after its restart. What an agent
-//! knew goes with its process: then nothing tells which volume a dead mount is of ([`KnownMounts`]), it stays, and an
-//! Event says that the Pod has to be deleted.
+//! knew goes with its process. Then a dead mount is known by the volume's id, if it shows that. If not, nothing tells
+//! which volume it is of ([`KnownMounts`]), it stays, and an Event says that the Pod has to be deleted.
 //!
 //! Files: [`scan`] (who has a dead mount), [`watch`] (the mount table).
 
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mooring_program::error::chain;
-use tracing::{Instrument as _, info_span, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use self::scan::{Namespace, namespaces};
 use crate::agent::protocol::{Call, Dead, MountHealth, MountState};
@@ -205,20 +205,24 @@ impl Reviver {
         if !revived.is_empty() {
             wait = wait.min(self.finish(revived).await);
         }
-        // An agent that does not answer may have recorded what is not known here.
-        if has_heard_all {
-            self.report_unattributed(mounted, recorded, table).await;
-        }
+        self.look_for_unrecorded(mounted, recorded, table, has_heard_all).await;
         wait
     }
 
-    /// Reports dead mounts of which no agent recorded the volume, if they are there at two looks: nobody repairs them.
-    async fn report_unattributed(&mut self, mounted: Vec<Target>, recorded: BTreeSet<DeviceNumber>, node: Table) {
+    /// Replaces the dead mounts that no agent recorded and whose ids say which volume they are of. If others are there
+    /// at two looks, they are reported: nobody repairs them. So is what can't be replaced.
+    async fn look_for_unrecorded(
+        &mut self,
+        mounted: Vec<Target>,
+        recorded: BTreeSet<DeviceNumber>,
+        node: Table,
+        has_heard_all: bool,
+    ) {
         let is_due = |(last, _): &(Instant, _)| last.elapsed() >= DOUBT_PERIOD;
         if mounted.is_empty() || !self.doubts.as_ref().is_none_or(is_due) {
             return;
         }
-        let scanned = thread::run(move || suspects(Path::new("/proc"), &mounted, &recorded, &node)).await;
+        let scanned = thread::run(move || unrecorded(Path::new("/proc"), &mounted, &recorded, &node)).await;
         let Ok(Ok(tasks)) = scanned else {
             warn!("failed to look for dead mounts that no agent recorded");
             return;
@@ -226,12 +230,27 @@ impl Reviver {
         let before = self.doubts.take().map(|(_, targets)| targets).unwrap_or_default();
         let mut doubtful = BTreeSet::new();
         for task in tasks {
+            let is_known = task.unattributed.is_empty();
+            // An agent that does not answer may have recorded the others.
+            if !is_known && !has_heard_all {
+                continue;
+            }
             let target = task.target.clone();
-            let checked = self.workers.run(&Task::Graft(task), Instant::now() + GRAFT_LIMIT).await;
-            let Err(error) = checked else { continue };
+            let done = self.workers.run(&Task::Graft(task), Instant::now() + GRAFT_LIMIT).await;
+            let Err(error) = done else {
+                if is_known {
+                    info!(target.path = %target, "looked after dead mounts that no agent recorded");
+                }
+                continue;
+            };
             if before.contains(&target) {
                 let pod = self.known.get(&target).cloned();
-                let event = VolumeEvent::Unattributed(chain(&error));
+                let why = chain(&error);
+                let event = if is_known {
+                    VolumeEvent::Stuck(why)
+                } else {
+                    VolumeEvent::Unattributed(why)
+                };
                 self.recorder.record(&target, pod.as_ref(), event);
             }
             doubtful.insert(target);
@@ -363,25 +382,34 @@ fn users(proc: &Path, revived: &[Revived]) -> io::Result<Vec<Namespace>> {
     namespaces(proc, |_, table| table.0.iter().any(is_dead))
 }
 
-/// Checks of mounts that are [unattributed](KnownMounts), whether they are dead. `recorded` are the dead mounts of all
-/// volumes, `node` is this process' mount table.
-fn suspects(
+/// What to do about mounts that are like those of volumes and that no agent recorded: to replace those that are dead
+/// and known by their ids, and to see whether the others are dead. `recorded` are the dead mounts of all volumes, `node`
+/// is this process' mount table.
+fn unrecorded(
     proc: &Path,
     mounted: &[Target],
     recorded: &BTreeSet<DeviceNumber>,
     node: &Table,
 ) -> io::Result<Vec<GraftTask>> {
     let known = KnownMounts::new(node, mounted, recorded);
-    let namespaces = namespaces(proc, |owner, table| !known.unattributed(owner, table).is_empty())?;
+    let namespaces = namespaces(proc, |owner, table| !known.unrecorded(owner, table).is_empty())?;
     let tasks = namespaces.iter().flat_map(|namespace| {
-        let found = known.unattributed(&namespace.owner, &namespace.table).into_iter();
-        found.map(|(target, unattributed)| GraftTask {
-            pid: namespace.pid,
-            namespace: namespace.id,
-            owner: namespace.owner.clone(),
-            target: target.clone(),
-            dead: Vec::new(),
-            unattributed,
+        let found = known.unrecorded(&namespace.owner, &namespace.table).into_iter();
+        found.map(|found| {
+            // Elsewhere, who has a part of the volume could get all of it by a mount with its id.
+            let (dead, unattributed) = if found.show_id && namespace.is_of_root {
+                (found.devices, BTreeSet::new())
+            } else {
+                (BTreeSet::new(), found.devices)
+            };
+            GraftTask {
+                pid: namespace.pid,
+                namespace: namespace.id,
+                owner: namespace.owner.clone(),
+                target: found.target.clone(),
+                dead: dead.into_iter().collect(),
+                unattributed,
+            }
         })
     });
     Ok(tasks.collect())
@@ -401,13 +429,15 @@ fn since(ms: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
 
-    use super::{Namespace, PASSES, Replaced, Revived, dead_mounts, is_mounted_anew, suspects, users};
+    use super::{Namespace, PASSES, Replaced, Revived, dead_mounts, is_mounted_anew, unrecorded, users};
     use crate::agent::protocol::Dead;
     use crate::sys::fake::target;
     use crate::volume::mount_table::{DeviceNumber, Table};
     use crate::volume::target::Target;
+    use crate::volume::volume_id::VolumeId;
 
     /// A `/proc` with a container of a Pod.
     fn container(uid: &str, table: &str) -> tempfile::TempDir {
@@ -461,13 +491,36 @@ mod tests {
         let node = Table::parse(NODE.as_bytes());
         let devices = |minors: &[u32]| minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect();
         assert!(
-            suspects(proc.path(), &targets, &devices(&[40, 41]), &node)
+            unrecorded(proc.path(), &targets, &devices(&[40, 41]), &node)
                 .unwrap()
                 .is_empty()
         );
-        let tasks = suspects(proc.path(), &targets, &devices(&[40]), &node).unwrap();
+        let tasks = unrecorded(proc.path(), &targets, &devices(&[40]), &node).unwrap();
         let doubtful: Vec<_> = tasks.iter().map(|task| task.unattributed.clone()).collect();
         assert_eq!(doubtful, [devices(&[41]), devices(&[41])]);
+    }
+
+    #[test]
+    fn a_dead_mount_with_an_id_is_replaced_though_its_agent_is_gone_unless_it_may_be_forged() {
+        let line = |device: &str, place: &str| {
+            let id = VolumeId::of(&target());
+            format!("11 10 {device} / {place} rw - fuse.sshfs {} rw\n", id.as_str())
+        };
+        let proc = container("u", &line("0:40", "/data"));
+        let node = Table::parse(line("0:50", &target().to_string()).as_bytes());
+        let tasks = || unrecorded(proc.path(), &[target()], &BTreeSet::new(), &node).unwrap();
+        let dead = DeviceNumber { major: 0, minor: 40 };
+        let [task] = &tasks()[..] else { panic!("not one") };
+        assert_eq!((&task.dead[..], task.unattributed.len()), (&[dead][..], 0));
+        // In a user namespace of its own, a container that has only a part of the volume could have all of it by a
+        // mount with the id.
+        for (process, namespace) in [("self", 1), ("7", 2)] {
+            let folder = proc.path().join(process).join("ns");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::os::unix::fs::symlink(format!("user:[{namespace}]"), folder.join("user")).unwrap();
+        }
+        let [task] = &tasks()[..] else { panic!("not one") };
+        assert_eq!((task.dead.len(), &task.unattributed), (0, &[dead].into()));
     }
 
     #[test]

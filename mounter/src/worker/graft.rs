@@ -3,11 +3,11 @@
 //! A container has a copy of the mount in its own mount namespace, and nothing that happens on the node reaches that.
 //! So a worker makes a copy of the new mount, enters the container's namespace with it, and puts it in the place of the
 //! dead one: beneath it, and then the dead one is taken away, so that nobody ever sees the directory below. A dead
-//! mount belongs to a volume only if the volume's agent recorded its device; it is also checked to be in a namespace of
-//! the volume's own Pod ([`Owner`]), and to be dead. It is touched only by a handle that the kernel says is on that very
-//! mount. A dead mount that no agent recorded stays, since it may be another volume's.
+//! mount belongs to a volume only if it shows the volume's id, or if the volume's agent recorded its device; it is also
+//! checked to be in a namespace of the volume's own Pod ([`Owner`]), and to be dead. It is touched only by a handle that
+//! the kernel says is on that very mount. Any other dead mount stays, since it may be another volume's.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::Target;
+use crate::volume::volume_id::VolumeId;
 
 /// What the kernel adds to the root of a mount whose directory was removed, or is no longer known to be there.
 const DELETED: &str = "//deleted";
@@ -56,7 +57,7 @@ pub struct GraftTask {
     pub target: Target,
     /// The devices of its dead mounts.
     pub dead: Vec<DeviceNumber>,
-    /// Devices that are [unattributed](KnownMounts).
+    /// Devices of mounts that may be of another volume ([`KnownMounts`]).
     pub unattributed: BTreeSet<DeviceNumber>,
 }
 
@@ -69,17 +70,26 @@ pub fn dead_mounts<'a>(owner: &Owner, table: &'a Table, target: &Target, dead: &
     table.0.iter().filter(is_dead).collect()
 }
 
-/// What is known of a node's volumes, to find the mounts of other tables that are unattributed: of the same type and
-/// source as a volume, in a namespace of its Pod, gone from the node, and recorded by no agent. They are of this volume,
-/// or of another one of the Pod: nothing tells which.
+/// What is known of a node's volumes, to find mounts in other tables that are like that of a volume, in a namespace of
+/// its Pod, gone from the node, and recorded by no agent. If the volume's mounts show its id, they are of this volume.
+/// If not, they are of this volume or of another one of the Pod, and nothing tells which.
 ///
 /// Made once for all tables. In most of them all mounts are known, and nothing but their devices is looked at.
 pub struct KnownMounts<'a> {
     volumes: Vec<(&'a Target, &'a MountEntry)>,
-    /// The types and sources of the volumes.
-    kinds: HashSet<(&'a str, &'a str)>,
-    /// All devices that the node's table has or agents recorded.
+    /// The types and sources of the volumes. If a source is the volume's id, with the device that it has now.
+    kinds: HashMap<(&'a str, &'a str), Option<DeviceNumber>>,
+    /// All devices that agents recorded, or that the node's table has: not as that of an earlier mount with an id.
     devices: HashSet<DeviceNumber>,
+}
+
+/// Mounts in a namespace that are like that of a volume, and that no agent recorded.
+#[derive(Debug)]
+pub struct Unrecorded<'a> {
+    pub target: &'a Target,
+    pub devices: BTreeSet<DeviceNumber>,
+    /// Whether they show the volume's id.
+    pub show_id: bool,
 }
 
 impl<'a> KnownMounts<'a> {
@@ -88,28 +98,41 @@ impl<'a> KnownMounts<'a> {
         let tops = node.tops();
         let top = |target: &'a Target| Some((target, *tops.get(target.path().as_path())?));
         let volumes: Vec<_> = mounted.iter().filter_map(top).collect();
-        let devices = node.0.iter().map(|entry| entry.device);
+        let kind_of = |(target, live): &(&Target, &'a MountEntry)| {
+            let device = VolumeId::of(target).is_of(live).then_some(live.device);
+            (kind(live), device)
+        };
+        let kinds: HashMap<_, _> = volumes.iter().map(kind_of).collect();
+        let is_earlier =
+            |entry: &&MountEntry| matches!(kinds.get(&kind(entry)), Some(Some(device)) if *device != entry.device);
+        let others = node.0.iter().filter(|entry| !is_earlier(entry));
+        let devices = others.map(|entry| entry.device).chain(recorded.iter().copied());
         Self {
-            kinds: volumes.iter().map(|(_, live)| kind(live)).collect(),
-            devices: devices.chain(recorded.iter().copied()).collect(),
+            devices: devices.collect(),
+            kinds,
             volumes,
         }
     }
 
-    /// The unattributed devices of a namespace, by the volumes that they may be of.
-    pub fn unattributed(&self, owner: &Owner, table: &Table) -> Vec<(&'a Target, BTreeSet<DeviceNumber>)> {
+    /// The unrecorded mounts of a namespace, by the volumes that they are or may be of.
+    pub fn unrecorded(&self, owner: &Owner, table: &Table) -> Vec<Unrecorded<'a>> {
         let is_unknown =
-            |entry: &&MountEntry| !self.devices.contains(&entry.device) && self.kinds.contains(&kind(entry));
+            |entry: &&MountEntry| !self.devices.contains(&entry.device) && self.kinds.contains_key(&kind(entry));
         let unknown: Vec<_> = table.0.iter().filter(is_unknown).collect();
         if unknown.is_empty() {
             return Vec::new();
         }
-        let of_volume = |&(target, live): &(&'a Target, &MountEntry)| {
+        let of_volume = |&(target, live): &(&'a Target, &'a MountEntry)| {
             let alike = unknown
                 .iter()
-                .filter(|entry| is_alike(entry, live) && owner.may_have(entry, target));
+                .filter(|entry| is_alike(entry, live) && owner.may_have(entry, target) && !is_covered(table, entry));
             let devices: BTreeSet<_> = alike.map(|entry| entry.device).collect();
-            (!devices.is_empty()).then_some((target, devices))
+            let show_id = matches!(self.kinds.get(&kind(live)), Some(Some(_)));
+            (!devices.is_empty()).then_some(Unrecorded {
+                target,
+                devices,
+                show_id,
+            })
         };
         self.volumes.iter().filter_map(of_volume).collect()
     }

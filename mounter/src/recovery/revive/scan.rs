@@ -17,6 +17,8 @@ pub struct Namespace {
     /// Its own number.
     pub id: u64,
     pub owner: Owner,
+    /// Whether nobody but the node's root can mount there: it is of no user namespace of its own.
+    pub is_of_root: bool,
     pub table: Table,
 }
 
@@ -47,7 +49,14 @@ pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Owner, &Table) -> bool) -> io
         if let Some(table) = read(&process.join("mountinfo"))? {
             let table = Table::try_parse(&table)?;
             if is_wanted(&owner, &table) {
-                found.push(Namespace { pid, id, owner, table });
+                let users = |process: &Path| std::fs::read_link(process.join("ns/user")).ok();
+                found.push(Namespace {
+                    pid,
+                    id,
+                    owner,
+                    is_of_root: users(&process) == users(&proc.join("self")),
+                    table,
+                });
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::sys::graft::{Grafts, Likeness, Propagation};
 use crate::sys::{Result, SysError};
 use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::{Target, TargetError};
+use crate::volume::volume_id::VolumeId;
 
 const NODE: &str = "\
 10 1 8:1 / /kubelet rw shared:1 - ext4 /dev/root rw
@@ -295,15 +296,18 @@ fn unattributed(
     recorded: &BTreeSet<DeviceNumber>,
 ) -> BTreeSet<DeviceNumber> {
     let mounted = [target.clone()];
-    let found = KnownMounts::new(node, &mounted, recorded).unattributed(owner, table);
-    found.into_iter().flat_map(|(_, devices)| devices).collect()
+    let found = KnownMounts::new(node, &mounted, recorded).unrecorded(owner, table);
+    assert!(found.iter().all(|found| !found.show_id));
+    found.into_iter().flat_map(|found| found.devices).collect()
+}
+
+fn devices(minors: &[u32]) -> BTreeSet<DeviceNumber> {
+    minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect()
 }
 
 #[test]
 fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     let [node, container] = [NODE, CONTAINER].map(|text| Table::parse(text.as_bytes()));
-    let devices =
-        |minors: &[u32]| -> BTreeSet<_> { minors.iter().map(|&minor| DeviceNumber { major: 0, minor }).collect() };
     let unrecorded = BTreeSet::new();
     let (ours, other) = (pod("u"), pod("x"));
     let theirs = (&ours, &container);
@@ -317,6 +321,78 @@ fn a_dead_mount_that_no_agent_recorded_is_of_no_volume_for_sure() {
     let others = (&other, &container);
     assert_eq!(unattributed(&node, others, &target(), &unrecorded), unrecorded);
     assert_eq!(unattributed(&container, theirs, &target(), &unrecorded), unrecorded);
+}
+
+/// The line of a mount that shows the id of a volume.
+fn line(id: u64, device: u32, place: &str, volume: &Target) -> String {
+    let source = VolumeId::of(volume);
+    format!("{id} 20 0:{device} / {place} rw - fuse.s3fs {} rw\n", source.as_str())
+}
+
+fn volume(name: &str) -> Target {
+    let directory = format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}");
+    Target::parse(Path::new("/kubelet"), &directory).unwrap()
+}
+
+#[test]
+fn a_dead_mount_that_no_agent_recorded_is_known_by_the_id_of_its_volume() {
+    let (v, w) = (volume("v"), volume("w"));
+    let node = line(11, 50, &v.to_string(), &v)
+        + &line(12, 51, &w.to_string(), &w)
+        // What the kubelet has mounted for a container of a part of it.
+        + &line(13, 40, "/kubelet/pods/u/volume-subpaths/v/main/0", &v);
+    let container = line(22, 40, "/v", &v)
+        + &line(23, 41, "/w", &w)
+        + &line(24, 50, "/live", &v)
+        // An old kernel has laid the new mount on the dead one.
+        + &line(25, 42, "/covered", &v)
+        + &line(26, 50, "/covered", &v).replace("26 20", "26 25");
+    let [node, container] = [node, container].map(|text| Table::parse(text.as_bytes()));
+    let mounted = [v.clone(), w.clone()];
+    let found = |recorded: &[u32], owner: &Owner, table| {
+        let known = KnownMounts::new(&node, &mounted, &devices(recorded));
+        let found = known.unrecorded(owner, table).into_iter();
+        let of = |name: &str, minors: &[u32]| (volume(name), devices(minors), true);
+        (
+            found
+                .map(|one| (one.target.clone(), one.devices, one.show_id))
+                .collect::<Vec<_>>(),
+            of,
+        )
+    };
+    let (all, of) = found(&[], &pod("u"), &container);
+    assert_eq!(all, [of("v", &[40]), of("w", &[41])]);
+    let (rest, of) = found(&[40], &pod("u"), &container);
+    assert_eq!(rest, [of("w", &[41])]);
+    let (parts, of) = found(&[], &Owner::Node, &node);
+    assert_eq!(parts, [of("v", &[40])]);
+    assert!(found(&[], &pod("x"), &container).0.is_empty());
+}
+
+/// Even if a device number that an agent recorded is another volume's by now.
+#[test]
+fn volumes_whose_mounts_show_their_ids_never_change_places() {
+    let (v, w) = (volume("v"), volume("w"));
+    let text = [
+        line(11, 50, &v.to_string(), &v) + &line(12, 50, &w.to_string(), &w),
+        line(22, 40, "/v", &v) + &line(23, 41, "/w", &w),
+    ];
+    for (target, minor, replaced) in [(&v, 40, "/v"), (&w, 41, "/w"), (&v, 41, ""), (&w, 40, "")] {
+        let mut fake = Fake {
+            tables: RefCell::new(text.each_ref().map(|text| Table::parse(text.as_bytes()))),
+            dead: vec![22, 23],
+            ..Fake::default()
+        };
+        let task = GraftTask {
+            target: target.clone(),
+            dead: vec![DeviceNumber { major: 0, minor }],
+            ..task()
+        };
+        graft(&mut fake, &task).unwrap();
+        let is_new = |place: &&str| fake.devices(place) == [50];
+        let new: Vec<_> = ["/v", "/w"].into_iter().filter(is_new).collect();
+        assert_eq!(new.concat(), replaced, "{target} {minor}");
+    }
 }
 
 #[test]

@@ -139,15 +139,22 @@ fn a_volume_whose_client_pod_went_while_no_mounter_was_there_is_in_use_again_or_
         let now = scope.pod_ready("user").await?;
         assert_eq!(now.metadata.uid, user.metadata.uid, "the Pod is another");
 
-        // What died before the client Pod went is recorded nowhere: it may be another volume's of the Pod, and stays.
+        // What died before the client Pod went is recorded nowhere, and known by the id of its volume.
         let mounter = revived_unseen(&scope, &image).await?;
         lose(&scope, &image, Away::Container).await?;
         drop(mounter);
-        wait_until("the Pod's user to be told to delete it", LIMIT, async || {
-            Ok(is_told(&scope, reasons::VOLUME_NOT_REVIVED, "Delete this Pod")?.then_some(()))
-        })
+        wait_until(
+            "the volume to be in use again though no agent knows its dead mount",
+            LIMIT,
+            async || {
+                let word = scope.exec("user", ["cat", "/data/word"])?;
+                ensure!(word == "again\n", "{word:?}");
+                Ok(Some(()))
+            },
+        )
         .await?;
-        start_again(&scope).await?;
+        let now = scope.pod_ready("user").await?;
+        assert_eq!(now.metadata.uid, user.metadata.uid, "the Pod is another");
 
         // A mounter in a new Pod has forgotten the volume, and can't ask the client Pod that is gone.
         lose(&scope, &image, Away::Pod).await?;
