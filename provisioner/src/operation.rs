@@ -35,6 +35,8 @@ pub mod source;
 pub mod standing;
 pub mod step;
 pub mod undo;
+#[cfg(test)]
+mod waits;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 

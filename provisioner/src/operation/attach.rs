@@ -29,7 +29,7 @@ use super::describe::{action, describe, waiting};
 use super::observed::{Limits, Surroundings};
 use super::record::Record;
 use super::request;
-use super::step::{Step, step};
+use super::step::{Step, late_to_go, removed, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -174,7 +174,7 @@ impl Plan<'_> {
     fn attaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let seen = self.seen;
         if let Some(run) = seen.detach_run {
-            return Ok(stop(run, seen.limits));
+            return Ok(removed(run, record.operation, seen.limits, self.now));
         }
         match step(seen.attach_run, record, seen.limits, self.now) {
             Step::None => self.or_another(record, self.attach_now(record)?),
@@ -185,7 +185,7 @@ impl Plan<'_> {
                 if !self.wants(&record.node)
                     && let Some(run) = seen.attach_run
                 {
-                    return Ok(stop(run, seen.limits));
+                    return Ok(removed(run, record.operation, seen.limits, self.now));
                 }
                 let config = Some(self.config);
                 Ok(Decision::supply(
@@ -221,7 +221,7 @@ impl Plan<'_> {
     fn detaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let seen = self.seen;
         if let Some(run) = seen.attach_run {
-            return Ok(stop(run, seen.limits));
+            return Ok(removed(run, record.operation, seen.limits, self.now));
         }
         match step(seen.detach_run, record, seen.limits, self.now) {
             Step::None => self.or_another(record, self.detach_now(record)?),
@@ -494,10 +494,9 @@ impl Plan<'_> {
         if !runs.is_empty() {
             return Some(Decision::Tidy(runs));
         }
-        there
-            .iter()
-            .any(Option::is_some)
-            .then(|| leaving(self.seen.limits, None))
+        let limits = self.seen.limits;
+        let going = there.into_iter().flatten().next()?;
+        Some(leaving(limits, late_to_go(going, Operation::Attach, limits, self.now)))
     }
 
     fn not_offered(&self, operation: Operation) -> Option<VolumeDecision> {
@@ -601,13 +600,6 @@ fn held_by(node: &str, other: &str) -> Note {
          there uses it; if that node does not come back, taint it with node.kubernetes.io/out-of-service"
     );
     waiting(Operation::Attach, text)
-}
-
-fn stop(run: &Run, limits: &Limits) -> VolumeDecision {
-    match run.leaving_since() {
-        Some(_) => Decision::wait(limits.overdue),
-        None => Decision::Stop(run.to_remove()),
-    }
 }
 
 fn leaving(limits: &Limits, say: Option<Note>) -> VolumeDecision {

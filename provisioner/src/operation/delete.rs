@@ -18,7 +18,7 @@ use super::observed::{Limits, ObservedVolume, Surroundings};
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
 use super::request::{self, NoHistory};
-use super::step::{Step, step};
+use super::step::{Step, removed, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -153,10 +153,7 @@ fn deletion<'a>(
     let node = node(seen, config, now)?;
     if let Some(run) = seen.expand_run.or(seen.modify_run) {
         // The claim was held until it had ended, unless somebody took the finalizer off.
-        return Err(Box::new(match run.leaving_since() {
-            Some(_) => Decision::wait(seen.limits.overdue),
-            None => Decision::Stop(run.to_remove()),
-        }));
+        return Err(Box::new(removed(run, Operation::Delete, seen.limits, now)));
     }
     let made_by = match request::made_by(seen.volume) {
         Ok(made_by) => made_by,

@@ -22,7 +22,7 @@ use super::describe::describe;
 use super::observed::{Limits, Surroundings};
 use super::record::Record;
 use super::request;
-use super::step::{Step, step};
+use super::step::{Step, late_to_go, step};
 use crate::config::problem::{ConfigProblem, join};
 use crate::config::{ProvisionerConfig, discovered, properties};
 use crate::run::outcome::{Category, Finish, State};
@@ -78,7 +78,10 @@ pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
         },
         Step::Waiting { after, say } => RunDecision::supply(run, run_of(config), config, &record, after, say),
         Step::Running(left) => RunDecision::wait(left),
-        Step::Ended(_) if run.leaving_since().is_some() => RunDecision::wait(seen.limits.overdue),
+        Step::Ended(_) if run.leaving_since().is_some() => RunDecision::Wait {
+            after: Some(seen.limits.overdue),
+            say: late_to_go(run, Operation::Discover, seen.limits, now),
+        },
         // It did not end in time.
         Step::Ended(_) if !run.is_over() => RunDecision::Remove(vec![run.to_remove()]),
         Step::Ended(finish) => match result_of(&finish) {

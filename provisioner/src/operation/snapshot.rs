@@ -30,7 +30,7 @@ use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, remova
 use super::describe::{action, describe, waiting};
 use super::observed::ObservedSnapshot;
 use super::record::Record;
-use super::step::{Step, step};
+use super::step::{Step, removed, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -341,14 +341,7 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
 fn stop(seen: &ObservedSnapshot<'_>, record: &Record, run: &Run, now: Timestamp) -> SnapshotDecision {
     let never_ran = matches!(run.state(), State::Waiting { never_ran: true, .. });
     if run.leaving_since().is_some() {
-        let say = match step(Some(run), record, seen.limits, now) {
-            Step::Leaving(say) => say,
-            Step::None | Step::Leftover(_) | Step::Waiting { .. } | Step::Running(_) | Step::Ended(_) => None,
-        };
-        return Decision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        };
+        return removed(run, record.operation, seen.limits, now);
     }
     // Its image, which perhaps nobody can pull, is not needed to delete what it has not made.
     let cancelled = never_ran && run.attempt() == record.attempt && !record.may_exist;

@@ -16,7 +16,7 @@ use super::describe::waiting;
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request;
-use super::step::{Step, step};
+use super::step::{Step, removed, step};
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
 use crate::run::Run;
@@ -132,11 +132,7 @@ pub(super) fn give_up(
                 say,
             },
             Step::None | Step::Leftover(_) | Step::Waiting { .. } | Step::Running(_) | Step::Ended(_) => {
-                if run.leaving_since().is_some() {
-                    Decision::wait(seen.limits.overdue)
-                } else {
-                    Decision::Stop(run.to_remove())
-                }
+                removed(run, record.operation, seen.limits, now)
             }
         };
     }

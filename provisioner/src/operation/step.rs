@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 
+use super::decision::Decision;
 use super::describe::waiting;
 use super::observed::Limits;
 use super::record::Record;
@@ -39,7 +41,7 @@ pub(crate) fn step<'a>(run: Option<&'a Run>, record: &Record, limits: &Limits, n
     if run.attempt() < record.attempt {
         return match leaving {
             None => Step::Leftover(run),
-            Some(since) => Step::Leaving(stuck(run, record, since, limits, now)),
+            Some(_) => Step::Leaving(late_to_go(run, record.operation, limits, now)),
         };
     }
     if run.attempt() > record.attempt {
@@ -49,7 +51,7 @@ pub(crate) fn step<'a>(run: Option<&'a Run>, record: &Record, limits: &Limits, n
     let left = Some(elapsed(now, run.due(limits.overdue))).filter(|left| !left.is_zero());
     match run.state() {
         State::Finished(finish) => Step::Ended(finish),
-        State::Leaving => Step::Leaving(leaving.and_then(|since| stuck(run, record, since, limits, now))),
+        State::Leaving => Step::Leaving(late_to_go(run, record.operation, limits, now)),
         State::Running => match left {
             Some(left) => Step::Running(left),
             None => Step::Ended(overdue(
@@ -92,14 +94,30 @@ fn overdue(words: &str, may_have_run: bool) -> Finish {
     }
 }
 
-/// A run that takes long to go: its node does not answer.
-fn stuck(run: &Run, record: &Record, since: Timestamp, limits: &Limits, now: Timestamp) -> Option<Note> {
-    if elapsed(since, now) < limits.overdue {
+/// Removes a run, and waits until it is gone.
+pub(crate) fn removed<Own>(run: &Run, operation: Operation, limits: &Limits, now: Timestamp) -> Decision<Own> {
+    if run.leaving_since().is_none() {
+        return Decision::Stop(run.to_remove());
+    }
+    Decision::Wait {
+        after: Some(limits.overdue),
+        say: late_to_go(run, operation, limits, now),
+    }
+}
+
+/// What is said about a run that is being removed, once that takes long: its node does not answer.
+pub(crate) fn late_to_go(run: &Run, operation: Operation, limits: &Limits, now: Timestamp) -> Option<Note> {
+    if elapsed(run.leaving_since()?, now) < limits.overdue {
         return None;
     }
     let node = run.node().unwrap_or("?");
-    Some(waiting(
-        record.operation,
-        format!("waits for {run} to end: node {node} does not answer; if it is gone for good, delete the Node"),
-    ))
+    let text = if run.is_over() {
+        format!(
+            "waits for {run}, which has ended, to be removed: node {node} does not answer, or a finalizer holds the \
+             Pod; if the node is gone for good, delete the Node"
+        )
+    } else {
+        format!("waits for {run} to end: node {node} does not answer; if it is gone for good, delete the Node")
+    };
+    Some(waiting(operation, text))
 }

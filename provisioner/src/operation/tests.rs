@@ -12,6 +12,7 @@ use super::content::ObservedSource;
 use super::decision::{ClaimDecision, First};
 use super::observed::{Limits, ObservedClaim};
 use super::record::Record;
+use super::waits::assert_told;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::config::trust::Trust;
@@ -210,6 +211,12 @@ impl World {
     }
 
     pub(crate) fn try_plan(&self) -> Result<ClaimDecision, First> {
+        assert_told(|at| self.plan_at(at).ok().and_then(|decision| decision.silent_wait()));
+        self.plan_at(now())
+    }
+
+    /// What is decided at this moment, though it may be a wait in silence.
+    pub(crate) fn plan_at(&self, now: Timestamp) -> Result<ClaimDecision, First> {
         let claim: PersistentVolumeClaim = serde_json::from_value(self.claim.clone()).unwrap();
         let volumes: Vec<Arc<PersistentVolume>> = self
             .volumes
@@ -251,7 +258,7 @@ impl World {
                 kube_api: "https://10.96.0.1:443",
                 limits: &Limits::default(),
             },
-            now(),
+            now,
         )
     }
 }

@@ -17,7 +17,7 @@ use super::describe::{SubjectKind, action, waiting};
 use super::observed::ObservedClaim;
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
-use super::step::{Step, step};
+use super::step::removed;
 use super::{attributes, request};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -92,11 +92,7 @@ pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -
         })));
     }
     if let Some(run) = seen.provision_run {
-        return if run.leaving_since().is_some() {
-            Decision::wait(seen.limits.overdue)
-        } else {
-            Decision::Stop(run.to_remove())
-        };
+        return removed(run, record.operation, seen.limits, now);
     }
     run_for_claim(seen, record, now)
 }
@@ -136,14 +132,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
         }));
     }
     if run.leaving_since().is_some() {
-        let say = match step(Some(run), record, seen.limits, now) {
-            Step::Leaving(say) => say,
-            Step::None | Step::Leftover(_) | Step::Waiting { .. } | Step::Running(_) | Step::Ended(_) => None,
-        };
-        return Decision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        };
+        return removed(run, record.operation, seen.limits, now);
     }
     let never_ran = match state {
         State::Waiting { never_ran, .. } => never_ran,

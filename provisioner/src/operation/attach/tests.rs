@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Attachment;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForVolume, Intent, Start, VolumeDecision};
 use crate::operation::observed::Limits;
 use crate::operation::record::Record;
+use crate::operation::waits::assert_told;
 use crate::run::Run;
 use crate::run::properties::tests::silver;
 
@@ -136,6 +138,11 @@ impl World {
     }
 
     fn plan(&mut self) -> VolumeDecision {
+        assert_told(|at| self.plan_at(at).silent_wait());
+        self.plan_at(now())
+    }
+
+    fn plan_at(&mut self, now: Timestamp) -> VolumeDecision {
         let volume = self.volume();
         let mut nodes = Vec::new();
         self.looked.clear();
@@ -152,7 +159,7 @@ impl World {
                 kube_api: "https://k:1",
                 limits: &Limits::default(),
             };
-            match plan(&seen, now()) {
+            match plan(&seen, now) {
                 Ok(decision) => return decision,
                 Err(look) => {
                     assert!(!self.looked.contains(&look), "{look:?} again");
@@ -229,8 +236,9 @@ fn a_volume_stays_where_it_is_used() {
     forced.nodes = used;
     assert!(forced.told().contains("out-of-service"));
     forced.wanted.clear();
+    // Nobody is told: nobody waits for the volume.
     assert!(matches!(
-        forced.plan(),
+        forced.plan_at(now()),
         Decision::Wait {
             say: None,
             after: Some(_)

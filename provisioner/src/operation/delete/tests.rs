@@ -14,6 +14,7 @@ use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForClaim, ForVolume, Intent, VolumeDecision};
 use crate::operation::observed::{Limits, ObservedVolume};
 use crate::operation::record::Record;
+use crate::operation::waits::assert_told;
 use crate::run::Run;
 use crate::run::departed::Departed;
 use crate::run::properties::tests::silver;
@@ -274,6 +275,11 @@ impl Released {
     }
 
     fn plan(&self) -> VolumeDecision {
+        assert_told(|at| self.plan_at(at).silent_wait());
+        self.plan_at(now())
+    }
+
+    fn plan_at(&self, now: Timestamp) -> VolumeDecision {
         let volume: PersistentVolume = serde_json::from_value(self.volume.clone()).unwrap();
         plan_volume(
             &ObservedVolume {
@@ -298,7 +304,7 @@ impl Released {
                 kube_api: "https://k:1",
                 limits: &Limits::default(),
             },
-            now(),
+            now,
         )
     }
 }

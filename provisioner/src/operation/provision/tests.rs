@@ -3,7 +3,7 @@
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
-use super::super::tests::{World, ago, class, config, ended, leaving, never_made, no_image, run, running};
+use super::super::tests::{World, ago, class, config, ended, leaving, never_made, no_image, now, run, running};
 use crate::config::store::NoConfig;
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim, Intent};
 use crate::process::events::reasons;
@@ -162,7 +162,6 @@ fn a_run_is_waited_for_and_its_end_judged() {
         ("look up", Some((1, 20, ended(0, ""))), none),
         ("look up", Some((1, 20, ended(0, printed))), flex),
         ("stop", Some((0, 20, ended(0, ""))), none),
-        ("wait 60", Some((2, 20, ended(0, ""))), none),
     ];
     for (at, (want, there, config)) in table.into_iter().enumerate() {
         let mut world = World::with_record(&json!({})).with_config(config);
@@ -172,6 +171,24 @@ fn a_run_is_waited_for_and_its_end_judged() {
         });
         assert_eq!(planned(&world), want, "row {at}");
     }
+}
+
+#[test]
+fn a_run_that_is_newer_than_the_claim_is_left_to_the_watch_of_the_claim() {
+    let mut world = World::with_record(&json!({}));
+    world.provision_run = Some(run("provision", 2, 20, &ended(0, "")));
+    // The watch is late by a moment, and nobody is told of that.
+    let decision = world.plan_at(now()).unwrap();
+    assert!(
+        matches!(
+            decision,
+            Decision::Wait {
+                after: Some(_),
+                say: None
+            }
+        ),
+        "{decision:?}"
+    );
 }
 
 /// A world in which the image has ended well, and says that it was asked what the claim asks.

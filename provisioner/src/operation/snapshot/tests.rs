@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
@@ -11,6 +12,7 @@ use crate::operation::decision::{Decision, SnapshotDecision};
 use crate::operation::observed::{Limits, ObservedSnapshot, ObservedTarget};
 use crate::operation::record::Record;
 use crate::operation::tests::{ago, config, ended, leaving, no_image, now, record, run, running};
+use crate::operation::waits::assert_told;
 use crate::process::events::reasons;
 use crate::run::Run;
 use crate::run::properties::tests::silver;
@@ -70,6 +72,11 @@ fn world() -> World {
 
 impl World {
     fn plan(&self) -> SnapshotDecision {
+        assert_told(|at| self.plan_at(at).silent_wait());
+        self.plan_at(now())
+    }
+
+    fn plan_at(&self, now: Timestamp) -> SnapshotDecision {
         let content: VolumeSnapshotContent = serde_json::from_value(self.content.clone()).unwrap();
         let content = content.view();
         let target = ObservedTarget {
@@ -102,7 +109,7 @@ impl World {
             kube_api: "https://k:1",
             limits: &Limits::default(),
         };
-        plan_snapshot(&seen, now())
+        plan_snapshot(&seen, now)
     }
 
     fn going(&mut self) {

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
@@ -11,6 +12,7 @@ use crate::operation::observed::{Limits, ObservedSnapshot, ObservedTarget};
 use crate::operation::record::Record;
 use crate::operation::snapshot::{form_of, plan_snapshot};
 use crate::operation::tests::{ago, config, ended, now, run_with};
+use crate::operation::waits::assert_told;
 use crate::process::events::reasons;
 use crate::run::Run;
 use crate::run::properties::tests::silver;
@@ -72,6 +74,11 @@ fn world() -> World {
 
 impl World {
     fn plan(&self) -> SnapshotDecision {
+        assert_told(|at| self.plan_at(at).silent_wait());
+        self.plan_at(now())
+    }
+
+    fn plan_at(&self, now: Timestamp) -> SnapshotDecision {
         let content: VolumeGroupSnapshotContent = serde_json::from_value(self.content.clone()).unwrap();
         let content = ContentView::from(&content);
         let volumes = self
@@ -112,7 +119,7 @@ impl World {
             kube_api: "https://k:1",
             limits: &Limits::default(),
         };
-        plan_snapshot(&seen, now())
+        plan_snapshot(&seen, now)
     }
 
     fn on_node(&mut self, index: usize, node: &str) {
@@ -255,13 +262,7 @@ fn a_group_that_is_there_lists_its_snapshots_by_their_volumes() {
         (second["readyToUse"].clone(), second["restoreSize"].clone()),
         (json!(true), json!(1_u64 << 30))
     );
-    assert!(
-        status["creationTime"]
-            .as_str()
-            .unwrap()
-            .parse::<k8s_openapi::jiff::Timestamp>()
-            .is_ok()
-    );
+    assert!(status["creationTime"].as_str().unwrap().parse::<Timestamp>().is_ok());
 }
 
 #[test]
