@@ -28,6 +28,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use mooring_contract::property::keys;
+use mooring_contract::request::Request;
+use mooring_contract::worker::Order;
 use serde_json::{Value, json};
 
 use self::fake_api::{FakeApi, Fault, key_of};
@@ -95,6 +98,7 @@ struct Theatre {
     worker: Option<FakeWorker>,
     script: Script,
     shared: Shared,
+    /// The names of the volumes that the storage has.
     storage: BTreeSet<String>,
     attempts: usize,
     /// What of the API the watches have brought.
@@ -308,7 +312,7 @@ impl Theatre {
             self.worker = None;
         }
         if let Some(order) = self.worker.as_ref().and_then(FakeWorker::order) {
-            let (code, message) = self.effect(&order.properties["operation"]);
+            let (code, message) = self.effect_of(&order);
             if let Some(worker) = &self.worker {
                 worker.end(code, &message);
             }
@@ -323,24 +327,32 @@ impl Theatre {
                 continue;
             }
             let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
-            let (code, message) = self.effect(operation);
+            let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
+            let request: Request = serde_json::from_str(request).unwrap();
+            let (code, message) = self.effect(operation, &request.pv_name);
             pod["status"] = crate::operation::tests::ended(code, &message);
             pod["spec"]["nodeName"] = json!("node-a");
             self.api.lock().put("pods", pod);
         }
     }
 
-    /// What the image does to the storage; its exit code and its answer.
-    fn effect(&mut self, operation: &str) -> (i32, String) {
+    /// What a worker does that has this order.
+    fn effect_of(&mut self, order: &Order) -> (i32, String) {
+        let property = |name: &str| &order.properties[name];
+        self.effect(property(keys::OPERATION), property(keys::PV_NAME))
+    }
+
+    /// What the image does to the volume of this name on the storage; its exit code and its answer.
+    fn effect(&mut self, operation: &str, pv_name: &str) -> (i32, String) {
         if operation != "provision" {
-            self.storage.remove(PV);
+            self.storage.remove(pv_name);
             return (0, String::new());
         }
         self.attempts += 1;
-        self.storage.insert(PV.to_owned());
-        if self.script.image_makes_pv && self.api.lock().get("volumes", &format!("/{PV}")).is_none() {
+        self.storage.insert(pv_name.to_owned());
+        if self.script.image_makes_pv && self.api.lock().get("volumes", &format!("/{pv_name}")).is_none() {
             let mut volume = crate::volume::acceptance::tests::volume();
-            volume["metadata"] = json!({"name": PV});
+            volume["metadata"] = json!({"name": pv_name});
             self.api.lock().put("volumes", volume);
         }
         if self.script.first_fails && self.attempts == 1 {
@@ -444,19 +456,24 @@ impl Theatre {
         if self.script.deleted_after.is_some() {
             assert_eq!(names("claims"), [""; 0], "{what}: the claim hangs");
             assert_eq!(names("volumes"), [""; 0], "{what}: the PV hangs");
-            assert!(self.storage.is_empty(), "{what}: a volume without a claim");
+            assert_eq!(self.storage, BTreeSet::new(), "{what}: a volume without a claim");
             return;
         }
         let claim = state.get("claims", "default/data").unwrap();
         assert_eq!(claim["spec"]["volumeName"], PV, "{what}: not bound");
         assert_eq!(claim["metadata"]["finalizers"], json!([]), "{what}: still held");
+        assert_eq!(names("volumes"), [format!("/{PV}")], "{what}: the PersistentVolumes");
         let volume = state.get("volumes", &format!("/{PV}")).unwrap();
         assert_eq!(
             volume["metadata"]["finalizers"],
             json!(["mooring.dev/volume"]),
             "{what}: not accepted"
         );
-        assert_eq!(self.storage.len(), 1, "{what}: no volume");
+        assert_eq!(
+            self.storage,
+            [PV.to_owned()].into(),
+            "{what}: the volumes on the storage"
+        );
     }
 }
 
@@ -551,13 +568,9 @@ async fn a_claim_that_is_deleted_late_ends_with_none_whatever_fails() {
     deleted_at(&[6, 9]).await;
 }
 
-/// API writes that a claim's volume may cost until it is bound and its Pod gone, and until nothing of it is left.
-const MADE: usize = 6;
-const WHOLE_LIFE: usize = 10;
-
 /// Proves: P7
 #[tokio::test]
-async fn a_claim_costs_no_more_writes_than_its_budget() {
+async fn a_claim_costs_six_writes_until_it_is_bound_and_ten_in_its_whole_life() {
     // Events come on top: they are told in their own time.
     for image_makes_pv in [false, true] {
         let mut script = Script {
@@ -569,14 +582,28 @@ async fn a_claim_costs_no_more_writes_than_its_budget() {
         };
         let mut theatre = Theatre::open(script);
         theatre.play().await;
-        let made = theatre.api.lock().log.clone();
-        assert!(made.len() <= MADE, "{made:#?}");
+        theatre.check("its budget");
+        // The image's PersistentVolume is patched.
+        let volume = if image_makes_pv {
+            "PATCH volumes"
+        } else {
+            "POST volumes"
+        };
+        let made = [
+            "PATCH claims",
+            "POST pods",
+            "POST secrets",
+            volume,
+            "PATCH claims",
+            "DELETE pods",
+        ];
+        assert_eq!(theatre.api.lock().writes(), made);
         script.deleted_after = Some(20);
         let mut theatre = Theatre::open(script);
         theatre.play().await;
         theatre.check("a whole life");
-        let life = theatre.api.lock().log.clone();
-        assert!(life.len() <= WHOLE_LIFE, "{life:#?}");
+        let removed = ["POST pods", "POST secrets", "DELETE volumes", "PATCH volumes"];
+        assert_eq!(theatre.api.lock().writes(), [&made[..], &removed].concat());
     }
 }
 

@@ -68,7 +68,7 @@ async fn a_volume_that_no_claim_has_goes_when_it_is_deleted() {
         available["status"]["phase"] = json!(phase);
         let mut theatre = open(vec![available]);
         told(&mut theatre).await;
-        assert_eq!(theatre.storage.len(), 1, "nobody has deleted it yet");
+        assert_eq!(theatre.storage, [PV.to_owned()].into(), "nobody has deleted it yet");
         theatre.api.lock().delete("volumes", &format!("/{PV}"));
         told(&mut theatre).await;
         assert!(theatre.api.lock().all("volumes").is_empty(), "it stays Terminating");
@@ -89,7 +89,11 @@ async fn a_copy_of_a_volume_goes_and_the_first_claim_s_data_stays() {
             let told = told(&mut theatre).await;
             let left = theatre.api.lock().all("volumes");
             assert_eq!(left.len(), 1, "it stays Terminating: {left:#?}");
-            assert_eq!(theatre.storage.len(), 1, "the first claim's data is gone");
+            assert_eq!(
+                theatre.storage,
+                [PV.to_owned()].into(),
+                "the first claim's data is gone"
+            );
             assert!(told.iter().any(|text| text.contains("its data stays")), "{told:#?}");
         }
     }
@@ -106,7 +110,7 @@ async fn a_copy_whose_original_is_gone_says_what_stays_and_how_it_can_be_removed
         1,
         "it is the last that tells of the volume"
     );
-    assert_eq!(theatre.storage.len(), 1);
+    assert_eq!(theatre.storage, [PV.to_owned()].into());
 }
 
 /// The cure that the Event names works, with the ConfigMap gone for good.
@@ -129,7 +133,7 @@ async fn a_volume_whose_config_map_is_gone_can_be_given_up() {
     }
     self::told(&mut theatre).await;
     assert!(theatre.api.lock().all("volumes").is_empty());
-    assert_eq!(theatre.storage.len(), 1);
+    assert_eq!(theatre.storage, [PV.to_owned()].into());
 }
 
 /// An administrator keeps a Released volume, or gives it to another claim, and the watch does not show it yet.
@@ -167,7 +171,7 @@ async fn a_volume_that_was_released_when_the_watch_last_showed_it_is_not_deleted
             theatre.turn_of_controllers().await;
             theatre.kubelet();
         }
-        assert_eq!(theatre.storage.len(), 1, "the data is gone: {live:#}");
+        assert_eq!(theatre.storage, [PV.to_owned()].into(), "the data is gone: {live:#}");
     }
     let mut theatre = open(vec![released.clone()]);
     told(&mut theatre).await;

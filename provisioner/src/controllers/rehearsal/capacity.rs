@@ -188,6 +188,7 @@ async fn the_scheduler_reads_what_is_left_whatever_fails() {
     .await;
 }
 
+/// Proves: P7
 #[tokio::test]
 async fn each_change_is_one_write_and_no_change_is_none() {
     let mut stage = Stage::open();

@@ -395,3 +395,20 @@ async fn a_source_that_goes_after_it_was_looked_at_is_not_copied() {
     );
     assert!(begun.is_sorted() && begun.last() == Some(&1), "{begun:?}");
 }
+
+/// Proves: P7
+#[tokio::test]
+async fn a_copy_costs_the_six_writes_of_any_other_volume() {
+    let mut stage = Stage::open(Copying::default());
+    stage.play().await;
+    stage.check("its budget");
+    let writes = [
+        "PATCH claims",
+        "POST pods",
+        "POST secrets",
+        "POST volumes",
+        "PATCH claims",
+        "DELETE pods",
+    ];
+    assert_eq!(stage.theatre.api.lock().writes(), writes);
+}

@@ -102,6 +102,17 @@ impl FakeState {
         }
     }
 
+    /// What was asked to be written, by verb and kind, such as `PATCH claims status`.
+    pub(super) fn writes(&self) -> Vec<String> {
+        let short = |line: &String| {
+            let (method, path) = line.split_once(' ')?;
+            let Addressed { kind, by_status, .. } = addressed(path)?;
+            Some(format!("{method} {kind}{}", if by_status { " status" } else { "" }))
+        };
+        let lines = self.log.iter();
+        lines.map(|line| short(line).unwrap_or_else(|| line.clone())).collect()
+    }
+
     pub(super) fn each(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.objects.get(kind).into_iter().flat_map(BTreeMap::values)
     }
@@ -328,6 +339,7 @@ fn addressed(path: &str) -> Option<Addressed<'_>> {
     let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
     let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
     let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
+    let path = path.trim_start_matches("/apis/gateway.networking.k8s.io/v1/");
     let mut parts: Vec<&str> = path.split('/').collect();
     let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
     if by_status {
@@ -354,6 +366,7 @@ fn addressed(path: &str) -> Option<Addressed<'_>> {
         "volumeattributesclasses" => "attributes",
         "volumegroupsnapshotcontents" => "groups",
         "storageclasses" => "classes",
+        "referencegrants" => "grants",
         "csistoragecapacities" => "capacities",
         _ => return None,
     };

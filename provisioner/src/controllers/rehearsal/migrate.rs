@@ -131,10 +131,16 @@ fn check(theatre: &Theatre, by: &str, what: &str) {
         "{what}"
     );
     assert_eq!(volume["spec"]["claimRef"]["uid"], UID, "{what}");
-    assert_eq!(theatre.storage.len(), 1, "{what}: the volume is gone");
+    assert_eq!(
+        theatre.storage,
+        [PV.to_owned()].into(),
+        "{what}: the volumes on the storage"
+    );
+    let volumes: Vec<_> = state.each("volumes").map(key_of).collect();
+    assert_eq!(volumes, [format!("/{PV}")], "{what}: the PersistentVolumes");
 }
 
-/// Proves: P1
+/// Proves: P1, P7
 #[tokio::test]
 async fn a_volume_moves_there_and_back_with_seven_writes_each() {
     let (mut theatre, mut binder) = stage().await;
@@ -223,7 +229,11 @@ async fn a_claim_that_is_deleted_within_a_move_ends_with_nothing_once_that_is_ov
             }
             let cluster = MoveCluster::new(theatre.api.client(), "mooring");
             let begun = !theatre.api.lock().all("configmaps").is_empty();
-            assert!(!begun || theatre.storage.len() == 1 || theatre.api.lock().get("claims", CLAIM).is_none());
+            assert!(
+                !begun
+                    || theatre.storage == [PV.to_owned()].into()
+                    || theatre.api.lock().get("claims", CLAIM).is_none()
+            );
             for _ in 0..60 {
                 drop(step(&cluster, &target(), to(end), &BTreeSet::new()).await);
                 theatre.turn().await;

@@ -590,22 +590,43 @@ async fn of_a_snapshot_that_was_deleted_nobody_is_told_that_it_stays() {
     assert_eq!(kept_by(told), [""; 0]);
 }
 
-/// API writes that a snapshot may cost until it is ready and its Pod gone, and until nothing of it is left.
-const TAKEN: usize = 6;
-const WHOLE_LIFE: usize = 11;
-
 /// Proves: P7
 #[tokio::test]
-async fn a_snapshot_costs_no_more_writes_than_its_budget() {
-    let mut stage = Stage::open(Taking::default());
-    stage.play().await;
-    let log = stage.theatre.api.lock().log.clone();
-    assert!(log.len() <= TAKEN, "{log:#?}");
-    let mut stage = Stage::open(Taking {
-        deleted_after: Some(20),
-        ..Taking::default()
-    });
-    stage.play().await;
-    let log = stage.theatre.api.lock().log.clone();
-    assert!(log.len() <= WHOLE_LIFE, "{log:#?}");
+async fn a_snapshot_or_backup_costs_six_writes_and_its_deletion_five() {
+    let taken = [
+        "PATCH contents",
+        "POST pods",
+        "POST secrets",
+        "PATCH contents status",
+        "PATCH contents",
+        "DELETE pods",
+    ];
+    let deleted = [
+        "PATCH contents",
+        "POST pods",
+        "POST secrets",
+        "PATCH contents",
+        "DELETE pods",
+    ];
+    for form in [Form::Snapshot, Form::Backup] {
+        let taking = Taking {
+            form,
+            ..Taking::default()
+        };
+        let mut stage = Stage::open(taking);
+        stage.play().await;
+        stage.check("its budget");
+        assert_eq!(stage.theatre.api.lock().writes(), taken, "{form:?}");
+        let mut stage = Stage::open(Taking {
+            deleted_after: Some(20),
+            ..taking
+        });
+        stage.play().await;
+        stage.check("a whole life");
+        assert_eq!(
+            stage.theatre.api.lock().writes(),
+            [&taken[..], &deleted].concat(),
+            "{form:?}"
+        );
+    }
 }
