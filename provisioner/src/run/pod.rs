@@ -433,20 +433,29 @@ fn seconds(duration: std::time::Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use k8s_openapi::api::core::v1::{Pod, TopologySelectorTerm};
+    use k8s_openapi::jiff::Timestamp;
+    use mooring_contract::operation::Operation;
+    use mooring_contract::request::{Request, Snapshot};
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+    use proptest::test_runner::{Config, TestRunner};
+    use serde_json::{Value, json};
+
     use super::{Skeleton, affinity, as_label, build, secret};
-    use crate::operation::tests::config;
+    use crate::config::{ProvisionerConfig, keys};
+    use crate::operation::tests::{config, try_config};
     use crate::run::identity::RunId;
     use crate::run::order::Order;
     use crate::run::properties::Properties;
     use crate::run::properties::tests::silver;
+    use crate::run::worker_pod;
     use crate::volume::topology;
-    use k8s_openapi::api::core::v1::Pod;
-    use k8s_openapi::api::core::v1::TopologySelectorTerm;
-    use mooring_contract::operation::Operation;
-    use mooring_contract::request::{Request, Snapshot};
-    use proptest::prelude::*;
-    use serde_json::json;
-    use std::collections::BTreeMap;
 
     fn pod(extra: &[(&str, &str)], node: Option<&str>) -> Pod {
         let mut request = silver();
@@ -623,70 +632,298 @@ mod tests {
         assert_eq!(as_label("data"), "data");
     }
 
-    /// Whatever a ConfigMap holds, the Pod has nothing of the host and no more rights than the skeleton's.
-    fn assert_harmless(pod: &Pod) {
-        let spec = pod.spec.as_ref().unwrap();
-        assert_eq!((spec.host_network, spec.host_pid, spec.host_ipc), (None, None, None));
-        assert_eq!(spec.containers.len(), 1);
-        assert!(spec.init_containers.is_none() && spec.node_name.is_none());
-        for volume in spec.volumes.as_ref().unwrap() {
-            let known = volume.secret.is_some() || volume.empty_dir.is_some() || volume.flex_volume.is_some();
-            assert!(known && volume.host_path.is_none(), "{volume:?}");
-            if let Some(flex) = &volume.flex_volume {
-                assert_eq!(flex.driver, "mooring.dev/vcs");
-            }
-        }
-        let container = &spec.containers[0];
-        let security = container.security_context.as_ref().unwrap();
-        assert_eq!(security.privileged, Some(false));
-        assert_eq!(security.allow_privilege_escalation, Some(false));
-        assert_eq!(security.read_only_root_filesystem, Some(true));
-        let capabilities = security.capabilities.as_ref().unwrap();
-        assert_eq!(capabilities.drop.as_deref(), Some(&["ALL".to_owned()][..]));
-        let added = capabilities.add.clone().unwrap_or_default();
-        assert!(added.is_empty() || added == ["CHOWN", "DAC_OVERRIDE", "FOWNER"]);
-        assert!(container.command.is_none() && container.args.is_none());
-        assert!(
-            container
-                .env
-                .as_ref()
-                .unwrap()
-                .iter()
-                .all(|variable| variable.value.is_none())
-        );
-        assert!(container.env_from.is_none() && container.volume_devices.is_none());
+    /// Pairs that a ConfigMap may hold: between them they have each key that Mooring reads itself.
+    const VALID: &[(&str, &str)] = &[
+        ("plugin-name", "vcs.mooring.dev"),
+        ("plugin-name", "mooring.dev/flex-provisioner"),
+        ("image", "example.com/storage:1"),
+        ("service-account-name", "storage"),
+        ("service-token", "of-the-configmap"),
+        ("node-selector", "disk=ssd,zone=west"),
+        ("node-selector", "{disk: ssd}"),
+        ("tolerations", "[{key: storage, operator: Exists, effect: NoSchedule}]"),
+        ("tolerations", "[{operator: Exists}]"),
+        ("secret-name", "storage-login"),
+        ("timeout", "5m"),
+        ("max-parallel", "2"),
+        ("workers", "2"),
+        ("workers", "0"),
+        ("operations", "provision,delete,expand"),
+        (
+            "operations",
+            "provision,delete,snapshot,delete-snapshot,restore,backup,delete-backup",
+        ),
+        ("multi-attach", "true"),
+        ("discover-interval", "1h"),
+        ("volume-source", "csi"),
+        ("volume-source", "flexVolume"),
+        ("backend-volume", "client=nfs,source=h:/x"),
+        ("backend-volume", "client=pool"),
+        (
+            "backend-volume",
+            "client=vendor,source=h:/x,client-image=example.com/client:1",
+        ),
+        ("backup-volume", "client=nfs,source=h:/backups"),
+        ("client-image", "example.com/client:2"),
+        ("reclaim-policy", "Retain"),
+        ("volume-binding-mode", "WaitForFirstConsumer"),
+        ("allow-volume-expansion", "true"),
+        ("allow-volume-expansion", "false"),
+        ("mount-options", "noatime,hard"),
+    ];
+
+    /// Keys that some field of a Pod is called by, or that one might hope to reach it by.
+    const HOPED_FOR: &[&str] = &[
+        "hostPath",
+        "hostNetwork",
+        "host-network",
+        "host-pid",
+        "hostUsers",
+        "privileged",
+        "pod-template",
+        "command",
+        "args",
+        "capabilities",
+        "security-context",
+        "run-as-user",
+        "runtime-class-name",
+        "node-name",
+        "affinity",
+        "volumes",
+        "init-containers",
+        "env",
+        "ports",
+    ];
+
+    fn pairs() -> impl Strategy<Value = Vec<(String, String)>> {
+        let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let key = prop_oneof![
+            2 => select(keys::KNOWN).prop_map(str::to_owned),
+            2 => select(HOPED_FOR).prop_map(str::to_owned),
+            1 => "[a-z][a-z-]{0,12}",
+        ];
+        let value = prop_oneof![
+            1 => select(VALID).prop_map(|(_, value)| value.to_owned()),
+            2 => "\\PC{0,40}",
+        ];
+        let valid = select(VALID).prop_map(move |pair| own(&pair));
+        vec(prop_oneof![5 => valid, 2 => (key, value)], 0..6)
     }
 
-    proptest! {
-        /// Proves: P5
-        #[test]
-        fn no_config_map_shapes_anything_dangerous(
-            key in "(host-network|hostPath|privileged|pod-template|command|security-context|volumes|[a-z][a-z-]{0,12})",
-            value in "\\PC{0,40}",
-            backend in proptest::option::of(Just(("backend-volume", "client=nfs,source=h:/x"))),
-        ) {
-            let mut extra = vec![(key.as_str(), value.as_str())];
-            extra.extend(backend);
-            let Some(config) = crate::operation::tests::try_config(&extra) else { return Ok(()) };
-            let mut request = silver();
-            request.parameters.clone_from(&config.pass_through);
-            let Ok(properties) = Properties::new(&request, &BTreeMap::new(), None) else { return Ok(()) };
-            assert_harmless(&build(&Skeleton {
-                order: Order {
-                    id: &RunId::new(Operation::Provision, &request.pvc_uid),
-                    request: &request,
-                    config: &config,
-                    attempt: 1,
-                    node: None,
-                    allowed: &[],
-                    owner: None,
-                    seals: false,
-                    backups_read_only: request.operation == Operation::Restore,
-                },
-                secret: "secret-of-the-pod",
-                properties: &properties.names(),
-                backend_secret: true,
-            }));
+    fn fields(of: &Value) -> BTreeSet<&str> {
+        of.as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    fn known(fields: &[&'static str]) -> BTreeSet<&'static str> {
+        fields.iter().copied().collect()
+    }
+
+    /// Whatever a ConfigMap holds, the Pod has nothing of the host and no more rights than the skeleton's. What is not
+    /// named here must not be in it.
+    fn assert_harmless(pod: &Pod, config: &ProvisionerConfig, node: Option<&str>) {
+        let spec = json!(pod.spec);
+        let skeleton = known(&[
+            "activeDeadlineSeconds",
+            "affinity",
+            "automountServiceAccountToken",
+            "containers",
+            "enableServiceLinks",
+            "nodeSelector",
+            "restartPolicy",
+            "securityContext",
+            "serviceAccountName",
+            "terminationGracePeriodSeconds",
+            "tolerations",
+            "volumes",
+        ]);
+        assert!(fields(&spec).is_subset(&skeleton), "{spec:#}");
+        assert_eq!(spec["restartPolicy"], "Never");
+        assert_eq!(spec["enableServiceLinks"], false);
+        assert_eq!(
+            spec["securityContext"],
+            json!({"seccompProfile": {"type": "RuntimeDefault"}})
+        );
+
+        // A worker has no account: what it carries out has its token from the controller.
+        let account = config.service_account.as_deref().filter(|_| !is_worker(pod));
+        assert_eq!(spec["serviceAccountName"].as_str(), account);
+        assert_eq!(spec["automountServiceAccountToken"], account.is_some());
+
+        let selector = json!(config.node_selector);
+        assert!(spec["nodeSelector"] == selector || config.node_selector.is_empty() && spec["nodeSelector"].is_null());
+        let mut tolerations: Vec<Value> = config.tolerations.iter().map(|toleration| json!(toleration)).collect();
+        tolerations.extend(
+            node.map(
+                |_| json!({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}),
+            ),
+        );
+        assert_eq!(spec["tolerations"].as_array().cloned().unwrap_or_default(), tolerations);
+
+        let mut given = Vec::new();
+        for volume in spec["volumes"].as_array().unwrap() {
+            match fields(volume)
+                .into_iter()
+                .filter(|field| *field != "name")
+                .collect::<Vec<_>>()[..]
+            {
+                ["secret" | "emptyDir"] => {}
+                ["flexVolume"] => {
+                    let flex = &volume["flexVolume"];
+                    assert_eq!(flex["driver"], "mooring.dev/vcs");
+                    let secret = flex["secretRef"]["name"].as_str();
+                    assert!(secret.is_none() || secret == config.secret_name.as_deref(), "{flex}");
+                    given.push(flex["options"]["client"].as_str().unwrap().to_owned());
+                }
+                _ => panic!("{volume}"),
+            }
         }
+        assert_affinity(&spec["affinity"], node, &given);
+        let containers = spec["containers"].as_array().unwrap();
+        assert_eq!(containers.len(), 1);
+        assert_container(&containers[0], config, !given.is_empty(), is_worker(pod));
+    }
+
+    fn is_worker(pod: &Pod) -> bool {
+        pod.metadata.labels.as_ref().unwrap().contains_key("mooring.dev/worker")
+    }
+
+    /// It keeps the Pod on one node, or off those that can't mount what it is given. It draws it to nothing else.
+    fn assert_affinity(affinity: &Value, node: Option<&str>, given: &[String]) {
+        if affinity.is_null() {
+            assert!(node.is_none());
+            return;
+        }
+        assert_eq!(fields(affinity), known(&["nodeAffinity"]));
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        assert_eq!(fields(&affinity["nodeAffinity"]), known(&[required]));
+        let terms = affinity["nodeAffinity"][required]["nodeSelectorTerms"]
+            .as_array()
+            .unwrap();
+        assert_eq!(terms.len(), 1);
+        let here = node.map(|node| json!([{"key": "metadata.name", "operator": "In", "values": [node]}]));
+        assert_eq!(terms[0]["matchFields"], json!(here));
+        let able: Vec<Value> = given
+            .iter()
+            .flat_map(|client| topology::able(client))
+            .map(|requirement| json!(requirement))
+            .collect();
+        for requirement in terms[0]["matchExpressions"].as_array().into_iter().flatten() {
+            assert!(able.contains(requirement), "{requirement}");
+        }
+    }
+
+    fn assert_container(container: &Value, config: &ProvisionerConfig, has_volumes: bool, is_worker: bool) {
+        let mut skeleton = known(&[
+            "env",
+            "image",
+            "imagePullPolicy",
+            "name",
+            "resources",
+            "securityContext",
+            "terminationMessagePath",
+            "terminationMessagePolicy",
+            "volumeMounts",
+        ]);
+        skeleton.extend(is_worker.then_some("ports"));
+        assert_eq!(fields(container), skeleton);
+        assert_eq!(container["image"], config.image.as_str());
+        let mut capabilities = json!({"drop": ["ALL"]});
+        if has_volumes {
+            capabilities["add"] = json!(["CHOWN", "DAC_OVERRIDE", "FOWNER"]);
+        }
+        let security = json!({
+            "allowPrivilegeEscalation": false, "capabilities": capabilities, "privileged": false,
+            "readOnlyRootFilesystem": true,
+        });
+        assert_eq!(container["securityContext"], security);
+        for variable in container["env"].as_array().unwrap() {
+            let fixed = is_worker && *variable == json!({"name": "OPERATION", "value": "serve"});
+            let from = variable["valueFrom"]
+                .as_object()
+                .map(|from| from.keys().collect::<Vec<_>>());
+            assert!(fixed || from.is_some_and(|from| from == ["secretKeyRef"]), "{variable}");
+        }
+        for mount in container["volumeMounts"].as_array().unwrap() {
+            let path = mount["mountPath"].as_str().unwrap();
+            assert!(path == "/tmp" || path.starts_with("/run/mooring"), "{mount}");
+            assert!(mount["mountPropagation"].is_null(), "{mount}");
+        }
+    }
+
+    /// The Pod of a run, and a worker.
+    fn pods_of(config: &ProvisionerConfig, node: Option<&str>, about_backup: bool) -> Option<[Pod; 2]> {
+        let snapshot = Snapshot {
+            name: "b".into(),
+            content_name: "c".into(),
+            content_uid: "s1".into(),
+            backup: true,
+            members: None,
+        };
+        let request = Request {
+            parameters: config.pass_through.clone(),
+            snapshot: Some(snapshot).filter(|_| about_backup),
+            ..silver()
+        };
+        let properties = Properties::new(&request, &BTreeMap::new(), None).ok()?;
+        let run = build(&Skeleton {
+            order: Order {
+                id: &RunId::new(Operation::Provision, &request.pvc_uid),
+                request: &request,
+                config,
+                attempt: 1,
+                node,
+                allowed: &[],
+                owner: None,
+                seals: false,
+                backups_read_only: false,
+            },
+            secret: "secret-of-the-pod",
+            properties: &properties.names(),
+            backend_secret: true,
+        });
+        Some([run, worker_pod::build(config, true, Timestamp::UNIX_EPOCH)])
+    }
+
+    /// ConfigMaps that are tried, and how many of them at least must be in order, so that there is a Pod to look at.
+    const TRIED: u32 = 600;
+    const IN_ORDER: usize = 200;
+
+    /// Proves: P5
+    #[test]
+    fn no_config_map_shapes_anything_dangerous() {
+        let mut runner = TestRunner::new(Config {
+            failure_persistence: None,
+            ..Config::with_cases(TRIED)
+        });
+        let (in_order, keys_seen) = (Cell::new(0), RefCell::new(BTreeSet::new()));
+        let all = (pairs(), option::of(Just("node-a")), any::<bool>());
+        let tried = runner.run(&all, |(pairs, node, about_backup)| {
+            let extra: Vec<_> = pairs
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.as_str()))
+                .collect();
+            let pods = try_config(&extra).and_then(|config| {
+                let pods = pods_of(&config, node, about_backup)?;
+                Some((config, pods))
+            });
+            if let Some((config, [run, worker])) = pods {
+                in_order.set(in_order.get() + 1);
+                keys_seen.borrow_mut().extend(pairs.into_iter().map(|(key, _)| key));
+                assert_harmless(&run, &config, node);
+                assert_harmless(&worker, &config, None);
+            }
+            Ok(())
+        });
+        tried.unwrap_or_else(|error| panic!("{error}"));
+        assert!(
+            in_order.get() >= IN_ORDER,
+            "only {} ConfigMaps were in order",
+            in_order.get()
+        );
+        let missing: Vec<_> = keys::KNOWN
+            .iter()
+            .filter(|key| !keys_seen.borrow().contains(**key))
+            .collect();
+        assert!(missing.is_empty(), "no ConfigMap in order had {missing:?}");
     }
 }

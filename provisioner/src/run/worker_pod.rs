@@ -101,7 +101,7 @@ fn secret_name(pod: &Pod) -> String {
     format!("{}-key", pod.name_any())
 }
 
-fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Pod {
+pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Pod {
     let letters: String = config.reference.name.chars().take(NAME_LETTERS).collect();
     let letters = letters.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
     let name = format!("{PREFIX}{letters}-{:x}", now.as_microsecond());
