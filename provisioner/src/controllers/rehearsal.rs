@@ -21,6 +21,7 @@ mod modify;
 mod passed_on;
 mod retain;
 mod snapshot;
+mod waits;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};

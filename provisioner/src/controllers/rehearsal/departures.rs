@@ -14,7 +14,7 @@ use super::{Offers, Script, shared};
 use crate::apply::Shared;
 use crate::cache::store::Cache;
 use crate::cache::watches::watch;
-use crate::cache::work_queue::WorkQueue;
+use crate::cache::work_queue::{Queued, WorkQueue};
 use crate::controllers::reconcile::look;
 use crate::operation::tests::class;
 use crate::run::properties::tests::silver;
@@ -23,7 +23,7 @@ use crate::volume::group_snapshot::tests::group_content;
 use crate::volume::snapshot::VolumeSnapshotContent;
 use crate::volume::snapshot::tests::content;
 
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_mins(1);
 
 struct Stage {
     api: FakeApi,
@@ -55,6 +55,47 @@ fn released() -> Value {
     volume
 }
 
+/// Has all watches run; gives what they wake. Returns when they have listed everything.
+pub(super) async fn watched(shared: &mut Shared) -> (Queued, AbortOnDropHandle<()>) {
+    let (cache, writers) = Cache::new(&shared.context.settings.config_namespaces);
+    let (queue, queued) = WorkQueue::new();
+    shared.cache = cache.clone();
+    let watches = tokio::spawn(watch(
+        shared.context.clone(),
+        cache,
+        writers,
+        queue,
+        Arc::clone(&shared.limiter),
+        Arc::clone(&shared.expectations),
+    ));
+    shared.cache.ready().await;
+    (queued, AbortOnDropHandle::new(watches))
+}
+
+/// Has the controllers look at an object.
+pub(super) async fn look_at(api: &FakeApi, shared: &Shared, kind: &str, key: &str) {
+    let object = api.lock().get(kind, key).unwrap();
+    let looked = match kind {
+        "claims" => {
+            let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
+            Box::pin(look(&claim, shared)).await
+        }
+        "volumes" => {
+            let volume: PersistentVolume = serde_json::from_value(object).unwrap();
+            Box::pin(look(&volume, shared)).await
+        }
+        "contents" => {
+            let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
+            Box::pin(look(&content, shared)).await
+        }
+        _ => {
+            let content: VolumeGroupSnapshotContent = serde_json::from_value(object).unwrap();
+            Box::pin(look(&content, shared)).await
+        }
+    };
+    looked.unwrap();
+}
+
 impl Stage {
     /// All watches run, and one run has the only place.
     async fn open() -> Self {
@@ -83,23 +124,12 @@ impl Stage {
             group["metadata"]["uid"] = json!("s2");
             state.put("groups", group);
         }
-        let (cache, writers) = Cache::new(&shared.context.settings.config_namespaces);
-        let (queue, _) = WorkQueue::new();
-        shared.cache = cache.clone();
-        let watches = tokio::spawn(watch(
-            shared.context.clone(),
-            cache,
-            writers,
-            queue,
-            Arc::clone(&shared.limiter),
-            Arc::clone(&shared.expectations),
-        ));
+        let (_, watches) = watched(&mut shared).await;
         let stage = Self {
             api,
             shared,
-            _watches: AbortOnDropHandle::new(watches),
+            _watches: watches,
         };
-        stage.shared.cache.ready().await;
         stage
             .until("everything is known", || {
                 let cache = &stage.shared.cache;
@@ -121,27 +151,7 @@ impl Stage {
 
     /// Has the controllers look at an object, which asks for a place.
     async fn ask(&self, kind: &str, key: &str) {
-        let object = self.api.lock().get(kind, key).unwrap();
-        let shared = &self.shared;
-        let looked = match kind {
-            "claims" => {
-                let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
-                Box::pin(look(&claim, shared)).await
-            }
-            "volumes" => {
-                let volume: PersistentVolume = serde_json::from_value(object).unwrap();
-                Box::pin(look(&volume, shared)).await
-            }
-            "contents" => {
-                let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
-                Box::pin(look(&content, shared)).await
-            }
-            _ => {
-                let content: VolumeGroupSnapshotContent = serde_json::from_value(object).unwrap();
-                Box::pin(look(&content, shared)).await
-            }
-        };
-        looked.unwrap();
+        look_at(&self.api, &self.shared, kind, key).await;
     }
 
     /// An object waits for a place, and is taken away.
