@@ -1,7 +1,7 @@
 //! The end of a test's namespace. Kubernetes begins to delete what is in a namespace five seconds after the namespace,
 //! and looks seconds later whether it is gone (`pkg/controller/namespace/namespace_controller.go`). On the testbed's
 //! own cluster, the same is done here without these pauses: Pods first, then objects of all kinds, and the namespace's
-//! own finalizer once nothing is left.
+//! own finalizer once nothing is left. [`Scope::end_by_kubernetes`] leaves all of it to Kubernetes.
 
 use std::time::Duration;
 
@@ -22,14 +22,47 @@ pub(super) const GONE_LIMIT: Duration = Duration::from_mins(3);
 /// Kubernetes' own kinds: tests add none.
 static KINDS: OnceCell<Vec<ApiResource>> = OnceCell::const_new();
 
+/// What the namespace's controller says of what is left in it.
+fn why_it_stays(namespace: &Namespace) -> String {
+    let conditions = namespace
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let told: Vec<_> = conditions.filter_map(|condition| condition.message.clone()).collect();
+    format!("it is still there: {}", told.join("; "))
+}
+
 impl Scope {
+    /// Deletes the namespace as a user does, and waits until Kubernetes has deleted what is in it, in its own order and
+    /// time. A test that does so ends with it.
+    pub async fn end_by_kubernetes(&self) -> Result<()> {
+        self.delete_namespace().await?;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let what = format!("Kubernetes to delete the namespace {}", self.namespace);
+        wait_until(&what, self.limit(GONE_LIMIT), async || {
+            let there = namespaces.get_opt(&self.namespace).await?;
+            let Some(there) = there else { return Ok(Some(())) };
+            bail!("{}", why_it_stays(&there))
+        })
+        .await
+    }
+
+    async fn delete_namespace(&self) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let deleted = namespaces.delete(&self.namespace, &DeleteParams::default()).await;
+        deleted
+            .map(drop)
+            .with_context(|| format!("failed to delete the namespace {}", self.namespace))
+    }
+
     /// Deletes the namespace and what is in it, and waits until it is gone. An object that does not go keeps it.
     pub(super) async fn namespace_gone(&self) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        namespaces
-            .delete(&self.namespace, &DeleteParams::default())
-            .await
-            .with_context(|| format!("failed to delete the namespace {}", self.namespace))?;
+        if namespaces.get_opt(&self.namespace).await?.is_none() {
+            // The test has ended it.
+            return Ok(());
+        }
+        self.delete_namespace().await?;
         self.api::<Pod>()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await

@@ -84,6 +84,30 @@ fn a_claim_deleted_at_any_moment_leaves_nothing_on_the_backend() {
     });
 }
 
+/// A namespace is deleted with all that is in it, by Kubernetes: its claims in no order, and nobody waits for one.
+///
+/// Proves: P1, P3
+#[test]
+fn a_namespace_that_kubernetes_deletes_with_bound_and_begun_claims_leaves_nothing_anywhere() {
+    in_namespace("deleted-namespace", async |scope| {
+        let bound = scope.provisioner().on_pool(PRINT);
+        let begun = scope.provisioner_named("-begun").on_pool(&format!("sleep 5\n{PRINT}"));
+        bound.apply().await?;
+        begun.apply().await?;
+        let mut uids = vec![scope.claim("bound", &bound.class, "1Gi").await?];
+        scope.claim_bound("bound").await?;
+        uids.push(scope.claim("begun", &begun.class, "1Gi").await?);
+        scope.runs("provision", &uids[1]).await?;
+        // Of this one nobody knows how far it is.
+        uids.push(scope.claim("new", &bound.class, "1Gi").await?);
+        scope.end_by_kubernetes().await?;
+        for (name, uid) in ["bound", "begun", "new"].into_iter().zip(&uids) {
+            scope.gone_without_trace(name, uid).await?;
+        }
+        Ok(())
+    });
+}
+
 /// Proves: P3
 #[test]
 fn a_claim_whose_image_can_t_be_pulled_does_not_wait_for_the_time_limit_of_its_run() {
