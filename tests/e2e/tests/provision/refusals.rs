@@ -1,8 +1,10 @@
 //! Volumes that differ from the request, and claims that are deleted at the wrong moment: nothing is ever left over.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::ResourceExt;
+use mooring_contract::names::paths;
+use mooring_harness::nodes::POOL;
 use mooring_harness::provisioner::{MAKER, Provisioner, claim};
 use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
@@ -33,17 +35,50 @@ fn refused(name: &str, change: fn(&mut Value), why: &'static str) {
                 .context("no options")?["client"],
             "sshfs"
         );
+        // The next attempt waits for that run, and leaves nothing in the pool itself.
+        undone_once(&scope, &uid)?;
         scope.claim_bound("data").await?;
-        scope.claim_gone("data").await?;
-        scope.nothing_left(&uid).await
+        gone_with_markers(&scope, &uid).await
     });
 }
 
-/// A provisioner whose image waits to be told to continue.
+/// A provisioner with volumes in the pool, whose image waits to be told to continue. Each run of `delete` leaves a marker
+/// there.
 fn waiting(scope: &Scope) -> Provisioner {
+    let pool = paths::BACKEND;
     scope
         .provisioner()
-        .on_provision("until [ -e /tmp/go ]; do sleep 0.1; done")
+        .on_pool("until [ -e /tmp/go ]; do sleep 0.1; done")
+        .on_delete(&format!(
+            "rm -rf \"{pool}/$PV_NAME\"\nmktemp -d \"{pool}/undone-$PV_NAME.XXXXXX\""
+        ))
+}
+
+/// Checks that the image has deleted the refused volume from the backend, in one run. Another cluster's nodes can't be
+/// looked at.
+fn undone_once(scope: &Scope, uid: &str) -> Result<()> {
+    if scope.target.own_cluster().is_some() {
+        let left = scope.on_backend(uid)?;
+        ensure!(
+            left.len() == 1 && left[0].contains("/undone-pvc-"),
+            "the image has not deleted the refused volume, or more than once: {left:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Deletes the claim, and checks that nothing is left of it but the markers, which are removed.
+async fn gone_with_markers(scope: &Scope, uid: &str) -> Result<()> {
+    scope.claim_gone("data").await?;
+    scope.nothing_left(uid).await?;
+    let nodes = scope
+        .target
+        .own_cluster()
+        .map_or(0, |cluster| cluster.description.nodes);
+    for node in 1..=nodes {
+        scope.on_node(node, &format!("rm -rf {POOL}/undone-pvc-{uid}.*"))?;
+    }
+    scope.gone_without_trace("data", uid).await
 }
 
 /// A valid volume.
@@ -112,8 +147,7 @@ fn a_volume_of_another_name_is_not_taken_and_the_image_is_told_so() {
         let refused = scope.event("data", "use the property pv-name").await;
         scope.delete(&format!("persistentvolume/{other}"))?;
         refused?;
-        scope.claim_gone("data").await?;
-        scope.nothing_left(&uid).await
+        gone_with_markers(&scope, &uid).await
     });
 }
 
