@@ -1,10 +1,13 @@
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures::poll;
 use mooring_contract::volume::Volume;
+use tokio::sync::Notify;
 
 use super::circuit_breaker::CallEnd;
 use super::client::{Client, MountJob, Trouble};
@@ -18,21 +21,23 @@ use crate::volume::mount_table::Table;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
 
-/// A client container whose server `dead` never answers.
+/// A client container whose server `dead` does not answer: the container gives up when the test says so, or soon.
 #[derive(Default)]
 pub(crate) struct Container {
     asked: AtomicUsize,
+    given_up: Option<Notify>,
 }
 
 #[async_trait]
 impl Client for Container {
     async fn mount(&self, job: &MountJob) -> Result<(), MountError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::task::yield_now().await;
         assert_eq!(job.image.as_deref(), Some("a/b:1"));
-        match job.grant.server().as_str() {
-            "dead" => {}
-            "busy" => {
+        match (job.grant.server().as_str(), &self.given_up) {
+            ("dead", Some(given_up)) => given_up.notified().await,
+            ("dead", None) => {}
+            ("busy", _) => {
                 return Err(MountError::InProgress {
                     operation: "mount".to_owned(),
                     seconds: 0,
@@ -135,18 +140,23 @@ async fn a_mount_that_did_not_begin_says_nothing_about_its_server() {
 /// Proves: M1
 #[tokio::test]
 async fn a_dead_server_is_asked_once_and_delays_no_other() {
-    let container = Arc::new(Container::default());
+    let container = Arc::new(Container {
+        given_up: Some(Notify::new()),
+        ..Container::default()
+    });
     let core = core(&container);
-    let dead = "client=nfs,source=dead:/x";
-    let first = core.mount_soon(volume(dead, "a")).await.unwrap_err();
-    assert_eq!(first.category(), "timeout");
-    let second = core.mount_soon(volume(dead, "b")).await.unwrap_err();
+    let (dead, alive) = ("client=nfs,source=dead:/x", "client=nfs,source=alive:/x");
+    let mut first = pin!(core.mount_soon(volume(dead, "a")));
+    assert!(poll!(&mut first).is_pending());
+    core.mount_soon(volume(alive, "b")).await.unwrap();
+    assert!(poll!(&mut first).is_pending(), "the dead server was given up first");
+    container.given_up.as_ref().unwrap().notify_one();
+    assert_eq!(first.await.unwrap_err().category(), "timeout");
+    let second = core.mount_soon(volume(dead, "c")).await.unwrap_err();
     assert_eq!(second.category(), "tripped");
     assert!(second.to_string().contains("dead"), "{second}");
-    core.mount_soon(volume("client=nfs,source=alive:/x", "c"))
-        .await
-        .unwrap();
-    assert_eq!(container.asked.load(Ordering::Relaxed), 2);
+    core.mount_soon(volume(alive, "d")).await.unwrap();
+    assert_eq!(container.asked.load(Ordering::Relaxed), 3);
 }
 
 #[tokio::test]

@@ -221,13 +221,43 @@ async fn unserved_and_malformed_calls_get_their_own_grpc_codes() {
 /// Proves: M3
 #[tokio::test]
 async fn only_a_volume_of_this_node_is_expanded_and_no_code_ends_what_may_still_come_about() {
-    let driver = Driver::start();
-    let directory = "/kubelet/pods/u/volumes/kubernetes.io~csi/v/mount";
-    for (path, range, code) in [
-        ("", (1, 0), Code::InvalidArgument),
-        ("/etc", (1, 0), Code::NotFound),
-        (directory, (2, 1), Code::OutOfRange),
-        (directory, (1, 0), Code::NotFound),
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("kubelet");
+    let of_volume = |root: &Path, name: &str| {
+        let path = root.join(format!("pods/u/volumes/kubernetes.io~csi/{name}/mount"));
+        path.to_str().unwrap().to_owned()
+    };
+    let missing = of_volume(&root, "missing");
+    // These exist as well, and are not of the kubelet's.
+    let outside = of_volume(&directory.path().join("outside"), "there");
+    let upwards = format!(
+        "{}/../outside/pods/u/volumes/kubernetes.io~csi/there/mount",
+        root.display()
+    );
+    let above = format!("{}/pods/u/volumes/kubernetes.io~csi", root.display());
+    for path in [&outside, &above] {
+        std::fs::create_dir_all(path).unwrap();
+    }
+    let driver = Driver::start_in(directory, &root, rustix::process::geteuid().as_raw());
+    let unknown = |path: &str| format!("nothing is mounted on {path}");
+    for (path, range, code, words) in [
+        ("", (1, 0), Code::InvalidArgument, "no target path".to_owned()),
+        ("/etc", (1, 0), Code::NotFound, unknown("/etc")),
+        (&outside, (1, 0), Code::NotFound, unknown(&outside)),
+        (&upwards, (1, 0), Code::NotFound, unknown(&upwards)),
+        (&above, (1, 0), Code::NotFound, unknown(&above)),
+        (
+            &missing,
+            (2, 1),
+            Code::OutOfRange,
+            "at least 2 and at most 1".to_owned(),
+        ),
+        (
+            &missing,
+            (1, 0),
+            Code::NotFound,
+            unknown(missing.trim_end_matches("/mount")),
+        ),
     ] {
         let request = NodeExpandVolumeRequest {
             volume_id: "x".into(),
@@ -239,7 +269,9 @@ async fn only_a_volume_of_this_node_is_expanded_and_no_code_ends_what_may_still_
             ..NodeExpandVolumeRequest::default()
         };
         let refused: Result<NodeExpandVolumeResponse, _> = driver.call("/csi.v1.Node/NodeExpandVolume", request).await;
-        assert_eq!(refused.unwrap_err().code(), code, "{path}");
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), code, "{path}: {refused:?}");
+        assert!(refused.message().contains(&words), "{path}: {refused:?}");
     }
 }
 
