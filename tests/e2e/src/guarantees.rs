@@ -24,8 +24,8 @@ const MARK: &str = "/// Proves:";
 /// Where the groups of end-to-end tests are, relative to the repository.
 pub const END_TO_END: &str = "tests/e2e/tests";
 
-/// A module of this name in a file of end-to-end tests is for `--all` only.
-pub const ALL_MODULE: &str = "all";
+/// What a test calls first that is for `--all` only.
+const ALL_ONLY: &str = "skipped_without_all()";
 
 /// The mark of a known failure, and the beginning of the line in the test's doc comment that explains it.
 const SHOULD_PANIC: &str = "#[should_panic";
@@ -47,10 +47,15 @@ pub struct Proof {
     /// Relative to the repository.
     pub file: PathBuf,
     pub test: String,
+    /// Whether the test is skipped without `--all`.
+    pub all_only: bool,
 }
 
 impl Proof {
     pub fn tier(&self) -> Tier {
+        if self.all_only {
+            return Tier::All;
+        }
         let Ok(file) = self.file.strip_prefix(END_TO_END) else {
             return Tier::Default;
         };
@@ -63,7 +68,7 @@ impl Proof {
                 && words.get(1).is_some_and(|name| name == listed.name)
                 && listed.tier == Tier::All
         };
-        if words.iter().any(|word| word == ALL_MODULE) || FILES.iter().any(is_long) {
+        if FILES.iter().any(is_long) {
             Tier::All
         } else {
             Tier::Default
@@ -163,7 +168,7 @@ fn assign(all: &mut [Guarantee], (ids, proof): Claim) -> Result<()> {
     for id in ids {
         let guarantee = all.iter_mut().find(|guarantee| guarantee.id == id);
         let guarantee = guarantee.with_context(|| {
-            let Proof { file, test } = &proof;
+            let Proof { file, test, .. } = &proof;
             format!("{}: {test} proves \"{id}\", which {PAGE} does not have", file.display())
         })?;
         guarantee.proofs.push(proof.clone());
@@ -184,8 +189,12 @@ fn marks(file: &Path, text: &str) -> Result<Vec<Claim>> {
         let proving = marked(&lines[index + 1..], text)
             .with_context(|| format!("{}:{}: \"{line}\" is not above a test", file.display(), index + 1))?;
         let ids = ids.split(',').map(|id| id.trim().to_owned()).collect();
-        let file = file.to_path_buf();
-        found.push((ids, Proof { file, test: proving }));
+        let proof = Proof {
+            file: file.to_path_buf(),
+            all_only: is_for_all_only(text, &proving),
+            test: proving,
+        };
+        found.push((ids, proof));
     }
     Ok(found)
 }
@@ -237,6 +246,21 @@ fn marked(after: &[&str], file: &str) -> Result<String> {
     };
     name.map(|(name, _)| name.to_owned())
         .with_context(|| format!("\"{line}\" is no function with #[test] above it"))
+}
+
+/// Whether the body of a test has it skipped without `--all`.
+fn is_for_all_only(file: &str, test: &str) -> bool {
+    let mut lines = file.lines();
+    let begin = format!("fn {test}(");
+    let Some(first) = lines.find(|line| line.contains(&begin)) else {
+        // A macro defines it.
+        return false;
+    };
+    let indent = &first[..first.len() - first.trim_start().len()];
+    let end = format!("{indent}}}");
+    lines
+        .take_while(|line| *line != end)
+        .any(|line| line.contains(ALL_ONLY))
 }
 
 fn is_name(text: &str) -> bool {
@@ -299,6 +323,7 @@ mod tests {
         let proof = |file: &str| Proof {
             file: file.into(),
             test: "it_holds".to_owned(),
+            all_only: false,
         };
         for (file, folder, test, is) in [
             (
@@ -340,20 +365,32 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_in_the_tier_of_its_file_or_module() {
-        for (file, tier) in [
-            ("mounter/src/lib.rs", Tier::Default),
-            ("tests/e2e/tests/mount/hung.rs", Tier::Default),
-            ("tests/e2e/tests/mount/block/device.rs", Tier::Default),
-            ("tests/e2e/tests/mount/block/all.rs", Tier::All),
-            ("tests/e2e/tests/vm/nfs.rs", Tier::All),
+    fn a_proof_is_in_the_tier_of_its_file_unless_it_is_skipped_without_all() {
+        for (file, all_only, tier) in [
+            ("mounter/src/lib.rs", false, Tier::Default),
+            ("tests/e2e/tests/mount/hung.rs", false, Tier::Default),
+            ("tests/e2e/tests/mount/block/device.rs", false, Tier::Default),
+            ("tests/e2e/tests/mount/block/device.rs", true, Tier::All),
+            ("tests/e2e/tests/vm/nfs.rs", false, Tier::All),
         ] {
             let proof = Proof {
                 file: file.into(),
                 test: String::new(),
+                all_only,
             };
             assert_eq!(proof.tier(), tier, "{file}");
         }
+    }
+
+    #[test]
+    fn a_proof_that_is_skipped_without_all_is_known_by_its_own_body() {
+        let read = read(
+            "/// Proves: P1\n#[test]\nfn short() {\n    if x {\n    }\n}\n\n/// Proves: P1\n#[test]\nfn long() {\n    \
+             if skipped_without_all() {\n        return;\n    }\n}\n\n/// Proves: P1\n#[test]\nfn last() {}\n",
+        )
+        .unwrap();
+        let read: Vec<_> = read.iter().map(|(_, proof)| (&*proof.test, proof.all_only)).collect();
+        assert_eq!(read, [("short", false), ("long", true), ("last", false)]);
     }
 
     #[test]

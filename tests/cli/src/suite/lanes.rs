@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use mooring_e2e::guarantees::{ALL_MODULE, END_TO_END};
+use mooring_e2e::guarantees::END_TO_END;
 use mooring_e2e::{File, Needs};
 use mooring_testbed::cluster;
 use mooring_testbed::cluster::remains::{Before, remains};
@@ -321,11 +321,7 @@ impl Forms<'_> {
     fn filters(&self, file: &File, program: &Path) -> Result<Vec<String>> {
         let module = format!("{}::", file.name);
         let Some(words) = plan::tests_named(self.prefixes, file) else {
-            let mut filters = vec![module];
-            if !self.all && self.prefixes.is_empty() {
-                filters.extend(["--skip".to_owned(), format!("{}::{ALL_MODULE}::", file.name)]);
-            }
-            return Ok(filters);
+            return Ok(vec![module]);
         };
         let listed = output(&mut command(program, [&module, "--list", "--format=terse"]))?;
         let mut tests: Vec<_> = listed

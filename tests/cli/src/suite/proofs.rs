@@ -9,16 +9,22 @@ use mooring_e2e::guarantees::{Guarantee, Proof, guarantees};
 
 use super::libtest::{End, Ended};
 
-/// The guarantees and their proofs as text, and the ids of those that were not proved: no proof passed, or one failed.
-pub(super) fn report(root: &Path, ended: &[Ended]) -> Result<(String, Vec<String>)> {
-    Ok(written(&guarantees(root)?, ended))
+/// The guarantees and their proofs as text, and the ids of those that were not proved: no proof passed, or one failed,
+/// or one was skipped that this run, with or without `--all`, should have.
+pub(super) fn report(root: &Path, ended: &[Ended], with_all: bool) -> Result<(String, Vec<String>)> {
+    Ok(written(&guarantees(root)?, ended, with_all))
 }
 
-fn written(all: &[Guarantee], ended: &[Ended]) -> (String, Vec<String>) {
+fn written(all: &[Guarantee], ended: &[Ended], with_all: bool) -> (String, Vec<String>) {
     let (mut text, mut unproved) = (String::new(), Vec::new());
     for Guarantee { id, title, proofs } in all {
         let ends: Vec<_> = proofs.iter().map(|proof| end(proof, ended)).collect();
-        let is_proved = ends.contains(&Some(End::Passed)) && !ends.contains(&Some(End::Failed));
+        let lacks = |(proof, end): (&Proof, &Option<End>)| match end {
+            Some(End::Failed) => true,
+            Some(End::Skipped) => with_all || proof.tier() == Tier::Default,
+            Some(End::Passed) | None => false,
+        };
+        let is_proved = ends.contains(&Some(End::Passed)) && !proofs.iter().zip(&ends).any(lacks);
         let word = if is_proved { "proved" } else { "UNPROVED" };
         let _ = writeln!(text, "{id:<4}{word}: {title}");
         if !is_proved {
@@ -65,6 +71,7 @@ mod tests {
         let proof = |test: &&str| Proof {
             file: "mounter/src/core.rs".into(),
             test: (*test).to_owned(),
+            all_only: test.starts_with("long"),
         };
         vec![Guarantee {
             id: "M1".to_owned(),
@@ -82,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarantee_is_proved_if_a_test_of_it_passed_and_none_failed() {
+    fn a_guarantee_is_proved_if_a_test_of_it_passed_and_none_failed_or_was_skipped() {
         let all = guarantee(&["a", "b"]);
         for (ends, is_proved, line) in [
             (
@@ -94,6 +101,11 @@ mod tests {
                 vec![ended("a", End::Skipped)],
                 false,
                 "skipped default mounter/src/core: a",
+            ),
+            (
+                vec![ended("a", End::Passed), ended("b", End::Skipped)],
+                false,
+                "skipped default mounter/src/core: b",
             ),
             (
                 vec![ended("other", End::Passed)],
@@ -110,10 +122,23 @@ mod tests {
                 "FAILED  default mounter/src/core: b",
             ),
         ] {
-            let (text, unproved) = written(&all, &ends);
+            let (text, unproved) = written(&all, &ends, false);
             assert_eq!(unproved.is_empty(), is_proved, "{text}");
             assert!(text.contains(line), "{text}");
         }
-        assert_eq!(written(&guarantee(&[]), &[]).1, ["M1"]);
+        assert_eq!(written(&guarantee(&[]), &[], false).1, ["M1"]);
+    }
+
+    #[test]
+    fn a_long_proof_may_be_skipped_without_all_only() {
+        let all = guarantee(&["a", "long"]);
+        let ends = [ended("a", End::Passed), ended("long", End::Skipped)];
+        let (text, unproved) = written(&all, &ends, false);
+        assert!(
+            unproved.is_empty() && text.contains("skipped --all   mounter/src/core: long"),
+            "{text}"
+        );
+        let (text, unproved) = written(&all, &ends, true);
+        assert_eq!(unproved, ["M1"], "{text}");
     }
 }
