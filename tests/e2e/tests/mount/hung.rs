@@ -89,6 +89,9 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         scope.pod("used", NODE, "used", json!({"containers": main}))?;
         scope.pod_ready("used").await?;
 
+        // Those that are mounted while "late" waits.
+        local(&scope, "disk")?;
+        scope.volume("other", &fine.volume("data"))?;
         let stopped = scope.stop("hung").await?;
         // One that gives up by itself, and one that would wait forever.
         let mut late = hung.volume("late");
@@ -99,8 +102,6 @@ fn a_hung_server_holds_up_its_own_volumes_only_is_named_and_heals() {
         scope.pod("next", NODE, "next", Value::Null)?;
         // While the mount waits, its user learns which server it waits for.
         told(&scope, "late", &[&hung.address, "has not answered for 10 s"]).await?;
-        local(&scope, "disk")?;
-        scope.volume("other", &fine.volume("data"))?;
         for name in ["disk", "other"] {
             scope.pod(name, NODE, name, Value::Null)?;
         }
