@@ -1,22 +1,23 @@
 //! Provisioners and claims of a test: a ConfigMap in the tests' namespace for ConfigMaps, with the test's scripts.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ListParams, ResourceExt};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Resource};
 use mooring_contract::names::{NAMESPACE, PROVISIONER, annotations, labels};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::scope::Scope;
 use super::waits::wait_until;
 use mooring_testbed::manifests::example;
-use mooring_testbed::progress::spoken;
 
 pub use super::names::CONFIG_NAMESPACE;
 
@@ -32,6 +33,9 @@ pub const TEST_LABEL: &str = "testbed.mooring.dev/namespace";
 
 /// Longest wait for one step of the controller, which may have a provisioning Pod start on a busy node.
 const LIMIT: Duration = Duration::from_mins(3);
+
+/// How long to watch an object again after the limit, where the machine is busy.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// A provisioner ConfigMap, and its class, which has the same name unless changed.
 #[derive(Clone)]
@@ -171,7 +175,8 @@ fn said(config_map: &ConfigMap) -> &str {
         .map_or("", String::as_str)
 }
 
-/// Watches the object of this name (none if it does not exist) until it is as wanted; returns it.
+/// Watches the object of this name (none if it does not exist) until it is as wanted; returns it. It is as patient as
+/// [`wait_until`], and says how the object was last seen.
 pub async fn until<K>(
     api: &Api<K>,
     name: &str,
@@ -180,15 +185,38 @@ pub async fn until<K>(
     wanted: impl Fn(Option<&K>) -> bool,
 ) -> Result<Option<K>>
 where
-    K: Resource + Clone + std::fmt::Debug + Send + DeserializeOwned + 'static,
+    K: Resource + Clone + std::fmt::Debug + Send + Serialize + DeserializeOwned + 'static,
     K::DynamicType: Default,
 {
     let kind = K::kind(&K::DynamicType::default()).into_owned();
-    let watch = await_condition(api.clone(), name, wanted);
-    let Ok(seen) = tokio::time::timeout(limit, watch).await else {
-        bail!("waited {} for {kind} {name} {what} in vain", spoken(limit));
+    let last = Mutex::new("it was not seen".to_owned());
+    let looked = |seen: Option<&K>| {
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = shown(seen);
+        wanted(seen)
     };
-    seen.with_context(|| format!("failed to watch {kind} {name}"))
+    // One watch for the whole limit, which misses no state.
+    let mut look = limit;
+    let found = wait_until(&format!("{kind} {name} {what}"), limit, async || {
+        let watch = await_condition(api.clone(), name, &looked);
+        let Ok(seen) = tokio::time::timeout(std::mem::replace(&mut look, LOOK), watch).await else {
+            return Ok(None);
+        };
+        seen.with_context(|| format!("failed to watch {kind} {name}")).map(Some)
+    })
+    .await;
+    found.map_err(|error| anyhow!("{error:#}; {}", last.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// How an object was seen.
+fn shown<K: Serialize>(seen: Option<&K>) -> String {
+    let mut seen = json!(seen);
+    if seen.is_null() {
+        return "it did not exist".to_owned();
+    }
+    if let Some(metadata) = seen["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    format!("last seen as {seen}")
 }
 
 impl Scope {

@@ -179,7 +179,7 @@ fn ordinary_volumes_of_a_pod_are_rewritten_where_the_namespace_says_so_and_nowhe
             "mooring.dev/inline-clients=nfs,iscsi",
         ])?;
         let seen = wait_until("client iscsi to be allowed", LIMIT, async || {
-            Ok(made(&pods, &pod).await.ok())
+            made(&pods, &pod).await.map(Some)
         })
         .await?;
         let disk = &seen["spec"]["volumes"][3]["flexVolume"];

@@ -117,7 +117,7 @@ fn a_pod_mounts_nothing_by_itself_unless_its_namespace_may() {
         for volume in inline(sshfs.clone()) {
             // A policy sees a namespace a moment after it changed.
             mooring_harness::wait_until("sshfs to be allowed", std::time::Duration::from_mins(2), async || {
-                Ok(try_it(&volume).await?.ok())
+                Ok(Some(try_it(&volume).await??))
             })
             .await?;
         }

@@ -305,7 +305,7 @@ fn another_client_pod_takes_over_the_volume_of_one_deleted_by_force() {
         // The kubelet ends the containers of a force-deleted Pod soon, whatever their grace period.
         scope.event("user", "can be used again").await?;
         wait_until("the volume to be in use again", LIMIT, async || {
-            Ok(scope.exec("user", ["cat", "/data/before"]).ok())
+            scope.exec("user", ["cat", "/data/before"]).map(Some)
         })
         .await?;
 

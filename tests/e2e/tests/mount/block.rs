@@ -119,7 +119,7 @@ fn a_raw_volume_shows_the_device_as_a_file_and_again_after_its_daemon_is_killed(
             )?;
             let killed = Instant::now();
             let after = wait_until("the device to be shown again", REVIVE_LIMIT, async || {
-                Ok(scope.exec("first", ["sha256sum", "/data/disk"]).ok())
+                scope.exec("first", ["sha256sum", "/data/disk"]).map(Some)
             })
             .await?;
             assert_eq!(after, sum);
@@ -165,7 +165,7 @@ fn a_pod_that_writes_to_a_device_whose_server_hangs_can_be_deleted() {
         scope.apply(&writer.to_string())?;
         scope.pod_ready("writer").await?;
         wait_until("it to write", HANG_LIMIT, async || {
-            Ok(scope.exec("writer", ["test", "-s", "/data/dates"]).ok())
+            scope.exec("writer", ["test", "-s", "/data/dates"]).map(Some)
         })
         .await?;
 

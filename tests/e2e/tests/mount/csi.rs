@@ -252,7 +252,7 @@ fn a_restarted_mounter_and_a_restarted_kubelet_lose_nothing() {
         let socket = format!("/var/lib/kubelet/{}", CSI_REGISTRATION_SOCKET.join("/"));
         scope.on_node(1, &format!("rm {socket}"))?;
         wait_until("the socket to be back", REGISTERED_LIMIT, async || {
-            Ok(scope.on_node(1, &format!("test -S {socket}")).ok())
+            scope.on_node(1, &format!("test -S {socket}")).map(Some)
         })
         .await?;
         registered(&scope, true).await?;
@@ -284,10 +284,9 @@ fn a_client_container_s_volume_has_its_secret_is_revived_and_a_pod_s_own_needs_l
         let killed = scope.on_node(1, &format!("{kill} || true"))?;
         assert_eq!(killed, "killed\n");
         wait_until("the volume to be revived", RESTART_LIMIT, async || {
-            Ok(scope
-                .exec("user", ["cat", "/data/letter"])
-                .ok()
-                .filter(|text| text == "hello\n"))
+            let text = scope.exec("user", ["cat", "/data/letter"])?;
+            ensure!(text == "hello\n", "the letter is {text:?}");
+            Ok(Some(()))
         })
         .await?;
         scope.event("user", "mounted again").await?;
@@ -317,7 +316,7 @@ fn a_client_container_s_volume_has_its_secret_is_revived_and_a_pod_s_own_needs_l
             scope.kubectl(["annotate", "namespace", &scope.namespace, &pair])?;
         }
         wait_until("the Pod to be let in", REGISTERED_LIMIT, async || {
-            Ok(scope.apply(&own.to_string()).ok())
+            scope.apply(&own.to_string()).map(Some)
         })
         .await?;
         scope.pod_ready("own").await?;

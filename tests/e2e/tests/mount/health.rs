@@ -67,7 +67,7 @@ fn a_hung_server_is_seen_on_the_pods_that_have_or_want_its_volumes_until_it_answ
         drop(stopped);
         is_well(&scope, "used").await?;
         wait_until("next to start by itself", HEAL_LIMIT, async || {
-            Ok(scope.exec("next", ["touch", "/data/f"]).ok())
+            scope.exec("next", ["touch", "/data/f"]).map(Some)
         })
         .await?;
         is_well(&scope, "next").await?;

@@ -306,7 +306,7 @@ fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server()
         scope.pod_ready("writer").await?;
         let begun = told(&scope, 5).await?;
         wait_until("a file to be open", BACK_LIMIT, async || {
-            Ok(scope.exec("writer", ["ls", "/tmp/opened"]).ok())
+            scope.exec("writer", ["ls", "/tmp/opened"]).map(Some)
         })
         .await?;
         let size = scope.exec("writer", ["sh", "-c", "df -m /data | awk 'NR == 2 { print $2 }'"])?;
@@ -316,7 +316,7 @@ fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server()
         let revived = told(&scope, begun + 5).await?;
         scope.event("writer", "can be used again").await?;
         wait_until("an error on the open file", BACK_LIMIT, async || {
-            Ok(scope.exec("writer", ["ls", "/tmp/heard"]).ok())
+            scope.exec("writer", ["ls", "/tmp/heard"]).map(Some)
         })
         .await?;
 

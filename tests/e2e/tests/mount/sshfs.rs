@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
@@ -66,10 +66,9 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
             "the answer to be seen on the other node",
             Duration::from_mins(1),
             async || {
-                Ok(scope
-                    .exec("writer", ["cat", "/data/answer"])
-                    .ok()
-                    .filter(|text| text == "and back\n"))
+                let text = scope.exec("writer", ["cat", "/data/answer"])?;
+                ensure!(text == "and back\n", "the answer is {text:?}");
+                Ok(Some(()))
             },
         )
         .await?;
@@ -272,7 +271,7 @@ fn a_client_pod_that_is_deleted_serves_its_mounts_to_their_end_and_another_the_n
         wait_until(
             "the lost mount to be in use again",
             Duration::from_mins(2),
-            async || Ok(scope.exec("new", ["touch", "/data/x"]).ok()),
+            async || scope.exec("new", ["touch", "/data/x"]).map(Some),
         )
         .await?;
         for name in ["new", "next"] {

@@ -136,7 +136,7 @@ async fn a_forged_connection_is_refused(scope: &Scope, uid: &str) -> Result<()> 
     }}]);
     thief["spec"]["containers"][0]["volumeMounts"][0]["name"] = json!(format!("pvc-{uid}"));
     wait_until("the namespace to be allowed inline volumes", LIMIT, async || {
-        Ok(scope.apply(&thief.to_string()).ok())
+        scope.apply(&thief.to_string()).map(Some)
     })
     .await?;
     scope
@@ -246,7 +246,7 @@ fn a_node_that_is_out_of_service_is_fenced_before_another_gets_its_volume() {
         scope.pod_ready("writer").await?;
         wait_until("it to have written for good", LIMIT, async || {
             let second = "[ \"$(wc -l </data/dates)\" -ge 2 ]";
-            Ok(scope.exec("writer", ["sh", "-c", second]).ok())
+            scope.exec("writer", ["sh", "-c", second]).map(Some)
         })
         .await?;
 

@@ -173,7 +173,9 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     );
     wait_until("the client container to be back", START_LIMIT, async || {
         // Not in between, while the old one is ending and the new one has not started.
-        Ok(in_client_pod(scope, restarts).ok().filter(|after| *after == before))
+        let after = in_client_pod(scope, restarts)?;
+        ensure!(after == before, "{after:?} restarts instead of {before:?}");
+        Ok(Some(()))
     })
     .await?;
     scope.exec("user", ["sh", "-c", "echo still >/data/other; sync"])?;
@@ -238,7 +240,7 @@ async fn the_kernel_s_device_itself(scope: &Scope, uid: &str, secret: &Value) ->
     scope.exec("two", ["sh", "-c", &write("still")])?;
     ensure!(scope.exec("one", read)? == "still\n");
     wait_until("the client container to be back", START_LIMIT, async || {
-        Ok(in_client_pod(scope, "iscsiadm -m session").ok())
+        in_client_pod(scope, "iscsiadm -m session").map(Some)
     })
     .await?;
     scope.delete("pod/one")?;
@@ -311,7 +313,7 @@ async fn a_device_without_a_file_system(scope: &Scope, provisioner: &Provisioner
         scope.on_machine(&format!("kill -9 $(pidof {daemon})"))?;
         let killed = Instant::now();
         let after = wait_until("the device to be shown again", START_LIMIT, async || {
-            Ok(scope.exec("shown", ["sha256sum", "/data/disk"]).ok())
+            scope.exec("shown", ["sha256sum", "/data/disk"]).map(Some)
         })
         .await?;
         ensure!(after == sum, "other bytes once {daemon} was killed");
@@ -433,9 +435,9 @@ async fn locks(scope: &Scope) -> Result<()> {
     // The end of the container is not a crash of the node: the list of hosts with locks stays, and no notice is sent.
     scope.on_machine("kill -9 $(pidof rpc.statd)")?;
     wait_until("another lock after statd's restart", START_LIMIT, async || {
-        Ok(scope
+        scope
             .exec("locker", ["flock", "-n", "/data/other", "echo", "locked"])
-            .ok())
+            .map(Some)
     })
     .await?;
     ensure!(scope.on_machine(state)?.contains(&server.address), "forgotten");

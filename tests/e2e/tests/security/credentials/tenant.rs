@@ -113,7 +113,7 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
         for volume in inline(allowed.clone()) {
             // A policy sees a namespace a moment after it changed.
             wait_until("nfs to be allowed", Duration::from_mins(2), async || {
-                Ok(pods.create(&dry_run(), &pod_with(&volume)?).await.ok())
+                Ok(Some(pods.create(&dry_run(), &pod_with(&volume)?).await?))
             })
             .await?;
         }
