@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -118,16 +118,25 @@ impl Scope {
         .await
     }
 
-    /// Waits for an Event on an object of this namespace whose message contains `text`.
-    pub async fn event(&self, object: &str, text: &str) -> Result<Event> {
+    /// The Events on an object of this namespace.
+    pub async fn events(&self, object: &str) -> Result<Vec<Event>> {
         let events: Api<Event> = self.api();
         let selector = ListParams::default().fields(&format!("involvedObject.name={object}"));
+        let listed = events.list(&selector).await;
+        Ok(listed
+            .with_context(|| format!("failed to list the Events on {object}"))?
+            .items)
+    }
+
+    /// Waits for an Event on an object of this namespace whose message contains `text`.
+    pub async fn event(&self, object: &str, text: &str) -> Result<Event> {
         wait_until(
             &format!("an Event on {object} with {text:?}"),
             self.limit(EVENT_LIMIT),
             async || {
-                let all = events.list(&selector).await?.items;
-                Ok(all
+                Ok(self
+                    .events(object)
+                    .await?
                     .into_iter()
                     .find(|event| event.message.as_deref().is_some_and(|message| message.contains(text))))
             },

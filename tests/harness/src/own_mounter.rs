@@ -256,6 +256,15 @@ impl OwnMounter {
         Ok(table.lines().filter(ours).map(str::to_owned).collect())
     }
 
+    /// The number of the first line of its log that has all of these parts.
+    pub fn logged(&self, parts: &[&str]) -> Result<usize> {
+        let log = std::fs::read_to_string(self.outside.join("log")).context("failed to read the mounter's log")?;
+        let line = log
+            .lines()
+            .position(|line| parts.iter().all(|part| line.contains(part)));
+        line.with_context(|| format!("no line of the mounter's log has {parts:?}: {}", self.log()))
+    }
+
     /// The end of its log.
     pub fn log(&self) -> String {
         let text = std::fs::read_to_string(self.outside.join("log")).unwrap_or_default();

@@ -83,6 +83,11 @@ fn shim(scope: &Scope) -> Result<String> {
     )
 }
 
+/// How often each of these Pods has written.
+fn written(scope: &Scope, users: &[&str]) -> Result<Vec<usize>> {
+    users.iter().map(|user| scope.written(user)).collect()
+}
+
 /// Volumes in use are unaffected: the same mounts, no error, and something written since.
 async fn untouched(scope: &Scope, users: &[&str], mounts: &[String], before: &[usize]) -> Result<()> {
     assert_eq!(scope.mounts_on(1)?, mounts);
@@ -114,7 +119,6 @@ fn an_upgrade_and_its_way_back_disturb_no_volume_and_old_client_pods_go_with_the
         for user in users {
             scope.pod_ready(user).await?;
         }
-        let written = || users.map(|user| scope.written(user).unwrap_or_default());
         let mounts = scope.mounts_on(1)?;
         assert_eq!(mounts.len(), 2, "{mounts:?}");
         until_old(&scope, "0").await?;
@@ -126,7 +130,7 @@ fn an_upgrade_and_its_way_back_disturb_no_volume_and_old_client_pods_go_with_the
         let new_image = image_of_its_own(&scope, "next")?;
         let new_mounter = next_mounter(&scope, "next")?;
 
-        let before = written();
+        let before = written(&scope, &users)?;
         installed.upgrade(&new_mounter, "sshfs", &new_image).await?;
         untouched(&scope, &users, &mounts, &before).await?;
         assert_eq!(serving(&scope, &old_image).await?, old);
@@ -158,7 +162,7 @@ fn an_upgrade_and_its_way_back_disturb_no_volume_and_old_client_pods_go_with_the
         // Rolling back is an upgrade as well.
         let users = ["on-b", "on-local"];
         let mounts = scope.mounts_on(1)?;
-        let before = users.map(|user| scope.written(user).unwrap_or_default());
+        let before = written(&scope, &users)?;
         installed.roll_back().await?;
         untouched(&scope, &users, &mounts, &before).await?;
         assert_eq!(serving(&scope, &new_image).await?, new);
@@ -264,7 +268,7 @@ impl Versions<'_> {
         let mounts = scope.mounts_on(1)?;
         assert_eq!(mounts.len(), 2, "{mounts:?}");
         let (old_shim, names) = (shim(scope)?, users.each_ref().map(String::as_str));
-        let before = names.map(|user| scope.written(user).unwrap_or_default());
+        let before = written(scope, &names)?;
 
         self.roll_out(from.other()).await?;
         assert_ne!(shim(scope)?, old_shim);

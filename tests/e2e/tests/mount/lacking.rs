@@ -1,7 +1,7 @@
 //! What a mounter says when its node lacks something, and that it continues by itself once that exists: space in the
 //! pool, loop devices, propagation, a disk that answers, `/dev/fuse`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use mooring_harness::clients::{image_of_its_own, remove_image};
@@ -14,6 +14,9 @@ use serde_json::{Value, json};
 
 /// Time limit of calls here, so that a hanging disk does not use up the test's time.
 const CALL_TIMEOUT: &str = "--call-timeout=10s";
+
+/// The same where another volume is mounted during such a call.
+const HANG_TIMEOUT: &str = "--call-timeout=15s";
 
 /// Longest wait for a mount or unmount that has to succeed.
 const MOUNT_LIMIT: Duration = Duration::from_mins(2);
@@ -160,11 +163,21 @@ impl Drop for Frozen<'_> {
     }
 }
 
+/// Waits until a program formats an image.
+fn formats(mounter: &OwnMounter) -> Result<()> {
+    let deadline = Instant::now() + MOUNT_LIMIT;
+    while mounter.processes("mkfs.")?.is_empty() {
+        ensure!(Instant::now() < deadline, "nothing formats an image: {}", mounter.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
 /// Proves: M1
 #[test]
 fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_is_ever_mounted() {
     on_own_nodes("mount-frozen", async |scope| {
-        let mut mounter = OwnMounter::new(&scope, "frozen", &[CALL_TIMEOUT, MEMORY], "")?;
+        let mut mounter = OwnMounter::new(&scope, "frozen", &[HANG_TIMEOUT, MEMORY], "")?;
         let root = mounter.root().display().to_string();
         // As if mkfs had been killed half-way: a file system that lacks a part, and the mark. So the first write goes
         // to the image itself.
@@ -179,13 +192,27 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
         )?;
         mounter.start()?;
         let frozen = Frozen::new(&scope, format!("{root}/pool"))?;
+        let hang = |volume: &str| {
+            let hung = mounter.mount("pod", volume, &local(&format!("{volume}.img")))?;
+            hung.refused(&["the disk under the node's pool", "did not answer"])
+        };
+        // Another volume is mounted while this mount hangs.
+        let beside = std::thread::scope(|threads| {
+            let first = threads.spawn(|| hang("marked"));
+            let beside = formats(&mounter).and_then(|()| mounter.mount("pod", "memory", &json!({"client": "tmpfs"})));
+            first.join().unwrap().and(beside)
+        })?;
+        good(&beside)?;
+        let given_up = mounter.logged(&["marked", "answered with"])?;
+        let other = mounter.logged(&["memory", "answered with success"])?;
+        ensure!(
+            other < given_up,
+            "\"memory\" was mounted only after \"marked\" had failed: {}",
+            mounter.log()
+        );
         for volume in ["marked", "blank"] {
-            for _ in 0..2 {
-                let hung = mounter.mount("pod", volume, &local(&format!("{volume}.img")))?;
-                hung.refused(&["the disk under the node's pool", "did not answer"])?;
-            }
+            hang(volume)?;
         }
-        mounted(&mounter, "memory", &json!({"client": "tmpfs"})).await?;
         // The mounter that started the program is gone, but the program is not.
         mounter.start()?;
         mounter

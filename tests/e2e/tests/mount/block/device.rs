@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Event;
 use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{BLOCK_CLIENT_IMAGE, client_pods_of, own_image, remove_image};
 use mooring_harness::iscsi::IQN;
@@ -25,6 +26,9 @@ const DEVICE: &str = "/dev/disk";
 const READ: &str = "dd if=/dev/disk bs=512 skip=9 count=1 iflag=direct 2>/dev/null | head -n 1";
 
 const WRITE: &str = "echo hello | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1";
+
+/// What a Pod is told whose server does not answer.
+const GIVEN_UP: &str = "failed to open the device";
 
 /// A Pod that has a claim's volume as a device.
 fn with_device(scope: &Scope, name: &str, node: &str, claim: &str) -> Result<()> {
@@ -197,12 +201,16 @@ async fn grows(scope: &Scope, pod: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Gives a Pod of the same node a device that no server has: that waits for none.
-async fn another_is_served(scope: &Scope, pod: &str) -> Result<()> {
+/// Makes a volume that no server has.
+fn disk_of_node(scope: &Scope, pod: &str) -> Result<()> {
     let image = scope.volume_name(pod);
     scope.on_node(2, &format!("mkdir -p {POOL} && truncate -s 64M {POOL}/{image}"))?;
     let options = json!({"client": "local", "source": image});
-    scope.csi_volume(pod, &options, &json!({"volumeMode": "Block"}))?;
+    scope.csi_volume(pod, &options, &json!({"volumeMode": "Block"}))
+}
+
+/// Gives a Pod of the same node the device of [`disk_of_node`], which waits for no server.
+async fn another_is_served(scope: &Scope, pod: &str) -> Result<()> {
     with_device(scope, pod, "node-2", pod)?;
     scope.pod_ready(pod).await?;
     in_shell(scope, pod, WRITE)?;
@@ -252,15 +260,28 @@ fn a_raw_block_volume_by_iscsi_grows_in_use_and_its_silent_server_holds_up_no_ot
             .await?;
         }
 
+        disk_of_node(&scope, "disk")?;
         let stopped = scope.stop("tgt").await?;
         let hung = Instant::now();
         with_device(&scope, "next", "node-2", "next")?;
         another_is_served(&scope, "disk").await?;
+        // It did not wait for the server to be given up.
+        let told = scope.events("next").await?;
+        let is_given_up = |event: &Event| {
+            event
+                .message
+                .as_deref()
+                .is_some_and(|message| message.contains(GIVEN_UP))
+        };
+        ensure!(
+            !told.iter().any(is_given_up),
+            "\"disk\" was served only after \"next\" had failed: {told:?}"
+        );
         scope
             .event("next", &format!("waits for {}, which has not answered", server.address))
             .await?;
         note(format!("the server was named after {}", spoken(hung.elapsed())));
-        scope.event("next", "failed to open the device").await?;
+        scope.event("next", GIVEN_UP).await?;
         end(&scope, "next").await?;
         health(&scope, "goes-on", &server.address, true).await?;
         note(format!("the condition was there after {}", spoken(hung.elapsed())));
@@ -311,6 +332,7 @@ fn a_raw_block_volume_by_nbd_keeps_its_size_in_use_and_its_silent_server_holds_u
             .await?;
         end(&scope, "first").await?;
         in_shell(&scope, "nbd", "truncate -s 96M /disk; kill $(cat /run/nbd.pid)")?;
+        disk_of_node(&scope, "other")?;
         another_is_served(&scope, "other").await?;
         with_device(&scope, "second", "node-2", "nbd-disk")?;
         scope.pod_ready("second").await?;
@@ -323,6 +345,7 @@ fn a_raw_block_volume_by_nbd_keeps_its_size_in_use_and_its_silent_server_holds_u
                       >/dev/null 2>&1 &";
         in_shell(&scope, "second", writes)?;
 
+        disk_of_node(&scope, "meanwhile")?;
         let stopped = scope.stop("nbd").await?;
         let hung = Instant::now();
         another_is_served(&scope, "meanwhile").await?;
