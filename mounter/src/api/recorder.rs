@@ -151,7 +151,7 @@ fn is_final(error: &kube::Error) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use http::{Request, Response};
     use kube::Client;
@@ -160,7 +160,7 @@ pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use super::{Event, MAX_NOTE, ROOM, Recorder, about_pod};
-    use crate::api::tests::{SHORT, silent_server};
+    use crate::api::tests::silent_server;
     use crate::volume::job::PodRef;
 
     /// What an API server was sent: the verb and the Event.
@@ -226,12 +226,11 @@ pub(crate) mod tests {
         }
     }
 
+    /// `record` can't wait: it is not async, and its queue does not block.
     #[tokio::test]
     async fn who_tells_something_to_a_silent_api_goes_on_at_once_and_what_finds_no_room_is_left_out() {
         let recorder = Recorder::start(silent_server("").await, None);
-        let start = Instant::now();
         let taken = (0..ROOM * 4).filter(|_| recorder.record(event("x", false))).count();
-        assert!(start.elapsed() < SHORT, "{:?}", start.elapsed());
         assert!(taken <= ROOM * 2, "{taken}");
     }
 

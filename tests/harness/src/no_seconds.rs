@@ -1,12 +1,29 @@
 //! No test asserts how many seconds something took: a busy machine would fail it. A wait has one generous limit
-//! ([`super::wait_until`]), deadlines of the product are tested with a paused clock, and numbers belong to the bench.
+//! ([`super::wait_until`]) and sees every error, deadlines of the product are tested with a paused clock, and numbers
+//! belong to the bench.
 
 use std::path::{Path, PathBuf};
 
 use mooring_testbed::layout::repository;
 
 /// Where such assertions are searched for.
-const SOURCES: [&str; 2] = ["tests/e2e/tests", "tests/harness/src"];
+const SOURCES: [&str; 6] = [
+    "tests/e2e",
+    "tests/harness",
+    "tests/cli",
+    "tests/testbed",
+    "tests/fuzz-targets",
+    "tests/openstack-trials",
+];
+
+/// Sources whose constants and decisions have times that are asserted. There only upper bounds of what something took are
+/// searched for.
+const WITH_TIMES: [&str; 2] = ["mounter", "images"];
+const UPPER_BOUND: [&str; 1] = ["elapsed() <"];
+
+/// Where waits are that must not keep an error from [`super::wait_until`], which is patient with it and reports it:
+/// `Ok(….ok())` where the wait needs `.map(Some)`.
+const WAITS: [&str; 2] = ["tests/e2e", "tests/harness"];
 
 /// What a condition on time has in it.
 const TIMES: [&str; 6] = [
@@ -98,17 +115,37 @@ fn arguments(call: &str, count: usize) -> &str {
 
 /// The lines of a source where an assertion's condition is about time.
 fn timed(source: &str) -> Vec<usize> {
+    asserted(source, &TIMES)
+}
+
+/// The lines where an assertion's condition is an upper bound of what something took.
+fn bounded(source: &str) -> Vec<usize> {
+    asserted(source, &UPPER_BOUND)
+}
+
+/// The lines where an assertion's condition has one of these in it.
+fn asserted(source: &str, times: &[&str]) -> Vec<usize> {
     let source = bare(source);
     let mut lines = Vec::new();
     for (name, count) in ASSERTIONS {
         for (at, _) in source.match_indices(name) {
             let condition = arguments(&source[at + name.len()..], count);
-            if !source[..at].ends_with(is_of_a_name) && TIMES.iter().any(|time| condition.contains(time)) {
+            if !source[..at].ends_with(is_of_a_name) && times.iter().any(|time| condition.contains(time)) {
                 lines.push(source[..at].matches('\n').count() + 1);
             }
         }
     }
     lines
+}
+
+/// The lines of a source where a wait's look swallows an error.
+fn swallowed(source: &str) -> Vec<usize> {
+    let source = bare(source);
+    let calls = source.match_indices("Ok(").filter(|(at, call)| {
+        let inside = arguments(&source[at + call.len()..], usize::MAX);
+        !source[..*at].ends_with(is_of_a_name) && inside.contains(".ok()")
+    });
+    calls.map(|(at, _)| source[..at].matches('\n').count() + 1).collect()
 }
 
 fn sources(directory: &Path) -> Vec<PathBuf> {
@@ -124,22 +161,57 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-#[test]
-fn no_end_to_end_test_asserts_how_long_something_took() {
-    let mut timed_at = Vec::new();
-    let files: Vec<_> = SOURCES
+/// The places below these folders that a search of a source finds.
+fn found(folders: &[&str], search: fn(&str) -> Vec<usize>) -> Vec<String> {
+    let files: Vec<_> = folders
         .iter()
         .flat_map(|folder| sources(&repository().join(folder)))
         .collect();
     assert!(files.len() > 100, "only {} sources were found", files.len());
-    for file in files {
-        let lines = timed(&std::fs::read_to_string(&file).unwrap());
-        timed_at.extend(lines.iter().map(|line| format!("{}:{line}", file.display())));
-    }
+    let places = files.iter().flat_map(|file| {
+        let lines = search(&std::fs::read_to_string(file).unwrap());
+        lines.into_iter().map(|line| format!("{}:{line}", file.display()))
+    });
+    places.collect()
+}
+
+#[test]
+fn no_test_asserts_how_long_something_took() {
+    let timed_at = [found(&SOURCES, timed), found(&WITH_TIMES, bounded)].concat();
     assert!(
         timed_at.is_empty(),
         "assert an order, an Event or a state, or wait with wait_until: {timed_at:#?}"
     );
+}
+
+#[test]
+fn no_wait_swallows_an_error() {
+    let swallowed_at = found(&WAITS, swallowed);
+    assert!(
+        swallowed_at.is_empty(),
+        "give the error to wait_until, with .map(Some) or ?: {swallowed_at:#?}"
+    );
+}
+
+#[test]
+fn an_error_that_a_look_swallows_is_found_and_one_that_it_returns_is_not() {
+    for bad in [
+        "async || Ok(scope.exec(\"a\", [\"b\"]).ok())",
+        "Ok(pods.create(&x, &f(&y)?).await.ok())",
+        "Ok(scope\n    .exec(a)\n    .ok())",
+        "Ok(f(a).ok().filter(|text| text == b))",
+    ] {
+        assert_eq!(swallowed(bad).len(), 1, "{bad}");
+    }
+    for good in [
+        "scope.exec(a).map(Some)",
+        "Ok(Some(f(a).await?))",
+        "let x = f(a).ok(); Ok(x)",
+        "book(f(a).ok())",
+        "// Ok(f(a).ok())",
+    ] {
+        assert_eq!(swallowed(good), Vec::<usize>::new(), "{good}");
+    }
 }
 
 #[test]

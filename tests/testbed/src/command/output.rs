@@ -227,7 +227,7 @@ impl<R: Read> Printed<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::super::{CommandError, command};
     use super::{collected, output, output_with_input};
@@ -255,19 +255,16 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_is_killed_at_its_limit_with_its_input_unread() {
-        let began = Instant::now();
         let mut hung = command("sh", ["-c", "echo almost; exec sleep 1000"]);
         let error = collected(&mut hung, Some(&vec![0; 1 << 20]), Duration::from_millis(300)).unwrap_err();
-        assert!(began.elapsed() < Duration::from_secs(30));
         assert!(matches!(error, CommandError::Late { .. }), "{error:?}");
         assert!(error.to_string().ends_with("almost"), "{error}");
     }
 
     #[test]
     fn what_a_program_leaves_running_is_not_waited_for() {
-        let began = Instant::now();
-        let left = output(&mut command("sh", ["-c", "sleep 40 & echo $!"])).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(20));
-        let _ = output(&mut command("kill", [left.trim()]));
+        let left = output(&mut command("sh", ["-c", "sleep 1000 & echo $!"])).unwrap();
+        // It still ran.
+        output(&mut command("kill", [left.trim()])).unwrap();
     }
 }

@@ -259,14 +259,12 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_is_killed_with_its_children_and_its_last_lines_are_shown() {
-        let began = Instant::now();
         let mut hung = command("sh", ["-c", "sleep 1000 & echo $!; echo almost; wait"]);
         let mut lines = Vec::new();
         let error = watched_within(&mut hung, Duration::from_millis(500), |line| {
             lines.push(line.to_owned());
         })
         .unwrap_err();
-        assert!(began.elapsed() < Duration::from_secs(30));
         assert!(matches!(error, CommandError::Late { .. }), "{error:?}");
         assert!(
             error.to_string().contains("did not end within 0.5 s") && error.to_string().ends_with("almost"),
@@ -283,14 +281,13 @@ mod tests {
 
     #[test]
     fn what_a_program_leaves_running_is_not_waited_for() {
-        let began = Instant::now();
         let left = output_within(
-            &mut command("sh", ["-c", "sleep 40 & echo $!"]),
-            Duration::from_secs(30),
+            &mut command("sh", ["-c", "sleep 1000 & echo $!"]),
+            Duration::from_mins(1),
         )
         .unwrap();
-        assert!(began.elapsed() < Duration::from_secs(20));
-        let _ = output(&mut command("kill", [left.trim()]));
+        // It still ran.
+        output(&mut command("kill", [left.trim()])).unwrap();
     }
 
     #[test]
