@@ -165,16 +165,21 @@ fn check(args: &TestArgs, wanted: &[&'static File], only_end_to_end: bool, repor
         for (name, check) in programs::checks() {
             report.check(name, check);
         }
-        report.step("packages for checks", packages::ensure_check_packages);
-        for check in CHECKS.iter().filter(|check| args.all || check.is_quick) {
-            report.verdict(check.name, check.run);
-        }
     }
     let mut programs = None;
-    report.step("compile the tests", || {
-        programs = Some(programs::build(wanted, only_end_to_end && !args.soak)?);
-        Ok(())
-    });
+    let mut compile = |report: &mut Report| {
+        report.step("compile the tests", || {
+            programs = Some(programs::build(wanted, only_end_to_end && !args.soak)?);
+            Ok(())
+        });
+    };
+    if only_end_to_end {
+        compile(report);
+    } else {
+        // On an empty machine cargo-deny is compiled, which uses one processor at its end. No two compile into one folder.
+        let with = || labelled("checks: ", || extra_checks(args));
+        with_checks_beside(report, with, compile);
+    }
     let programs = programs?;
     if !only_end_to_end {
         report.tests("unit tests", || programs.run_unit_tests());
@@ -184,6 +189,36 @@ fn check(args: &TestArgs, wanted: &[&'static File], only_end_to_end: bool, repor
         report.tests("fuzz targets", || programs.run_fuzz_targets());
     }
     Some(programs)
+}
+
+/// Runs `compile`, with `checks` beside it where there is memory for both, and else before it. In the report the checks
+/// come first.
+fn with_checks_beside(report: &mut Report, checks: impl FnOnce() -> Report + Send, compile: impl FnOnce(&mut Report)) {
+    if !has_memory_for_two() {
+        report.absorb(checks());
+        return compile(report);
+    }
+    let mut compiled = Report::begin();
+    let checked = std::thread::scope(|scope| {
+        let beside = scope.spawn(checks);
+        compile(&mut compiled);
+        beside.join()
+    });
+    match checked {
+        Ok(checked) => report.absorb(checked),
+        Err(_) => report.failed("checks", &anyhow!("the thread that runs them has panicked")),
+    }
+    report.absorb(compiled);
+}
+
+/// The checks that need tools besides Rust's own.
+fn extra_checks(args: &TestArgs) -> Report {
+    let mut report = Report::begin();
+    report.step("packages for checks", packages::ensure_check_packages);
+    for check in CHECKS.iter().filter(|check| args.all || check.is_quick) {
+        report.verdict(check.name, check.run);
+    }
+    report
 }
 
 /// The files of end-to-end tests to run.

@@ -93,7 +93,13 @@ impl Report {
     /// Adds the steps of a report that was written beside this one.
     pub(super) fn absorb(&mut self, other: Self) {
         self.steps.extend(other.steps);
-        let Results { failed, skipped, .. } = other.results;
+        let Results {
+            passed,
+            failed,
+            skipped,
+            ..
+        } = other.results;
+        self.results.passed += passed;
         self.results.failed.extend(failed);
         self.results.skipped.extend(skipped);
     }
