@@ -1,6 +1,6 @@
 //! `cargo testbed bench` with the smallest possible numbers: it measures everything, and compares each aim with its
-//! number. Aims about time don't count here, since the machine does other things besides; those about memory must be
-//! reached.
+//! number. Seconds don't count here, since the machine does other things besides. What is far within its aim
+//! (docs/performance.md) must be reached: a claim's time in relation to a bare Pod's, and the controller's memory.
 
 use mooring_bench::report::{Report, Timing};
 use mooring_bench::{Options, measure};
@@ -148,7 +148,7 @@ fn aims(report: &Report) {
             "claim → Bound over a bare Pod, at most",
             1.3,
             over(claim).ratio.median,
-            false,
+            true,
         ),
         ("claim → Bound, at most", 1.0, claim.seconds.median, false),
         (
@@ -163,6 +163,7 @@ fn aims(report: &Report) {
             over(mount).seconds.median * 1000.0,
             false,
         ),
+        // Three mounts are too few to tell.
         (
             "mount, at most what mount(8) takes",
             program,
