@@ -26,7 +26,7 @@ login() {
 
 # Sets $value to the key itself, which the kernel needs.
 key_itself() {
-    read -r value <"$key" || true
+    value=$(sed -e 's/^[[:blank:]]*//' -e 's/[[:blank:]]*$//' "$key")
     case $value in
     '' | *[!a-zA-Z0-9+/=]*)
         fail "the key in the volume's Secret is not a Ceph key: put there what \"ceph auth get-key client.$user\"" \

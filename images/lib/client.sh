@@ -35,6 +35,10 @@ mount:3 | device:3)
     [ "$1" = mount ] || raw_block=1
     source=$2
     directory=$3
+    # Some become a line of a file. The mounter refuses such a volume as well.
+    case $source in
+    *[[:cntrl:]]*) fail "source has a control character, which is not allowed: correct it" ;;
+    esac
     ;;
 unmount:2)
     directory=$2

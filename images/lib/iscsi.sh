@@ -23,6 +23,10 @@ chap() {
 
 # The portals that $server names, each with its port. Fails if one has no valid port.
 portals() {
+    # The list is split where the shell would also put names of files in place of a star.
+    case $server in
+    *[!][a-zA-Z0-9.,:%_-]*) fail "source=$source has no server's name or address" ;;
+    esac
     for portal in $(echo "$server" | tr ',' ' '); do
         port=${portal##*:}
         case $portal in

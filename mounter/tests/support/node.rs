@@ -21,10 +21,16 @@ impl Node {
         for folder in ["bin", "lib", "sys/block", "kubelet", "run/mooring/mounts", "secrets"] {
             fs::create_dir_all(node.at(folder)).unwrap();
         }
-        let images = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../images");
-        for entry in fs::read_dir(images.join("lib")).unwrap() {
-            let entry = entry.unwrap();
-            node.copy(&entry.path(), &node.at("lib").join(entry.file_name()));
+        let images = images();
+        // What the program reads is in `images/lib`, and beside it.
+        let beside = images.join(program).with_file_name("");
+        for folder in [images.join("lib"), beside] {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|extension| extension == "sh") {
+                    node.copy(&path, &node.at("lib").join(path.file_name().unwrap()));
+                }
+            }
         }
         node.copy(&images.join(program), &node.at("program"));
         node.write("boot_id", "boot-1\n");
@@ -121,6 +127,10 @@ impl Node {
         let calls = fs::read_to_string(self.at("calls")).unwrap_or_default();
         format!("\n{calls}")
     }
+}
+
+fn images() -> PathBuf {
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../images")
 }
 
 /// What a program says that refuses a volume.
