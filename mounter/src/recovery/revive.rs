@@ -322,6 +322,7 @@ impl Reviver {
                 owner: namespace.owner.clone(),
                 target: target.clone(),
                 dead: dead.devices.clone(),
+                by_id: BTreeSet::new(),
                 unattributed: BTreeSet::new(),
             });
             if let Err(error) = self.workers.run(&task, Instant::now() + GRAFT_LIMIT).await {
@@ -397,7 +398,7 @@ fn unrecorded(
         let found = known.unrecorded(&namespace.owner, &namespace.table).into_iter();
         found.map(|found| {
             // Elsewhere, who has a part of the volume could get all of it by a mount with its id.
-            let (dead, unattributed) = if found.show_id && namespace.is_of_root {
+            let (by_id, unattributed) = if found.show_id && namespace.is_of_root {
                 (found.devices, BTreeSet::new())
             } else {
                 (BTreeSet::new(), found.devices)
@@ -407,7 +408,8 @@ fn unrecorded(
                 namespace: namespace.id,
                 owner: namespace.owner.clone(),
                 target: found.target.clone(),
-                dead: dead.into_iter().collect(),
+                dead: Vec::new(),
+                by_id,
                 unattributed,
             }
         })
@@ -511,7 +513,7 @@ mod tests {
         let tasks = || unrecorded(proc.path(), &[target()], &BTreeSet::new(), &node).unwrap();
         let dead = DeviceNumber { major: 0, minor: 40 };
         let [task] = &tasks()[..] else { panic!("not one") };
-        assert_eq!((&task.dead[..], task.unattributed.len()), (&[dead][..], 0));
+        assert_eq!((&task.by_id, task.unattributed.len()), (&[dead].into(), 0));
         // In a user namespace of its own, a container that has only a part of the volume could have all of it by a
         // mount with the id.
         for (process, namespace) in [("self", 1), ("7", 2)] {
@@ -520,7 +522,7 @@ mod tests {
             std::os::unix::fs::symlink(format!("user:[{namespace}]"), folder.join("user")).unwrap();
         }
         let [task] = &tasks()[..] else { panic!("not one") };
-        assert_eq!((task.dead.len(), &task.unattributed), (0, &[dead].into()));
+        assert_eq!((task.by_id.len(), &task.unattributed), (0, &[dead].into()));
     }
 
     #[test]

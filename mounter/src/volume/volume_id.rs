@@ -31,6 +31,11 @@ impl VolumeId {
     pub fn is_of(&self, entry: &MountEntry) -> bool {
         entry.source == self.0
     }
+
+    /// Whether a mount shows the id of another volume.
+    pub fn is_not_of(&self, entry: &MountEntry) -> bool {
+        entry.source.starts_with(PREFIX) && !self.is_of(entry)
+    }
 }
 
 /// The source of a mount, for people, to whom an id says nothing.

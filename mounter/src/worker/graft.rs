@@ -55,8 +55,10 @@ pub struct GraftTask {
     pub owner: Owner,
     /// Where the volume is mounted on the node.
     pub target: Target,
-    /// The devices of its dead mounts.
+    /// The devices of its dead mounts that its agent holds: no other file system has their numbers.
     pub dead: Vec<DeviceNumber>,
+    /// Devices of mounts that show the volume's id, where the id counts. Another file system may have a number by now.
+    pub by_id: BTreeSet<DeviceNumber>,
     /// Devices of mounts that may be of another volume ([`KnownMounts`]).
     pub unattributed: BTreeSet<DeviceNumber>,
 }
@@ -160,7 +162,7 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
     let table = sys.table()?;
     let live = table
         .top(&task.target.path())
-        .filter(|entry| !task.dead.contains(&entry.device));
+        .filter(|entry| !task.dead.contains(&entry.device) && !task.by_id.contains(&entry.device));
     let Some(live) = live else {
         return Err(not_done(
             &task.target.path(),
@@ -175,13 +177,15 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         None => table.clone(),
         Some(container) => sys.table_of(container)?,
     };
-    let of = |devices: &[DeviceNumber]| -> Vec<_> {
-        let found = dead_mounts(&task.owner, &theirs, &task.target, devices).into_iter();
-        found.filter(|entry| is_alike(entry, live)).collect()
-    };
-    let dead = of(&task.dead);
-    let unattributed: Vec<_> = task.unattributed.iter().copied().collect();
-    let unattributed = of(&unattributed);
+    let of = |devices: Vec<DeviceNumber>| dead_mounts(&task.owner, &theirs, &task.target, &devices);
+    let id = VolumeId::of(&task.target);
+    // Those that are held may show what an earlier release has shown, and not what the new one does.
+    let mut dead = of(task.dead.clone());
+    dead.retain(|entry| !id.is_not_of(entry));
+    let by_id = of(task.by_id.iter().copied().collect()).into_iter();
+    dead.extend(by_id.filter(|entry| id.is_of(entry)));
+    let unattributed = of(task.unattributed.iter().copied().collect()).into_iter();
+    let unattributed: Vec<_> = unattributed.filter(|entry| is_alike(entry, live)).collect();
     if dead.is_empty() && unattributed.is_empty() {
         return Ok(());
     }

@@ -34,6 +34,7 @@ use crate::volume::job::MountError;
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::target::{Driver, Target, TargetError};
 use crate::volume::volume_data;
+use crate::volume::volume_id::source_in_words;
 use crate::worker::usage::Usage;
 
 /// How long a volume may take to say how full it is: the kubelet asks for one after another.
@@ -312,7 +313,7 @@ fn mount_table() -> Result<Table, MountError> {
 /// What is mounted on a target, by the mount table: the daemon touches no volume's directory.
 fn mounted_from(target: &Target) -> Result<Option<String>, CsiError> {
     let table = mount_table()?;
-    Ok(table.top(&target.path()).map(|entry| entry.source.clone()))
+    Ok(table.top(&target.path()).map(|entry| source_in_words(entry).to_owned()))
 }
 
 /// Of a device only the total is known. The other fields are optional, and 0 is their default, which is not sent: see

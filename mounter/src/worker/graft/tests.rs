@@ -24,7 +24,7 @@ const CONTAINER: &str = "\
 21 20 8:1 /kubelet/pods/u/etc-hosts /etc/hosts rw - ext4 /dev/root rw
 22 20 0:40 / /data rw,nosuid - fuse.sshfs h:/a rw
 23 20 0:40 /deep/part//deleted /part ro,nosuid master:4 - fuse.sshfs h:/a rw
-24 20 0:40 / /other rw - fuse.sshfs h:/b rw
+24 20 0:40 / /other rw - fuse.sshfs mooring:00 rw
 25 20 0:41 / /live rw - fuse.sshfs h:/a rw
 ";
 
@@ -194,6 +194,7 @@ fn task() -> GraftTask {
         owner: pod("u"),
         target: target(),
         dead: vec![DEAD],
+        by_id: BTreeSet::new(),
         unattributed: BTreeSet::new(),
     }
 }
@@ -204,7 +205,7 @@ fn a_container_gets_the_new_mount_in_the_place_of_each_dead_one_and_nothing_else
     let before = fake.container().len();
     graft(&mut fake, &task()).unwrap();
     assert_eq!((fake.devices("/data"), fake.devices("/part")), (vec![50], vec![50]));
-    // Another source with the same number, and the same source with another number.
+    // Another volume's id with the same number, and the same source with another number.
     assert_eq!((fake.devices("/other"), fake.devices("/live")), (vec![40], vec![41]));
     assert_eq!(fake.container().len(), before);
     let said = fake.said.borrow().clone();
@@ -385,14 +386,47 @@ fn volumes_whose_mounts_show_their_ids_never_change_places() {
         };
         let task = GraftTask {
             target: target.clone(),
-            dead: vec![DeviceNumber { major: 0, minor }],
+            dead: Vec::new(),
+            by_id: [DeviceNumber { major: 0, minor }].into(),
             ..task()
         };
+        let recorded = GraftTask {
+            dead: vec![DeviceNumber { major: 0, minor }],
+            by_id: BTreeSet::new(),
+            ..task.clone()
+        };
         graft(&mut fake, &task).unwrap();
+        fake.inside = false;
+        graft(&mut fake, &recorded).unwrap();
         let is_new = |place: &&str| fake.devices(place) == [50];
         let new: Vec<_> = ["/v", "/w"].into_iter().filter(is_new).collect();
         assert_eq!(new.concat(), replaced, "{target} {minor}");
     }
+}
+
+/// Its agent holds it, which proves whose it is, whatever it shows.
+#[test]
+fn a_dead_mount_of_an_earlier_release_is_replaced_by_one_that_shows_the_id() {
+    let v = volume("v");
+    let text = [line(11, 50, &v.to_string(), &v), CONTAINER.to_owned()];
+    let mut fake = Fake {
+        tables: RefCell::new(text.each_ref().map(|text| Table::parse(text.as_bytes()))),
+        ..Fake::default()
+    };
+    graft(&mut fake, &task()).unwrap();
+    assert_eq!((fake.devices("/data"), fake.devices("/part")), (vec![50], vec![50]));
+    // By its id alone it would not be known.
+    let mut fake = Fake {
+        tables: RefCell::new(text.each_ref().map(|text| Table::parse(text.as_bytes()))),
+        ..Fake::default()
+    };
+    let by_id = GraftTask {
+        dead: Vec::new(),
+        by_id: [DEAD].into(),
+        ..task()
+    };
+    graft(&mut fake, &by_id).unwrap();
+    assert_eq!(fake.devices("/data"), [40]);
 }
 
 #[test]
