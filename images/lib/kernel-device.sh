@@ -13,9 +13,11 @@ node_of() {
 }
 
 # Whether a device is in use: mounted in any namespace, or a part of another device, or with a partition of which this
-# is so. Then the kernel refuses to open it exclusively (O_EXCL).
+# is so. Then the kernel refuses to open it exclusively (O_EXCL). A device that is broken can't be opened either, and is
+# not in use: nothing more can be written to it.
 in_use() {
-    ! perl -e 'use Fcntl; sysopen(my $device, $ARGV[0], O_RDONLY | O_EXCL) or exit 1' "$(node_of "$1")" 2>/dev/null
+    ! perl -e 'use Errno "EBUSY"; use Fcntl;
+        sysopen(my $device, $ARGV[0], O_RDONLY | O_EXCL) or exit($! == EBUSY ? 1 : 0)' "$(node_of "$1")" 2>/dev/null
 }
 
 # Whether any Pod has a device for writing, with a file system or as it is. The node of a Pod that is only to read it is

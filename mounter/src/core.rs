@@ -545,8 +545,12 @@ fn mount_table() -> Result<Table, MountError> {
 /// Whether a volume is on a device of this node, as far as is known: what is not known may be.
 fn is_on_a_device(table: &Result<Table, MountError>, target: &Target) -> bool {
     let Ok(table) = table else { return true };
-    let top = table.top(&target.path());
-    top.is_some_and(|entry| entry.device.is_of_a_device())
+    let Some(top) = table.top(&target.path()) else {
+        return false;
+    };
+    // Some file systems, such as btrfs, have a number of the kernel's own, and show the device.
+    let shows_device = !top.is_fuse() && top.source.starts_with('/') && !top.source.starts_with("//");
+    top.device.is_of_a_device() || shows_device
 }
 
 /// A server may be dead as one type of server and alive as another.

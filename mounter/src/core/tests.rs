@@ -102,6 +102,7 @@ fn a_volume_is_on_a_device_of_the_node_whatever_its_source_is_called() {
         ("253:16", "ext4 /run/mooring-devices/vdb", true),
         ("8:16", "xfs /run/mooring-devices/sdb", true),
         ("252:0", "ext4 /run/mooring-devices/rbd0", true),
+        ("0:44", "btrfs /dev/nbd0", true),
         ("0:45", "nfs4 10.0.0.4:/x", false),
         ("0:46", "cifs //10.0.0.4/dev", false),
         ("0:47", "fuse.s3fs /dev/x", false),
