@@ -281,6 +281,8 @@ impl Mounts {
     /// The agent's identity and mounts. Cleans up after mounts that were unmounted without the agent.
     pub async fn hello(self: &Arc<Self>) -> Result<Hello, AgentError> {
         let mut mounts = Vec::new();
+        // For all clean-ups together: who asks waits a few seconds. They go on beyond that.
+        let cleaned_up = Instant::now() + LOOK_LIMIT;
         for call in self.store.all()?.calls {
             let health = match self.begin(&call.target) {
                 Err(_) => MountHealth::Busy,
@@ -298,7 +300,10 @@ impl Mounts {
                         MountHealth::Dead
                     }
                     Ok(LookedAt::Nothing) if !self.is_gone_for_good(&call.target) => MountHealth::Busy,
-                    Ok(LookedAt::Nothing) => match self.clear_up(&call, busy, LOOK_LIMIT).await {
+                    Ok(LookedAt::Nothing) => match self
+                        .clear_up(&call, busy, cleaned_up.saturating_duration_since(Instant::now()))
+                        .await
+                    {
                         Ok(()) => continue,
                         Err(AgentError::InProgress(_)) => MountHealth::Busy,
                         // It still has something of the volume, which so must not be detached.
