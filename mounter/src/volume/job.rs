@@ -135,7 +135,7 @@ pub enum MountError {
     /// Another process has its image file locked.
     #[error(
         "image file {file} of the node's pool is just being formatted, enlarged, copied or backed up: the kubelet tries \
-         again until that is done"
+         again until that is done. If it goes on for long, see whether the disk under the node's pool answers"
     )]
     ImageBusy { file: String },
     /// A volume that is mounted keeps its size.

@@ -210,14 +210,20 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
             "\"memory\" was mounted only after \"marked\" had failed: {}",
             mounter.log()
         );
-        for volume in ["marked", "blank"] {
-            hang(volume)?;
-        }
+        // The program that hangs has the image still.
+        let has_image = [
+            "marked.img",
+            "is just being formatted",
+            "the disk under the node's pool",
+        ];
+        let again = || mounter.mount("pod", "marked", &local("marked.img"));
+        again()?.refused(&has_image)?;
+        hang("blank")?;
         // The mounter that started the program is gone, but the program is not.
         mounter.start()?;
         mounter
             .mount("pod", "marked", &local("marked.img"))?
-            .refused(&["did not answer"])?;
+            .refused(&has_image)?;
         ensure!(mounter.mounts("/marked ")?.is_empty() && mounter.mounts("/blank ")?.is_empty());
         // The program can't be killed while the disk hangs, and no other is started on the same image.
         let programs = mounter.processes("mkfs.")?;
