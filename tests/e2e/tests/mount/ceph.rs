@@ -297,7 +297,7 @@ fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outl
             ensure!(scope.exec(name, ["cat", "/data/day"])? == day, "{name}");
         }
         let kibibytes = |pod: &str| {
-            let said = scope.exec(pod, ["sh", "-c", "df -k /data | tail -n 1 | awk '{ print $2 }'"])?;
+            let said = scope.exec(pod, ["sh", "-c", "df -kP /data | tail -n 1 | awk '{ print $2 }'"])?;
             anyhow::Ok(said.trim().parse::<u64>()?)
         };
         let (first, restored) = (kibibytes("first")?, kibibytes("restored")?);

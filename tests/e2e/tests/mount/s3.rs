@@ -309,7 +309,7 @@ fn acknowledged_writes_are_on_the_server_whatever_becomes_of_client_and_server()
             scope.exec("writer", ["ls", "/tmp/opened"]).map(Some)
         })
         .await?;
-        let size = scope.exec("writer", ["sh", "-c", "df -m /data | awk 'NR == 2 { print $2 }'"])?;
+        let size = scope.exec("writer", ["sh", "-c", "df -mP /data | awk 'NR == 2 { print $2 }'"])?;
         assert_eq!(size, "1024\n");
 
         assert_eq!(scope.kill_s3fs(2, &server)?, 1);

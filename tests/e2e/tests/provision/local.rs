@@ -305,6 +305,19 @@ fn the_scheduler_knows_what_pools_have_left_where_the_class_has_the_csi_driver_s
         })
         .await?;
 
+        // With more in reserve, less is left.
+        let provisioner = provisioner.key("reserve", "95%");
+        provisioner.apply().await?;
+        wait_until("less to be told with more in reserve", WAITS_LIMIT, async || {
+            let said = capacities(&scope, &provisioner.class).await?;
+            let said = said.get(&node).copied().context("nothing of node 1")?;
+            ensure!(said < told[&node], "{said}, and {} before", told[&node]);
+            Ok(Some(()))
+        })
+        .await?;
+        let provisioner = provisioner.key("reserve", "5%");
+        provisioner.apply().await?;
+
         // No pool is so large: no node is chosen, and no run begun.
         let large = scope.claim("large", &provisioner.class, "1Pi").await?;
         scope.apply(&user_of("large", "large", "true").to_string())?;
