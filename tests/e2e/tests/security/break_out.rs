@@ -462,7 +462,7 @@ async fn prepared(scope: &Scope) -> Result<(World<'_>, Forger)> {
     };
     // A policy sees a namespace a moment after it changed.
     wait_until("sshfs to be allowed", FORCE_LIMIT, async || {
-        Ok(pods.create(&dry_run(), &allowed.pod(&world)?).await.ok())
+        Ok(Some(pods.create(&dry_run(), &allowed.pod(&world)?).await?))
     })
     .await?;
     Ok((world, forger))
