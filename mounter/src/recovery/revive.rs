@@ -511,16 +511,23 @@ mod tests {
         let proc = container("u", &line("0:40", "/data"));
         let node = Table::parse(line("0:50", &target().to_string()).as_bytes());
         let tasks = || unrecorded(proc.path(), &[target()], &BTreeSet::new(), &node).unwrap();
+        let is_in = |process: &str, namespace: u8| {
+            let folder = proc.path().join(process).join("ns");
+            std::fs::create_dir_all(&folder).unwrap();
+            let _ = std::fs::remove_file(folder.join("user"));
+            std::os::unix::fs::symlink(format!("user:[{namespace}]"), folder.join("user")).unwrap();
+        };
         let dead = DeviceNumber { major: 0, minor: 40 };
+        // Whose user namespace it is can't be seen.
+        let [task] = &tasks()[..] else { panic!("not one") };
+        assert_eq!((task.by_id.len(), &task.unattributed), (0, &[dead].into()));
+        is_in("self", 1);
+        is_in("7", 1);
         let [task] = &tasks()[..] else { panic!("not one") };
         assert_eq!((&task.by_id, task.unattributed.len()), (&[dead].into(), 0));
         // In a user namespace of its own, a container that has only a part of the volume could have all of it by a
         // mount with the id.
-        for (process, namespace) in [("self", 1), ("7", 2)] {
-            let folder = proc.path().join(process).join("ns");
-            std::fs::create_dir_all(&folder).unwrap();
-            std::os::unix::fs::symlink(format!("user:[{namespace}]"), folder.join("user")).unwrap();
-        }
+        is_in("7", 2);
         let [task] = &tasks()[..] else { panic!("not one") };
         assert_eq!((task.by_id.len(), &task.unattributed), (0, &[dead].into()));
     }

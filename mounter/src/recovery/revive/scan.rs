@@ -54,7 +54,7 @@ pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Owner, &Table) -> bool) -> io
                     pid,
                     id,
                     owner,
-                    is_of_root: users(&process) == users(&proc.join("self")),
+                    is_of_root: users(&process).is_some_and(|theirs| Some(theirs) == users(&proc.join("self"))),
                     table,
                 });
             }
