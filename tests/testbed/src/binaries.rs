@@ -134,7 +134,7 @@ const SNAPSHOT_CONTROLLER: Module = Module {
         "snapshot-controller",
         "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
     )],
-    flags: &["-ldflags", "-s -w -X main.version=v8.7.0"],
+    flags: &["-ldflags", "-s -w -X main.version=v8.6.0"],
 };
 
 /// The module that has the CRDs of the snapshot API, a dependency of that controller.
@@ -394,7 +394,7 @@ mod tests {
     use crate::layout::repository;
 
     /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
-    const LIKE_KUBERNETES: [&str; 4] = ["conformance", "coredns", "etcd", "local-path-provisioner"];
+    const LIKE_KUBERNETES: [&str; 5] = ["conformance", "coredns", "etcd", "external-snapshotter", "local-path-provisioner"];
 
     fn required(module: &str) -> BTreeMap<String, String> {
         let path = repository().join("tests/go").join(module).join("go.mod");
