@@ -394,7 +394,13 @@ mod tests {
     use crate::layout::repository;
 
     /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
-    const LIKE_KUBERNETES: [&str; 5] = ["conformance", "coredns", "etcd", "external-snapshotter", "local-path-provisioner"];
+    const LIKE_KUBERNETES: [&str; 5] = [
+        "conformance",
+        "coredns",
+        "etcd",
+        "external-snapshotter",
+        "local-path-provisioner",
+    ];
 
     fn required(module: &str) -> BTreeMap<String, String> {
         let path = repository().join("tests/go").join(module).join("go.mod");

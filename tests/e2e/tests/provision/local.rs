@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
-use kube::api::{ListParams, ResourceExt};
+use kube::api::{ListParams, PostParams, ResourceExt};
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations, labels};
 use mooring_harness::provisioner::{Provisioner, claim, until, user_of};
@@ -317,6 +317,25 @@ fn the_scheduler_knows_what_pools_have_left_where_the_class_has_the_csi_driver_s
         .await?;
         let provisioner = provisioner.key("reserve", "5%");
         provisioner.apply().await?;
+
+        // A node that is gone has nothing left. No class owns this object, so no garbage collector removes it.
+        let of_gone_node: CSIStorageCapacity = serde_json::from_value(json!({
+            "metadata": {
+                "generateName": "of-gone-node-",
+                "labels": {labels::MANAGED_BY: labels::MANAGED_BY_MOORING},
+            },
+            "storageClassName": provisioner.class,
+            "nodeTopology": {"matchLabels": {HOSTNAME: "gone"}},
+            "capacity": "1Gi",
+        }))?;
+        let objects: Api<CSIStorageCapacity> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        let of_gone_node = objects.create(&PostParams::default(), &of_gone_node).await?.name_any();
+        wait_until(
+            "what a gone node is said to have to be taken back",
+            WAITS_LIMIT,
+            async || Ok(objects.get_opt(&of_gone_node).await?.is_none().then_some(())),
+        )
+        .await?;
 
         // No pool is so large: no node is chosen, and no run begun.
         let large = scope.claim("large", &provisioner.class, "1Pi").await?;
