@@ -161,8 +161,8 @@ fn cargo_deny(workspace: &str, arguments: &[&str]) -> Result<Command> {
     Ok(deny)
 }
 
-/// cargo-deny from the cache. It is built once, for a short build rather than a fast program: four minutes of one
-/// processor.
+/// cargo-deny from the cache. It is built once, for a short build rather than a fast program: two minutes of one
+/// processor, and two seconds for each check.
 fn deny_program() -> Result<PathBuf> {
     let root = cache()?.join(format!("cargo-deny-{DENY}"));
     let program = root.join("bin/cargo-deny");
@@ -176,7 +176,7 @@ fn deny_program() -> Result<PathBuf> {
         .env("CARGO_TARGET_DIR", root.join("target"))
         // An ordinary program, unlike those of this repository.
         .env("CARGO_ENCODED_RUSTFLAGS", "")
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "256");
     watched(&mut install, |line| step.update(line.trim()))?;
