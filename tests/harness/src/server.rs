@@ -20,6 +20,11 @@ impl Scope {
     /// privileged, gets its own address in `ADDRESS`, and is ready once `/run/ready` exists. `more` is added to the
     /// Secret's keys.
     pub async fn storage_server(&self, name: &str, node: &str, more: &Value) -> Result<Server> {
+        self.storage_server_called(name, name, node, more).await
+    }
+
+    /// The same with another name than the image's, so that there may be two of one kind.
+    pub async fn storage_server_called(&self, name: &str, image: &str, node: &str, more: &Value) -> Result<Server> {
         let keys = keys::make()?;
         let server = json!({"apiVersion": "v1", "kind": "List", "items": [
             {
@@ -33,7 +38,7 @@ impl Scope {
                     "terminationGracePeriodSeconds": 1,
                     "containers": [{
                         "name": "server",
-                        "image": format!("mooring.dev/testbed-{name}:{}", env!("CARGO_PKG_VERSION")),
+                        "image": format!("mooring.dev/testbed-{image}:{}", env!("CARGO_PKG_VERSION")),
                         "imagePullPolicy": "IfNotPresent",
                         "env": [{"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                         "securityContext": {"privileged": true},

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use mooring_harness::Scope;
-use mooring_harness::bare_machine::hung::{CALL_TIMEOUT, OTHER};
+use mooring_harness::bare_machine::hung::CALL_TIMEOUT;
 use mooring_harness::bare_machine::{LIMIT, Machine};
 use mooring_harness::nodes::on_own_nodes_within;
 use mooring_harness::server::Server;
@@ -21,7 +21,7 @@ async fn set_up(scope: &Scope) -> Result<(Server, Machine)> {
     let server = scope.storage_server("nfs", NODE, &Value::Null).await?;
     let mut machine = Machine::beside(scope, NODE)?;
     let timeout = format!("--call-timeout={}s", CALL_TIMEOUT.as_secs());
-    machine.start_mounter(&["--mount-container=nfs=self", OTHER, &timeout])?;
+    machine.start_mounter(&["--mount-container=nfs=self", &timeout])?;
     Ok((server, machine))
 }
 
@@ -150,7 +150,13 @@ fn a_refusing_nfs_server_is_reported_and_a_hanging_one_delays_nobody() {
 
         machine.mounted("used", &volume(address, "/open", ""))?;
         let late = volume(address, "/open", "");
-        machine.hang(&scope, ("nfs", address), "used", &late, &late).await?;
+        let other = scope
+            .storage_server_called("nfs-other", "nfs", NODE, &Value::Null)
+            .await?;
+        let other = volume(&other.address, "/open", "");
+        machine
+            .hang(&scope, ("nfs", address), "used", &late, &late, &other)
+            .await?;
         Ok(())
     });
 }

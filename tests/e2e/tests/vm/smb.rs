@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mooring_harness::Scope;
-use mooring_harness::bare_machine::hung::{CALL_TIMEOUT, OTHER};
+use mooring_harness::bare_machine::hung::CALL_TIMEOUT;
 use mooring_harness::bare_machine::{LIMIT, Machine};
 use mooring_harness::nodes::{CallOut, on_own_nodes_within};
 use mooring_testbed::progress::{note, spoken};
@@ -29,7 +29,7 @@ async fn set_up(scope: &Scope) -> Result<(String, Machine)> {
     let server = scope.storage_server("samba", NODE, &Value::Null).await?;
     let mut machine = Machine::beside(scope, NODE)?;
     let timeout = format!("--call-timeout={}s", CALL_TIMEOUT.as_secs());
-    machine.start_mounter(&["--mount-container=smb=self", OTHER, &timeout])?;
+    machine.start_mounter(&["--mount-container=smb=self", &timeout])?;
     Ok((server.address, machine))
 }
 
@@ -228,7 +228,13 @@ fn a_refusing_smb_server_is_reported_and_a_hanging_one_delays_nobody() {
         // One that has a connection of its own, and one that could share that of `used`.
         let apart = volume(server, "volumes", "nosharesock");
         let late = volume(server, "volumes", "");
-        let told = machine.hang(&scope, ("samba", server), "used", &apart, &late).await?;
+        let other = scope
+            .storage_server_called("samba-other", "samba", NODE, &Value::Null)
+            .await?;
+        let other = volume(&other.address, "volumes", "");
+        let told = machine
+            .hang(&scope, ("samba", server), "used", &apart, &late, &other)
+            .await?;
         ensure!(!told.contains(SEEN), "the password is in the answer {told}");
         Ok(())
     });

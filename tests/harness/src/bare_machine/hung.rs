@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Machine;
 use crate::{Scope, wait_until};
@@ -11,9 +11,6 @@ use mooring_testbed::progress::note;
 
 /// How long the mounter lets the kubelet wait here: less than usual, since the server hangs on purpose.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The mounter's flag for volumes that need no server.
-pub const OTHER: &str = "--mount-container=tmpfs=self";
 
 /// Longest wait until a server that answers again is tried again: the mounter refuses its mounts for 30 s.
 const HEAL_LIMIT: Duration = Duration::from_mins(2);
@@ -23,10 +20,10 @@ const WRITTEN_LIMIT: Duration = Duration::from_mins(3);
 
 impl Machine {
     /// Makes the server in Pod `pod` with address `server` hang while something writes to `used`, which is mounted.
-    /// Meanwhile, a volume that needs no server is mounted before the mounter has given up on another `volume` of the
-    /// server, which is refused with a message, and `used` can be unmounted. The mounter has flag [`OTHER`]. Once the
-    /// server answers again, the write and `volume` succeed. `first` is `volume` in a form that makes the kernel talk
-    /// to the server when it mounts. Returns the message that `first` was refused with.
+    /// Meanwhile, the volume `other` of another server of the same kind is mounted and written before the mounter has
+    /// given up on another `volume` of the hung one, which is refused with a message, and `used` can be unmounted. Once
+    /// the server answers again, the write and `volume` succeed. `first` is `volume` in a form that makes the kernel
+    /// talk to the server when it mounts. Returns the message that `first` was refused with.
     pub async fn hang(
         &mut self,
         scope: &Scope,
@@ -34,6 +31,7 @@ impl Machine {
         used: &str,
         first: &Value,
         volume: &Value,
+        other: &Value,
     ) -> Result<String> {
         let late = "late";
         let writes = Self::path(used, "");
@@ -49,7 +47,8 @@ impl Machine {
             Ok((self.busy_workers()? > 0).then_some(()))
         })
         .await?;
-        self.mounted("other", &json!({"client": "tmpfs"}))?;
+        self.mounted("other", other)?;
+        self.sh(&format!("echo kept >{}", Self::path("other", "kept")))?;
         ensure!(self.is_mounting()?, "the mount from the hung server was answered first");
         let answer = self.end_mount()?;
         answer.refused(&[server, "did not answer"])?;
