@@ -12,6 +12,7 @@ pub mod look;
 pub mod loop_device;
 pub(crate) mod raw;
 mod rpcbind;
+mod smb_server;
 mod system_calls;
 pub mod thread;
 mod walk;
@@ -225,6 +226,9 @@ pub trait Sys {
     /// Whether an RPC program is registered with the `rpcbind` of this process's network; `false` if there is no
     /// `rpcbind`.
     fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool>;
+
+    /// Waits until an SMB server answers, whatever it says; silence is [`Errno::TIMEDOUT`]. It can be killed meanwhile.
+    fn wait_for_smb(&self, server: SocketAddr) -> Result<()>;
 
     fn stage(&self, target: &Target) -> PathBuf;
 

@@ -586,6 +586,10 @@ impl Sys for Fake {
         Ok(self.0.borrow().statd)
     }
 
+    fn wait_for_smb(&self, _: SocketAddr) -> Result<()> {
+        self.enter("wait_for_smb")
+    }
+
     fn stage(&self, _: &Target) -> PathBuf {
         "/run/stage".into()
     }

@@ -25,7 +25,7 @@ use rustix::mount::{
 use super::look::{self, LookError, LookedAt};
 use super::{
     ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, raw, rpcbind,
-    walk,
+    smb_server, walk,
 };
 use crate::volume::cause::Cause;
 use crate::volume::mount_options::MountFlags;
@@ -414,6 +414,10 @@ impl Sys for Kernel {
 
     fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool> {
         rpcbind::has(program, version)
+    }
+
+    fn wait_for_smb(&self, server: SocketAddr) -> Result<()> {
+        smb_server::wait_for_answer(server)
     }
 
     fn stage(&self, target: &Target) -> PathBuf {

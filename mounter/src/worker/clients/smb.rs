@@ -66,6 +66,11 @@ impl Remote for SmbPlan {
     }
 
     fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError> {
+        // The kernel makes one mount of SMB at a time (`cifs_mount_mutex`): with a silent server it would keep those of
+        // all others waiting, and nobody could end that.
+        let mut server = *address;
+        server.set_port(self.options.port);
+        sys.wait_for_smb(server)?;
         let own = [
             ("vers", self.options.version.to_owned()),
             ("ip", text_of(address)),

@@ -86,6 +86,24 @@ fn the_next_address_of_a_server_is_tried_where_one_can_t_be_reached() {
 }
 
 #[test]
+fn a_silent_server_does_not_reach_the_kernel_which_would_keep_all_others_waiting() {
+    for (errno, category, words) in [
+        (Errno::TIMEDOUT, "timeout", "10.0.0.4 did not answer"),
+        (
+            Errno::CONNREFUSED,
+            "failed",
+            "no SMB server listens on port 445 of 10.0.0.4",
+        ),
+    ] {
+        let fake = Fake::default().fail("wait_for_smb", 0, errno);
+        let error = try_with(&fake, LINE).unwrap_err();
+        assert_eq!(error.category(), category, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(fake.new_mounts().is_empty());
+    }
+}
+
+#[test]
 fn every_failure_says_what_to_do_and_contains_no_secret() {
     let failures = [
         (Errno::NODEV, "node", "modprobe -a cifs"),
