@@ -2,6 +2,7 @@
 
 use mooring_contract::names::CSI_DRIVER;
 
+use super::parameters::FsTypeError;
 use super::source::SourceError;
 use crate::volume::capacity::CapacityError;
 
@@ -13,6 +14,9 @@ pub enum ClaimError {
     /// The claim selects among volumes that are there.
     #[error("the claim has a selector, which only existing volumes can match: remove it, or ask for another class")]
     Selector,
+    /// It is not clear which file system the class asks for.
+    #[error(transparent)]
+    FsType(#[from] FsTypeError),
     /// The claim asks for a copy of what can't be copied, or not yet.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -52,6 +56,7 @@ impl ClaimError {
             Self::Attributes(AttributesError::Foreign { .. })
             | Self::Size(_)
             | Self::Selector
+            | Self::FsType(_)
             | Self::AttributesNotByCsi
             | Self::FlexVolume
             | Self::ManyNodes(_)

@@ -14,7 +14,7 @@ use super::attributes;
 use super::claim_error::ClaimError;
 use super::describe::{Given, describe};
 use super::observed::Surroundings;
-use super::parameters::{class_parameters, fs_type};
+use super::parameters::{check_fs_type, class_parameters, fs_type};
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::persistent_volume;
@@ -32,6 +32,7 @@ pub fn for_claim(
     let size = match describe(operation).given {
         Given::Asked => {
             check_asked(claim, around.config)?;
+            around.class.map_or(Ok(()), check_fs_type)?;
             asked_bytes(claim)?
         }
         // A claim whose size can't be read was never given a volume that had this size.
