@@ -29,11 +29,11 @@ use crate::client_pods::ClientPods;
 use crate::client_pods::status::PodPhase;
 use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
-use crate::volume::job::PodRef;
+use crate::volume::job::{MountError, PodRef};
 use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::Target;
 use crate::worker::graft::{GraftTask, KnownMounts, dead_mounts};
-use crate::worker::{Task, Workers};
+use crate::worker::{Task, WorkerError, Workers};
 
 /// How often to ask the agents when nothing happens.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -230,19 +230,20 @@ impl Reviver {
         let before = self.doubts.take().map(|(_, targets)| targets).unwrap_or_default();
         let mut doubtful = BTreeSet::new();
         for task in tasks {
-            let is_known = task.unattributed.is_empty();
-            // An agent that does not answer may have recorded the others.
-            if !is_known && !has_heard_all {
-                continue;
-            }
             let target = task.target.clone();
+            let show_id = task.show_id;
             let done = self.workers.run(&Task::Graft(task), Instant::now() + GRAFT_LIMIT).await;
             let Err(error) = done else {
-                if is_known {
+                if show_id {
                     info!(target.path = %target, "looked after dead mounts that no agent recorded");
                 }
                 continue;
             };
+            let is_known = show_id && !matches!(error, WorkerError::Failed(MountError::Unattributed { .. }));
+            // An agent that does not answer may have recorded the others.
+            if !is_known && !has_heard_all {
+                continue;
+            }
             if before.contains(&target) {
                 let pod = self.known.get(&target).cloned();
                 let why = chain(&error);
@@ -322,8 +323,8 @@ impl Reviver {
                 owner: namespace.owner.clone(),
                 target: target.clone(),
                 dead: dead.devices.clone(),
-                by_id: BTreeSet::new(),
-                unattributed: BTreeSet::new(),
+                unrecorded: BTreeSet::new(),
+                show_id: false,
             });
             if let Err(error) = self.workers.run(&task, Instant::now() + GRAFT_LIMIT).await {
                 failure = Some(chain(&error));
@@ -383,8 +384,7 @@ fn users(proc: &Path, revived: &[Revived]) -> io::Result<Vec<Namespace>> {
     namespaces(proc, |_, table| table.0.iter().any(is_dead))
 }
 
-/// What to do about mounts that are like those of volumes and that no agent recorded: to replace those that are dead
-/// and known by their ids, and to see whether the others are dead. `recorded` are the dead mounts of all volumes, `node`
+/// What to do about mounts that are like those of volumes and that no agent recorded. `recorded` are the dead mounts of all volumes, `node`
 /// is this process' mount table.
 fn unrecorded(
     proc: &Path,
@@ -396,22 +396,14 @@ fn unrecorded(
     let namespaces = namespaces(proc, |owner, table| !known.unrecorded(owner, table).is_empty())?;
     let tasks = namespaces.iter().flat_map(|namespace| {
         let found = known.unrecorded(&namespace.owner, &namespace.table).into_iter();
-        found.map(|found| {
-            // Elsewhere, who has a part of the volume could get all of it by a mount with its id.
-            let (by_id, unattributed) = if found.show_id && namespace.is_of_root {
-                (found.devices, BTreeSet::new())
-            } else {
-                (BTreeSet::new(), found.devices)
-            };
-            GraftTask {
-                pid: namespace.pid,
-                namespace: namespace.id,
-                owner: namespace.owner.clone(),
-                target: found.target.clone(),
-                dead: Vec::new(),
-                by_id,
-                unattributed,
-            }
+        found.map(|found| GraftTask {
+            pid: namespace.pid,
+            namespace: namespace.id,
+            owner: namespace.owner.clone(),
+            target: found.target.clone(),
+            dead: Vec::new(),
+            unrecorded: found.devices,
+            show_id: found.show_id,
         })
     });
     Ok(tasks.collect())
@@ -498,38 +490,25 @@ mod tests {
                 .is_empty()
         );
         let tasks = unrecorded(proc.path(), &targets, &devices(&[40]), &node).unwrap();
-        let doubtful: Vec<_> = tasks.iter().map(|task| task.unattributed.clone()).collect();
-        assert_eq!(doubtful, [devices(&[41]), devices(&[41])]);
+        let doubtful: Vec<_> = tasks
+            .iter()
+            .map(|task| (task.unrecorded.clone(), task.show_id))
+            .collect();
+        assert_eq!(doubtful, [(devices(&[41]), false), (devices(&[41]), false)]);
     }
 
     #[test]
-    fn a_dead_mount_with_an_id_is_replaced_though_its_agent_is_gone_unless_it_may_be_forged() {
+    fn a_dead_mount_with_an_id_is_looked_after_though_its_agent_is_gone() {
         let line = |device: &str, place: &str| {
             let id = VolumeId::of(&target());
             format!("11 10 {device} / {place} rw - fuse.sshfs {} rw\n", id.as_str())
         };
         let proc = container("u", &line("0:40", "/data"));
         let node = Table::parse(line("0:50", &target().to_string()).as_bytes());
-        let tasks = || unrecorded(proc.path(), &[target()], &BTreeSet::new(), &node).unwrap();
-        let is_in = |process: &str, namespace: u8| {
-            let folder = proc.path().join(process).join("ns");
-            std::fs::create_dir_all(&folder).unwrap();
-            let _ = std::fs::remove_file(folder.join("user"));
-            std::os::unix::fs::symlink(format!("user:[{namespace}]"), folder.join("user")).unwrap();
-        };
+        let tasks = unrecorded(proc.path(), &[target()], &BTreeSet::new(), &node).unwrap();
+        let [task] = &tasks[..] else { panic!("not one") };
         let dead = DeviceNumber { major: 0, minor: 40 };
-        // Whose user namespace it is can't be seen.
-        let [task] = &tasks()[..] else { panic!("not one") };
-        assert_eq!((task.by_id.len(), &task.unattributed), (0, &[dead].into()));
-        is_in("self", 1);
-        is_in("7", 1);
-        let [task] = &tasks()[..] else { panic!("not one") };
-        assert_eq!((&task.by_id, task.unattributed.len()), (&[dead].into(), 0));
-        // In a user namespace of its own, a container that has only a part of the volume could have all of it by a
-        // mount with the id.
-        is_in("7", 2);
-        let [task] = &tasks()[..] else { panic!("not one") };
-        assert_eq!((task.by_id.len(), &task.unattributed), (0, &[dead].into()));
+        assert_eq!((&task.unrecorded, task.show_id), (&[dead].into(), true));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, open, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, open, openat, openat2, stat};
 use rustix::io::Errno;
 use rustix::mount::{
     MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount,
@@ -88,6 +88,9 @@ pub trait Grafts {
 
     /// The uid of the Pod that an open process belongs to, by its control group; an error if it has ended.
     fn pod_of(&self, container: &Self::Container) -> Result<Option<String>>;
+
+    /// Whether nobody but the node's root can mount in the open namespace: it belongs to this process' user namespace.
+    fn is_of_root(&self, container: &Self::Container) -> Result<bool>;
 
     /// What is mounted, as an open process sees it.
     fn table_of(&self, container: &Self::Container) -> Result<Table>;
@@ -196,6 +199,21 @@ impl Grafts for DeviceNode {
         Ok(groups.pod(&container.read("cgroup")?))
     }
 
+    fn is_of_root(&self, container: &OpenContainer) -> Result<bool> {
+        let failed = |e| {
+            let asked = format!("see whose the mount namespace of process {} is", container.pid);
+            SysError::call(asked, e)
+        };
+        let theirs = match raw::user_namespace(container.namespace.as_fd()) {
+            Ok(users) => fstat(users).map_err(failed)?,
+            // It is not of this user namespace nor of one below it.
+            Err(Errno::PERM) => return Ok(false),
+            Err(e) => return Err(failed(e)),
+        };
+        let ours = stat(self.proc.join("self/ns/user")).map_err(failed)?;
+        Ok((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
+    }
+
     fn table_of(&self, container: &OpenContainer) -> Result<Table> {
         parsed(&container.read("mountinfo")?)
     }
@@ -297,5 +315,29 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(node.pod_of(&opened).is_err() && node.table_of(&opened).is_err());
+    }
+    #[test]
+    fn a_namespace_of_another_user_namespace_is_not_of_root() {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        use std::process::Stdio;
+
+        let node = DeviceNode::default();
+        let is_of_root = |pid: u32| {
+            let namespace = std::fs::metadata(format!("/proc/{pid}/ns/mnt")).unwrap().ino();
+            let opened = node.open_container(i32::try_from(pid).unwrap(), namespace).unwrap();
+            node.is_of_root(&opened).unwrap()
+        };
+        assert!(is_of_root(std::process::id()));
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--user", "--mount", "sh", "-c", "echo in; read _"]);
+        let mut child = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        assert_eq!(said, "in\n", "this test needs user namespaces");
+        assert!(!is_of_root(child.id()));
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        child.wait().unwrap();
     }
 }

@@ -1,11 +1,11 @@
-//! System calls that our crates have no safe form of: loop devices, the flags of a mount that is not attached yet,
+//! System calls that our crates have no safe form of: loop devices, the owner of a namespace, the flags of a mount that is not attached yet,
 //! waiting for a descriptor, and a thread's own table of them.
 //! The one file of the mounter with unsafe code.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use linux_raw_sys::ioctl::BLKROSET;
+use linux_raw_sys::ioctl::{BLKROSET, NS_GET_USERNS};
 use linux_raw_sys::loop_device::{
     _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY,
     LOOP_SET_STATUS64, loop_config, loop_info64,
@@ -22,6 +22,7 @@ nix::ioctl_read_bad!(loop_get_status, LOOP_GET_STATUS64, loop_info64);
 nix::ioctl_write_ptr_bad!(loop_set_status, LOOP_SET_STATUS64, loop_info64);
 nix::ioctl_none_bad!(loop_set_capacity, LOOP_SET_CAPACITY);
 nix::ioctl_write_ptr_bad!(set_read_only, BLKROSET, c_int);
+nix::ioctl_none_bad!(get_user_namespace, NS_GET_USERNS);
 
 /// What a loop device tells about its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +121,14 @@ pub(super) fn keep_loop(device: BorrowedFd<'_>, keep: bool) -> Result<(), Errno>
 pub(crate) fn watched(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: it owns the descriptor, and nobody replaces or closes it meanwhile.
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
+}
+
+/// The user namespace that another namespace belongs to; `EPERM` if that is neither this process' own nor one below it.
+pub(super) fn user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    // SAFETY: takes no argument.
+    let descriptor = unsafe { get_user_namespace(namespace.as_raw_fd()) }.map_err(errno)?;
+    // SAFETY: the kernel has just opened it for the caller alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// Sets attributes (`MOUNT_ATTR_*`) of the mount that `mount` is the root of, and its propagation (`MS_PRIVATE` and the

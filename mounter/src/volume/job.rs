@@ -146,6 +146,9 @@ pub enum MountError {
         /// Why, and what to do.
         why: String,
     },
+    /// A dead mount that may be another volume's stays.
+    #[error("failed to replace the dead mount at {path}: Mooring does not know which volume of the Pod it shows")]
+    Unattributed { path: String },
     #[error("this node can't serve the volume: {0}")]
     Node(#[source] Cause),
     /// The client container is not there, or broke.
@@ -196,6 +199,7 @@ impl MountError {
             Self::Shared { .. } => "shared",
             Self::ImageBusy { .. } => "image-busy",
             Self::NotExpanded { .. } => "not-expanded",
+            Self::Unattributed { .. } => "unattributed",
             Self::Node(_) => "node",
             Self::Container { .. } => "container",
             Self::Failed { .. } => "failed",

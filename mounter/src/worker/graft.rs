@@ -57,10 +57,11 @@ pub struct GraftTask {
     pub target: Target,
     /// The devices of its dead mounts that its agent holds: no other file system has their numbers.
     pub dead: Vec<DeviceNumber>,
-    /// Devices of mounts that show the volume's id, where the id counts. Another file system may have a number by now.
-    pub by_id: BTreeSet<DeviceNumber>,
-    /// Devices of mounts that may be of another volume ([`KnownMounts`]).
-    pub unattributed: BTreeSet<DeviceNumber>,
+    /// Devices of mounts like the volume's that no agent recorded ([`KnownMounts`]). Another file system may have a
+    /// number by now.
+    pub unrecorded: BTreeSet<DeviceNumber>,
+    /// Whether the unrecorded mounts showed the volume's id.
+    pub show_id: bool,
 }
 
 /// The dead mounts of a volume in the mount table of a namespace. In another Pod's there are none: the device number may
@@ -157,12 +158,12 @@ fn is_covered(table: &Table, entry: &MountEntry) -> bool {
 }
 
 /// Replaces every dead mount of a volume in one mount namespace. All of them are tried; the first failure is the
-/// result. A dead mount that is unattributed stays, and is a failure.
+/// result. A dead mount that no agent recorded stays and is a failure, unless its id proves whose it is.
 pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> {
     let table = sys.table()?;
     let live = table
         .top(&task.target.path())
-        .filter(|entry| !task.dead.contains(&entry.device) && !task.by_id.contains(&entry.device));
+        .filter(|entry| !task.dead.contains(&entry.device) && !task.unrecorded.contains(&entry.device));
     let Some(live) = live else {
         return Err(not_done(
             &task.target.path(),
@@ -182,10 +183,11 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
     // Those that are held may show what an earlier release has shown, and not what the new one does.
     let mut dead = of(task.dead.clone());
     dead.retain(|entry| !id.is_not_of(entry));
-    let by_id = of(task.by_id.iter().copied().collect()).into_iter();
-    dead.extend(by_id.filter(|entry| id.is_of(entry)));
-    let unattributed = of(task.unattributed.iter().copied().collect()).into_iter();
-    let unattributed: Vec<_> = unattributed.filter(|entry| is_alike(entry, live)).collect();
+    let mut unattributed = of(task.unrecorded.iter().copied().collect());
+    unattributed.retain(|entry| is_alike(entry, live));
+    if task.show_id && is_proved_by_id(sys, container.as_ref())? {
+        dead.extend(unattributed.extract_if(.., |entry| id.is_of(entry)));
+    }
     if dead.is_empty() && unattributed.is_empty() {
         return Ok(());
     }
@@ -225,15 +227,18 @@ fn opened<S: Grafts>(sys: &S, task: &GraftTask, uid: &str) -> Result<S::Containe
     }
 }
 
+/// Whether a mount that shows a volume's id is of that volume. In a user namespace of its own, a container that has only
+/// a part of the volume could get all of it by a mount with the id.
+fn is_proved_by_id<S: Grafts>(sys: &S, container: Option<&S::Container>) -> Result<bool> {
+    container.map_or(Ok(true), |container| sys.is_of_root(container))
+}
+
 /// An error if a mount that may be another volume's is dead.
 fn refuse_if_dead<S: Grafts>(sys: &S, entry: &MountEntry) -> Result<(), MountError> {
     match place_of(sys, entry)? {
-        Some(place) if sys.is_dead(&place).map_err(|error| failed(entry, error))? => Err(not_done(
-            &entry.mount_point,
-            "Mooring does not know which volume of the Pod it shows"
-                .to_owned()
-                .into(),
-        )),
+        Some(place) if sys.is_dead(&place).map_err(|error| failed(entry, error))? => Err(MountError::Unattributed {
+            path: entry.mount_point.display().to_string(),
+        }),
         _ => Ok(()),
     }
 }

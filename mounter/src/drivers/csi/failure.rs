@@ -83,7 +83,7 @@ fn code(error: &MountError) -> Code {
         | MountError::Container { .. }
         | MountError::ImageBusy { .. }
         | MountError::NotAttached { .. } => Code::Unavailable,
-        MountError::Failed { .. } => Code::Internal,
+        MountError::Unattributed { .. } | MountError::Failed { .. } => Code::Internal,
     }
 }
 

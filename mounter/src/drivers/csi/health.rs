@@ -107,6 +107,7 @@ fn is_of_the_storage(error: &MountError) -> bool {
         | MountError::Shared { .. }
         | MountError::ImageBusy { .. }
         | MountError::NotExpanded { .. }
+        | MountError::Unattributed { .. }
         | MountError::Node(_) => false,
     }
 }

@@ -17,8 +17,6 @@ pub struct Namespace {
     /// Its own number.
     pub id: u64,
     pub owner: Owner,
-    /// Whether nobody but the node's root can mount there: it is of no user namespace of its own.
-    pub is_of_root: bool,
     pub table: Table,
 }
 
@@ -49,14 +47,7 @@ pub fn namespaces(proc: &Path, is_wanted: impl Fn(&Owner, &Table) -> bool) -> io
         if let Some(table) = read(&process.join("mountinfo"))? {
             let table = Table::try_parse(&table)?;
             if is_wanted(&owner, &table) {
-                let users = |process: &Path| std::fs::read_link(process.join("ns/user")).ok();
-                found.push(Namespace {
-                    pid,
-                    id,
-                    owner,
-                    is_of_root: users(&process).is_some_and(|theirs| Some(theirs) == users(&proc.join("self"))),
-                    table,
-                });
+                found.push(Namespace { pid, id, owner, table });
             }
         }
     }

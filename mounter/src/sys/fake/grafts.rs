@@ -33,6 +33,10 @@ impl Grafts for Fake {
         unsupported("pod_of")
     }
 
+    fn is_of_root(&self, (): &()) -> Result<bool> {
+        unsupported("is_of_root")
+    }
+
     fn table_of(&self, (): &()) -> Result<Table> {
         unsupported("table_of")
     }

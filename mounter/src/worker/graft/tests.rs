@@ -9,6 +9,7 @@ use super::{GraftTask, KnownMounts, Owner, dead_mounts, graft, within};
 use crate::sys::fake::target;
 use crate::sys::graft::{Grafts, Likeness, Propagation};
 use crate::sys::{Result, SysError};
+use crate::volume::job::MountError;
 use crate::volume::mount_table::{DeviceNumber, MountEntry, Table};
 use crate::volume::target::{Target, TargetError};
 use crate::volume::volume_id::VolumeId;
@@ -44,6 +45,8 @@ struct Fake {
     covered: &'static str,
     /// The Pod that the process belongs to once it is opened.
     pod: Option<&'static str>,
+    /// Whether the namespace of the opened process is of a user namespace of its own.
+    own_users: bool,
     said: RefCell<Vec<String>>,
 }
 
@@ -57,6 +60,7 @@ impl Default for Fake {
             missing: "-",
             covered: "-",
             pod: Some("u"),
+            own_users: false,
             said: RefCell::default(),
         }
     }
@@ -119,6 +123,10 @@ impl Grafts for Fake {
 
     fn pod_of(&self, (): &()) -> Result<Option<String>> {
         Ok(self.pod.map(str::to_owned))
+    }
+
+    fn is_of_root(&self, (): &()) -> Result<bool> {
+        Ok(!self.own_users)
     }
 
     fn table_of(&self, (): &()) -> Result<Table> {
@@ -194,8 +202,8 @@ fn task() -> GraftTask {
         owner: pod("u"),
         target: target(),
         dead: vec![DEAD],
-        by_id: BTreeSet::new(),
-        unattributed: BTreeSet::new(),
+        unrecorded: BTreeSet::new(),
+        show_id: false,
     }
 }
 
@@ -387,12 +395,13 @@ fn volumes_whose_mounts_show_their_ids_never_change_places() {
         let task = GraftTask {
             target: target.clone(),
             dead: Vec::new(),
-            by_id: [DeviceNumber { major: 0, minor }].into(),
+            unrecorded: [DeviceNumber { major: 0, minor }].into(),
+            show_id: true,
             ..task()
         };
         let recorded = GraftTask {
             dead: vec![DeviceNumber { major: 0, minor }],
-            by_id: BTreeSet::new(),
+            unrecorded: BTreeSet::new(),
             ..task.clone()
         };
         graft(&mut fake, &task).unwrap();
@@ -422,7 +431,8 @@ fn a_dead_mount_of_an_earlier_release_is_replaced_by_one_that_shows_the_id() {
     };
     let by_id = GraftTask {
         dead: Vec::new(),
-        by_id: [DEAD].into(),
+        unrecorded: [DEAD].into(),
+        show_id: true,
         ..task()
     };
     graft(&mut fake, &by_id).unwrap();
@@ -435,7 +445,7 @@ fn a_dead_mount_that_may_be_another_volume_s_is_an_error_and_stays() {
     let before = fake.container();
     let doubtful = GraftTask {
         dead: Vec::new(),
-        unattributed: [DEAD].into(),
+        unrecorded: [DEAD].into(),
         ..task()
     };
     let error = graft(&mut fake, &doubtful).unwrap_err().to_string();
@@ -448,6 +458,34 @@ fn a_dead_mount_that_may_be_another_volume_s_is_an_error_and_stays() {
     };
     graft(&mut fake, &doubtful).unwrap();
     assert_eq!(fake.container(), before);
+}
+
+/// In a user namespace of its own, a container that has only a part of the volume could have all of it by a mount with
+/// the id. Whose the namespace is is asked once it is held: the process may have entered another one since the scan.
+#[test]
+fn a_dead_mount_with_an_id_is_replaced_unless_it_may_be_forged() {
+    let v = volume("v");
+    for (own_users, expected) in [(false, 50), (true, 40)] {
+        let text = [line(11, 50, &v.to_string(), &v), line(22, 40, "/v", &v)];
+        let mut fake = Fake {
+            tables: RefCell::new(text.map(|text| Table::parse(text.as_bytes()))),
+            own_users,
+            ..Fake::default()
+        };
+        let by_id = GraftTask {
+            dead: Vec::new(),
+            unrecorded: [DEAD].into(),
+            show_id: true,
+            ..task()
+        };
+        let done = graft(&mut fake, &by_id);
+        assert_eq!(
+            matches!(done, Err(MountError::Unattributed { .. })),
+            own_users,
+            "{done:?}"
+        );
+        assert_eq!(fake.devices("/v"), [expected]);
+    }
 }
 
 #[test]
