@@ -1,11 +1,12 @@
 //! The mount table, `/proc/self/mountinfo`: it alone says what is mounted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use mooring_contract::names::{CSI_DEVICES_DIR, CSI_TARGET, CSI_VOLUMES_DIR, FLEX_DRIVER_DIR};
 use mooring_program::error::chain;
@@ -175,14 +176,13 @@ impl Table {
     }
 
     /// [`Self::volumes`], where it does no harm to leave one out. A volume whose owner can't be read is left out, with a
-    /// warning.
+    /// warning when it is first seen.
     pub fn known_volumes<'a>(&'a self, kubelet_root: &'a Path) -> impl Iterator<Item = &'a MountEntry> {
-        let known = |found: Result<_, UnknownOwner>| {
-            found
-                .inspect_err(|error| warn!("Mooring leaves a volume alone: {}", chain(error)))
-                .ok()
-        };
-        self.volumes(kubelet_root).filter_map(known)
+        let (known, unknown): (Vec<_>, Vec<_>) = self.volumes(kubelet_root).partition(Result::is_ok);
+        for error in news(&UNKNOWN, unknown.into_iter().filter_map(Result::err).collect()) {
+            warn!("Mooring leaves a volume alone: {}", chain(&error));
+        }
+        known.into_iter().flatten()
     }
 }
 
@@ -193,6 +193,20 @@ pub struct UnknownOwner {
     pub mount_point: PathBuf,
     #[source]
     source: io::Error,
+}
+
+/// The volumes whose owner could not be read at the last look.
+static UNKNOWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Those that were not among the last ones.
+fn news(last: &Mutex<BTreeSet<PathBuf>>, unknown: Vec<UnknownOwner>) -> Vec<UnknownOwner> {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = unknown.iter().map(|error| error.mount_point.clone()).collect();
+    let before = std::mem::replace(&mut *last, now);
+    unknown
+        .into_iter()
+        .filter(|error| !before.contains(&error.mount_point))
+        .collect()
 }
 
 fn unreadable(line: &[u8]) -> io::Error {
@@ -280,9 +294,10 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::{Table, news};
     use std::fmt::Write as _;
     use std::path::Path;
+    use std::sync::Mutex;
 
     const TEXT: &[u8] = b"\
 22 1 8:1 / / rw,relatime shared:1 master:7 - ext4 /dev/root rw,errors=continue
@@ -410,6 +425,9 @@ mod tests {
             }
             let table = Table::parse(text.as_bytes());
             assert_eq!(table.known_volumes(root.path()).count(), 0);
+            let last = Mutex::default();
+            let told = || news(&last, table.volumes(root.path()).filter_map(Result::err).collect()).len();
+            assert_eq!([told(), told()], [2, 0], "a warning at each look");
             let found: Vec<_> = table.volumes(root.path()).collect();
             assert_eq!(found.len(), 2, "{broken}: counts as another driver's");
             for (found, entry) in found.into_iter().zip(&table.0) {
