@@ -5,12 +5,12 @@
 //! [`plan`](mod@plan) (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`]
 //! (talks to an agent), [`client`] (the core's client for volumes that they serve), [`idle`] (deletes unused ones),
 //! [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers),
-//! `clean_up` (what agents do after an unmount), [`kept`] (how to mount them again), [`allowed`] (which images may run),
+//! [`clean_up`] (what agents do after an unmount), [`kept`] (how to mount them again), [`allowed`] (which images may run),
 //! [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
-mod clean_up;
+pub mod clean_up;
 pub mod client;
 pub mod idle;
 pub mod kept;
@@ -643,7 +643,8 @@ fn api_error(attempted: String) -> impl FnOnce(kube::Error) -> PodError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use clap::Parser;
@@ -661,12 +662,12 @@ mod tests {
         args: ClientPodArgs,
     }
 
-    #[tokio::test]
-    async fn a_silent_api_does_not_hold_up_the_loop_that_lets_pods_go_and_looks_for_lost_volumes() {
-        // A loop that waited for one call would not end here.
+    /// Those of node-1, with an API that is silent but for Events.
+    pub(crate) async fn client_pods(events: kube::Client) -> Arc<ClientPods> {
+        // A loop that waited for one call would not end.
         let client = silent_server_within("", Duration::from_hours(1)).await;
         let cluster = Cluster {
-            events: Recorder::start(client.clone(), None),
+            events: Recorder::start(events, None),
             client,
             node_pods: None,
         };
@@ -678,7 +679,13 @@ mod tests {
         };
         let flags = Flags::parse_from(["mounter"]);
         let (registry, workers) = (Registry::default(), Workers::default());
-        let pods = ClientPods::start(cluster, identity, flags.args, registry, KeptVolumes::default(), workers);
+        ClientPods::start(cluster, identity, flags.args, registry, KeptVolumes::default(), workers)
+    }
+
+    #[tokio::test]
+    async fn a_silent_api_does_not_hold_up_the_loop_that_lets_pods_go_and_looks_for_lost_volumes() {
+        let events = silent_server_within("", Duration::from_hours(1)).await;
+        let pods = client_pods(events).await;
         let looked = async {
             for _ in 0..10 {
                 pods.delete_soon("client-sshfs-0", "uid");

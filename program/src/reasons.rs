@@ -101,6 +101,8 @@ pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
 pub const MOUNT_WAITS: &str = "MountWaits";
 /// On the ConfigMap `mounter-config`: the mounter does not take it over, since it has errors.
 pub const BAD_CONFIG: &str = "BadConfig";
+/// On a Node: a client container goes on failing to clean up after a volume that was unmounted.
+pub const CLEAN_UP_FAILED: &str = "CleanUpFailed";
 /// On a Node: it can't mount the volumes of a client any more.
 pub const CLIENT_NOT_READY: &str = "ClientNotReady";
 /// On a Node: it can mount the volumes of a client again.

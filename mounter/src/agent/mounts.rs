@@ -62,6 +62,9 @@ pub const SETTLED: Duration = Duration::from_secs(15);
 /// meanwhile.
 const ALIVE_FOR: Duration = Duration::from_mins(1);
 
+/// How many times a clean-up fails before the mounter is told.
+const FAILED_FOR_GOOD: u32 = 3;
+
 /// Environment variable of a program that mounts: the source that the volume's FUSE mounts are to show.
 const VOLUME_ID: &str = "MOORING_VOLUME_ID";
 
@@ -139,6 +142,9 @@ pub enum AgentError {
          or have both use the volume alike"
     )]
     UsedOtherwise(&'static str),
+    /// Its clean-up may still succeed.
+    #[error("{0} is mounted, or its clean-up has not failed again and again: Mooring goes on with it")]
+    NotLeft(String),
     /// Another Pod, which goes on, waits for the same server.
     #[error("{0} is used by another Pod as well, which is not being deleted: Mooring ended nothing")]
     UsedByOthers(String),
@@ -181,6 +187,7 @@ impl AgentError {
             | Self::NotDead(_)
             | Self::NotSilent(_)
             | Self::NotFuse(_)
+            | Self::NotLeft(_)
             | Self::UsedByOthers(_)
             | Self::Kernel(TargetMountError::Gone(_)) => FailureCategory::InProgress,
             Self::Draining => FailureCategory::Draining,
@@ -223,6 +230,8 @@ pub struct Mounts {
     alive: Mutex<BTreeMap<String, Instant>>,
     /// Since when each target has been without its mount.
     gone: Mutex<BTreeMap<String, Instant>>,
+    /// How many times the clean-up after each target has failed, and why it did last.
+    unclean: Mutex<BTreeMap<String, (u32, String)>>,
     /// Targets that have been asked for an answer and have not given one, and since when.
     looking: Mutex<BTreeMap<String, Instant>>,
     /// Targets that must not be mounted again.
@@ -257,6 +266,7 @@ impl Mounts {
             busy: Mutex::default(),
             alive: Mutex::default(),
             gone: Mutex::default(),
+            unclean: Mutex::default(),
             looking: Mutex::default(),
             given_up: Mutex::default(),
             one_at_a_time: OneAtATime::default(),
@@ -320,6 +330,7 @@ impl Mounts {
                 reviving: self.reviving.of(&call.target),
                 silent_ms: self.silence(&call.target).map(in_ms),
                 on_device: self.has_device_to_share(&call),
+                clean_up_failure: self.clean_up_failure(&call.target),
                 pod: call.pod,
                 target: call.target,
                 client: call.client,
@@ -377,7 +388,9 @@ impl Mounts {
             self.mount_first(&call, &target, deadlines).await.map(|()| None)
         };
         drop(alone);
-        if mounted.is_err() {
+        if mounted.is_ok() {
+            self.note_clean_up(&call.target, &Ok(()));
+        } else {
             // The caller gets the first failure, in time.
             let wait = CLEAR_UP_WAIT.min(deadlines.until_answer());
             if let Err(error) = self.clear_up(&call, busy, wait).await {
@@ -557,7 +570,11 @@ impl Mounts {
     /// after `wait`, however the caller ends, and the target is busy until its end: no other try interrupts it.
     async fn clear_up(self: &Arc<Self>, call: &MountCall, busy: Busy, wait: Duration) -> Result<(), AgentError> {
         let (mounts, of) = (Arc::clone(self), call.clone());
-        let work = async move { mounts.clear_up_all(&of).await };
+        let work = async move {
+            let done = mounts.clear_up_all(&of).await;
+            mounts.note_clean_up(&of.target, &done);
+            done
+        };
         to_its_end(&call.target, busy, wait, work).await
     }
 
@@ -569,13 +586,49 @@ impl Mounts {
             self.undo(call, UNDO_LIMIT).await?;
         }
         self.store.discard(&call.target)?;
-        self.gone
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&call.target);
-        self.take_up(&call.target);
-        self.dead.forget(&call.target);
-        Ok(self.store.forget(&call.target)?)
+        self.forget(&call.target)
+    }
+
+    /// Forgets a volume that is not mounted.
+    fn forget(&self, target: &str) -> Result<(), AgentError> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(target);
+        self.take_up(target);
+        self.dead.forget(target);
+        Ok(self.store.forget(target)?)
+    }
+
+    fn note_clean_up(&self, target: &str, done: &Result<(), AgentError>) {
+        let mut unclean = self.unclean.lock().unwrap_or_else(PoisonError::into_inner);
+        match done {
+            Ok(()) => drop(unclean.remove(target)),
+            Err(error) => {
+                let (failures, why) = unclean.entry(target.to_owned()).or_default();
+                *failures += 1;
+                *why = AgentFailure::from(error).message;
+            }
+        }
+    }
+
+    /// Why the clean-up after a target fails, if it has failed again and again.
+    fn clean_up_failure(&self, target: &str) -> Option<String> {
+        let unclean = self.unclean.lock().unwrap_or_else(PoisonError::into_inner);
+        let (failures, why) = unclean.get(target)?;
+        (*failures >= FAILED_FOR_GOOD).then(|| why.clone())
+    }
+
+    /// Gives up a clean-up that fails again and again: what it should have removed stays. The volume's Secret goes, if
+    /// that can be removed.
+    pub async fn give_up_clean_up(self: &Arc<Self>, path: &str) -> Result<(), AgentError> {
+        let _busy = self.begin(path)?;
+        if self.clean_up_failure(path).is_none() || self.look(path).await? != LookedAt::Nothing {
+            return Err(AgentError::NotLeft(path.to_owned()));
+        }
+        if let Err(error) = self.store.remove_secrets(path) {
+            warn!(target.path = path, error = %chain(&error), "failed to remove the Secret of a volume that is given up");
+        }
+        self.forget(path)?;
+        self.note_clean_up(path, &Ok(()));
+        Ok(())
     }
 
     pub(super) async fn look(self: &Arc<Self>, path: &str) -> Result<LookedAt, AgentError> {
@@ -915,31 +968,63 @@ mod tests {
         assert!(mounts.is_idle().await);
     }
 
-    /// Its note on the Node is taken back, and the volume detached, once no agent has it.
-    #[tokio::test]
-    async fn a_volume_that_is_unmounted_stays_the_agent_s_until_it_is_cleaned_up() {
-        let dir = tempfile::tempdir().unwrap();
-        let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
-        let mounts = Arc::new(mounts);
-        let target = dir.path().join("pods/u/volumes/mooring.dev~vcs/v");
+    /// A volume that was unmounted for good.
+    fn unmounted_call(mounts: &Mounts, dir: &std::path::Path) -> MountCall {
+        let target = dir.join("pods/u/volumes/mooring.dev~vcs/v");
         std::fs::create_dir_all(&target).unwrap();
         let json = serde_json::json!({"target": target, "client": "nfs", "source": "h:/e", "limit_ms": 1000});
         let call: MountCall = serde_json::from_value(json).unwrap();
         mounts.store.record(&call, &store::id(&call.target)).unwrap();
         let settled = Instant::now().checked_sub(SETTLED).unwrap();
         mounts.gone.lock().unwrap().insert(call.target.clone(), settled);
+        call
+    }
+
+    /// Its note on the Node is taken back, and the volume detached, once no agent has it.
+    #[tokio::test]
+    async fn a_volume_that_is_unmounted_stays_the_agent_s_until_it_is_cleaned_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
+        let mounts = Arc::new(mounts);
+        let call = unmounted_call(&mounts, dir.path());
         // The staging directory can't be removed.
         let staging = mounts.store.staging(&call.target);
         std::fs::create_dir_all(staging.join("full")).unwrap();
-        for _ in 0..2 {
+        for failures in 1..5 {
             let hello = mounts.hello().await.unwrap();
-            let health: Vec<_> = hello.mounts.iter().map(|mount| mount.health).collect();
-            assert_eq!(health, [MountHealth::Busy], "it counts as cleaned up");
-            assert!(!mounts.is_idle().await);
+            let [mount] = &hello.mounts[..] else {
+                panic!("it counts as cleaned up")
+            };
+            assert_eq!(mount.health, MountHealth::Busy);
+            assert_eq!(mount.clean_up_failure.is_some(), failures >= FAILED_FOR_GOOD);
+            if failures == 1 {
+                let error = mounts.give_up_clean_up(&call.target).await.unwrap_err();
+                assert!(matches!(error, AgentError::NotLeft(_)), "{error}");
+            }
         }
+        assert!(!mounts.is_idle().await);
         std::fs::remove_dir_all(&staging).unwrap();
         assert!(mounts.hello().await.unwrap().mounts.is_empty());
         assert!(mounts.is_idle().await);
+        // What failed before does not count against its next mount.
+        assert_eq!(mounts.clean_up_failure(&call.target), None);
+    }
+
+    #[tokio::test]
+    async fn a_clean_up_that_fails_for_good_can_be_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap();
+        let mounts = Arc::new(mounts);
+        let call = unmounted_call(&mounts, dir.path());
+        std::fs::create_dir_all(mounts.store.staging(&call.target).join("full")).unwrap();
+        for _ in 0..FAILED_FOR_GOOD {
+            assert_eq!(mounts.hello().await.unwrap().mounts.len(), 1);
+        }
+        mounts.give_up_clean_up(&call.target).await.unwrap();
+        assert!(mounts.hello().await.unwrap().mounts.is_empty());
+        assert!(mounts.is_idle().await);
+        let error = mounts.give_up_clean_up(&call.target).await.unwrap_err();
+        assert!(matches!(error, AgentError::NotLeft(_)), "{error}");
     }
 
     #[test]

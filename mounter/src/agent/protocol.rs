@@ -62,6 +62,11 @@ pub enum Call {
     GiveUp {
         target: String,
     },
+    /// Gives up the clean-up after a volume, and forgets the volume. Only for an agent that has reported the clean-up as
+    /// failed.
+    GiveUpCleanUp {
+        target: String,
+    },
     /// Grows a mounted volume to the size of its storage. An agent that is too old does not know this call.
     Expand {
         target: String,
@@ -92,6 +97,7 @@ impl Call {
             Self::Recall { .. } => "recall",
             Self::Adopt(_) => "adopt",
             Self::GiveUp { .. } => "give-up",
+            Self::GiveUpCleanUp { .. } => "give-up-clean-up",
             Self::Expand { .. } => "expand",
             Self::Service { .. } => "service",
         }
@@ -146,7 +152,8 @@ pub enum AgentAnswer {
     },
     /// The volume is not mounted here, and nothing is left of it.
     Unmounted,
-    /// To [`Call::Revived`], [`Call::Adopt`], [`Call::GiveUp`] and [`Call::Expand`]: it is done, or begun.
+    /// To [`Call::Revived`], [`Call::Adopt`], [`Call::GiveUp`], [`Call::GiveUpCleanUp`] and [`Call::Expand`]: it is
+    /// done, or begun.
     Noted,
     Recalled(Box<MountCall>),
     /// To [`Call::Service`].
@@ -204,6 +211,9 @@ pub struct MountState {
     /// Whether it is on a device, which its agent gives to all Pods of the node that have the volume.
     #[serde(default)]
     pub on_device: bool,
+    /// Why the clean-up after its unmount fails, again and again.
+    #[serde(default)]
+    pub clean_up_failure: Option<String>,
 }
 
 impl MountState {
@@ -446,6 +456,7 @@ mod tests {
                 reviving: Some(Reviving::default()),
                 silent_ms: Some(1),
                 on_device: false,
+                clean_up_failure: None,
             }],
         })
     }

@@ -141,6 +141,7 @@ fn span(call: &Call) -> Span {
         Call::Recall { target } => info_span!("recall", mount.target = target),
         Call::Revived { target, .. } => info_span!("revived", mount.target = target),
         Call::GiveUp { target } => info_span!("give-up", mount.target = target),
+        Call::GiveUpCleanUp { target } => info_span!("give-up-clean-up", mount.target = target),
         Call::Expand { target, .. } => info_span!("expand", mount.target = target),
         Call::Service { volume, .. } => info_span!("service", volume.name = volume),
     }
@@ -167,6 +168,7 @@ async fn answer(request: AgentRequest, mounts: &Arc<Mounts>) -> AgentAnswer {
         Call::Adopt(call) => mounts.adopt(*call).await.map(|()| AgentAnswer::Noted),
         Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| AgentAnswer::Noted),
         Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| AgentAnswer::Noted),
+        Call::GiveUpCleanUp { target } => mounts.give_up_clean_up(&target).await.map(|()| AgentAnswer::Noted),
         Call::Expand { target, size, limit_ms } => {
             let expanded = mounts.expand(&target, size, Duration::from_millis(limit_ms)).await;
             expanded.map(|()| AgentAnswer::Noted)

@@ -87,6 +87,17 @@ pub fn about_pod(pod: &PodRef) -> ObjectReference {
     }
 }
 
+/// A node, as an Event is about it. Without its uid it has its name in that place, as the kubelet has it.
+pub fn about_node(node: &str, uid: Option<String>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: Some(uid.unwrap_or_else(|| node.to_owned())),
+        ..ObjectReference::default()
+    }
+}
+
 fn cut(note: &mut String) {
     while note.len() > MAX_NOTE {
         note.pop();

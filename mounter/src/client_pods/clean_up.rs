@@ -1,20 +1,25 @@
 //! What is left to do after an unmount: agents remove secrets, log out of storage, and whatever else the image's program
 //! set up. A volume may be taken from this node only after that.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::join_all;
+use kube::runtime::events::EventType;
+use mooring_contract::names::annotations;
 use mooring_program::error::chain;
-use tracing::warn;
+use mooring_program::reasons;
+use tracing::{info, warn};
 
 use super::link::LinkError;
 use super::status::{PodPhase, SeenPod};
-use super::{ClientPods, HELLO_LIMIT};
+use super::{ClientPods, HELLO_LIMIT, MounterIdentity};
 use crate::agent::mounts::CLEAR_UP_WAIT as CLEANUP_WAIT;
 use crate::agent::protocol::{AgentAnswer, Call, FailureCategory, MountState};
+use crate::api::recorder::{Event, about_node};
 use crate::core::client::Rest;
 use crate::deadlines::{self, LARGEST_MARGIN};
 use crate::node::attachments::CleanUps;
@@ -162,6 +167,93 @@ fn may_have_more(pod: &SeenPod, answer: &Result<AgentAnswer, LinkError>) -> bool
     }
 }
 
+/// Clean-ups that fail, by client Pod and target. Each is told of once.
+#[derive(Debug, Default)]
+pub struct FailedCleanUps(BTreeSet<(String, String)>);
+
+impl FailedCleanUps {
+    /// Tells of those of a client Pod that fail, and gives up those that an administrator has given up.
+    pub async fn look_after(&mut self, pods: &ClientPods, pod: &SeenPod, mounts: &[MountState]) {
+        let fails = |target: &str| {
+            let is_it = |mount: &MountState| mount.target == target && mount.clean_up_failure.is_some();
+            mounts.iter().any(is_it)
+        };
+        self.0.retain(|(uid, target)| *uid != pod.uid || fails(target));
+        for mount in mounts {
+            let Some(why) = &mount.clean_up_failure else { continue };
+            let volume = Target::parse_any(pods.kubelet_root(), &mount.target);
+            let volume = volume.map_or_else(|_| mount.target.clone(), |target| target.name().to_owned());
+            if pod.given_up.contains(&volume) {
+                give_up(pods, pod, mount).await;
+                continue;
+            }
+            let told = (pod.uid.clone(), mount.target.clone());
+            if self.0.contains(&told) {
+                continue;
+            }
+            let MounterIdentity { node, namespace, .. } = &pods.identity;
+            let note = note(&volume, mount, (namespace, &pod.name), why);
+            warn!(target.path = mount.target, "{note}");
+            let event = Event {
+                type_: EventType::Warning,
+                reason: reasons::CLEAN_UP_FAILED,
+                action: "CleanUp",
+                note,
+                about: about_node(node, None),
+                joined: false,
+            };
+            if pods.events.record(event) {
+                self.0.insert(told);
+            }
+        }
+    }
+}
+
+/// What a node's administrator is to know. An Event is cut at its end, so the reason comes last.
+fn note(volume: &str, mount: &MountState, (namespace, pod): (&str, &str), why: &str) -> String {
+    let MountState {
+        client,
+        source,
+        pod: user,
+        ..
+    } = mount;
+    format!(
+        "volume {volume} ({client}, {source}) of Pod {}/{} is unmounted, but what its client set up for it stays on this \
+         node, and counts as in use: client Pod {pod} fails to clean up. Mooring tries again. If that never succeeds, \
+         remove by hand what the client's message names, and have Mooring forget the volume: kubectl annotate pod -n \
+         {namespace} {pod} {}={volume}. The message: {why}",
+        user.namespace,
+        user.name,
+        annotations::GIVE_UP_CLEAN_UP,
+    )
+}
+
+async fn give_up(pods: &ClientPods, pod: &SeenPod, mount: &MountState) {
+    let target = mount.target.clone();
+    match pods.ask(&pod.uid, Call::GiveUpCleanUp { target }, HELLO_LIMIT).await {
+        Ok(AgentAnswer::Noted) => {
+            info!(
+                pod.name,
+                target.path = mount.target,
+                "gave up the clean-up after a volume"
+            );
+            pods.changed();
+        }
+        Ok(AgentAnswer::Failed(failure)) => warn!(
+            pod.name,
+            target.path = mount.target,
+            "an agent failed to give up a clean-up: {}",
+            failure.message
+        ),
+        Ok(_) => warn!(
+            pod.name,
+            target.path = mount.target,
+            "an agent did not give up a clean-up"
+        ),
+        Err(error) => warn!(pod.name, error = %chain(&error), "failed to tell an agent to give up a clean-up"),
+    }
+}
+
 #[async_trait]
 impl CleanUps for ClientPods {
     async fn may_have(&self, volume: &str) -> bool {
@@ -181,10 +273,13 @@ impl CleanUps for ClientPods {
 mod tests {
     use std::time::Duration;
 
-    use super::may_have_more;
-    use crate::agent::protocol::{AgentAnswer, AgentFailure, FailureCategory};
+    use super::{FailedCleanUps, may_have_more};
+    use crate::agent::protocol::{AgentAnswer, AgentFailure, FailureCategory, MountHealth, MountState};
+    use crate::api::recorder::tests::{api, recorded};
     use crate::client_pods::link::LinkError;
     use crate::client_pods::status::{PodPhase, SeenPod};
+    use crate::client_pods::tests::client_pods;
+    use crate::volume::job::PodRef;
 
     fn pod(phase: PodPhase) -> SeenPod {
         SeenPod {
@@ -193,6 +288,62 @@ mod tests {
             phase,
             ran: true,
             problem: None,
+            given_up: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_clean_up_that_fails_is_told_of_once_on_the_node_with_how_to_give_it_up() {
+        let (client, heard) = api(0);
+        let pods = client_pods(client).await;
+        let mount = |name: &str, failure: Option<&str>| MountState {
+            target: format!("/nonexistent/pods/u/volumes/mooring.dev~vcs/{name}"),
+            client: "iscsi".to_owned(),
+            source: "h/iqn".to_owned(),
+            pod: PodRef {
+                name: "web-0".to_owned(),
+                namespace: "shop".to_owned(),
+                uid: "u".to_owned(),
+            },
+            health: MountHealth::Busy,
+            dead: None,
+            reviving: None,
+            silent_ms: None,
+            on_device: false,
+            clean_up_failure: failure.map(str::to_owned),
+        };
+        let mut failed = FailedCleanUps::default();
+        let seen = SeenPod {
+            given_up: vec!["given-up".to_owned()],
+            ..pod(PodPhase::Running)
+        };
+        let mounts = [
+            mount("v", Some("logout failed")),
+            mount("fine", None),
+            mount("given-up", Some("x")),
+        ];
+        for _ in 0..3 {
+            failed.look_after(&pods, &seen, &mounts).await;
+        }
+        // It succeeded meanwhile, and another one fails later.
+        failed.look_after(&pods, &seen, &[]).await;
+        failed.look_after(&pods, &seen, &[mount("v", Some("again"))]).await;
+        let events = recorded(&heard, 2).await;
+        assert_eq!(events.len(), 2, "{events:?}");
+        let event = &events[0].1;
+        assert_eq!(event["reason"], "CleanUpFailed");
+        assert_eq!(
+            (&event["regarding"]["kind"], &event["regarding"]["name"]),
+            (&"Node".into(), &"node-1".into())
+        );
+        let note = event["note"].as_str().unwrap();
+        for part in [
+            "volume v ",
+            "Pod shop/web-0",
+            "logout failed",
+            "kubectl annotate pod -n mooring a mooring.dev/give-up-clean-up=v.",
+        ] {
+            assert!(note.contains(part), "{note}");
         }
     }
 

@@ -619,6 +619,7 @@ mod tests {
             phase,
             ran: true,
             problem: None,
+            given_up: Vec::new(),
         }
     }
 
@@ -633,6 +634,7 @@ mod tests {
             reviving: None,
             silent_ms: None,
             on_device: false,
+            clean_up_failure: None,
         }
     }
 
@@ -695,6 +697,7 @@ mod tests {
             reviving: None,
             silent_ms: None,
             on_device: false,
+            clean_up_failure: None,
         };
         let of = |category| {
             let message = "its words".to_owned();

@@ -545,6 +545,7 @@ mod tests {
         let silent = MountState {
             silent_ms: Some(7000),
             on_device: false,
+            clean_up_failure: None,
             ..mount("t", MountHealth::Mounted)
         };
         let said = after(silent).unwrap();
@@ -579,6 +580,7 @@ mod tests {
             reviving: None,
             silent_ms: None,
             on_device: false,
+            clean_up_failure: None,
         }
     }
 

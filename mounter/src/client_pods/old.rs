@@ -201,6 +201,7 @@ mod tests {
             reviving: None,
             silent_ms: None,
             on_device: false,
+            clean_up_failure: None,
         };
         let mut reviving = mount("e", MountHealth::Dead);
         reviving.reviving = Some(Reviving::default());

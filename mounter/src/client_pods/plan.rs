@@ -122,6 +122,7 @@ mod tests {
             phase,
             ran: false,
             problem: None,
+            given_up: Vec::new(),
         }
     }
 

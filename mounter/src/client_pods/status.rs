@@ -1,6 +1,7 @@
 //! The phase of a client Pod, and what keeps it from running, in words for the user's Event.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use mooring_contract::names::annotations;
 
 /// A container that ran for this many seconds did not fail at its start.
 const RAN_WELL: i64 = 5;
@@ -41,6 +42,8 @@ pub struct SeenPod {
     pub ran: bool,
     /// What keeps it from running.
     pub problem: Option<Problem>,
+    /// Names of the volumes whose clean-up is given up.
+    pub given_up: Vec<String>,
 }
 
 impl SeenPod {
@@ -73,7 +76,15 @@ pub fn seen(pod: &Pod) -> Option<SeenPod> {
         phase,
         ran: status.is_some_and(ran),
         problem: status.and_then(problem),
+        given_up: given_up(pod),
     })
+}
+
+fn given_up(pod: &Pod) -> Vec<String> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let names = annotations.and_then(|annotations| annotations.get(annotations::GIVE_UP_CLEAN_UP));
+    let names = names.into_iter().flat_map(|names| names.split(','));
+    names.map(|name| name.trim().to_owned()).collect()
 }
 
 fn runs(status: &PodStatus) -> bool {

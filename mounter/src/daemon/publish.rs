@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, info, info_span, warn};
 
-use crate::api::recorder::{Event, Recorder};
+use crate::api::recorder::{Event, Recorder, about_node};
 use crate::client_pods::ClientPods;
 use crate::client_pods::old::OldPod;
 use crate::daemon::status::Status;
@@ -211,20 +211,13 @@ impl NodePublisher {
             ),
         };
         info!(reason, "{note}");
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(self.node.clone()),
-            uid: there.uid.clone(),
-            ..ObjectReference::default()
-        };
         // If there is no room for the Event, the node's annotations have it.
         let _ = self.events.record(Event {
             type_,
             reason,
             action: "Look",
             note,
-            about,
+            about: about_node(&self.node, there.uid.clone()),
             // It may have another note each time.
             joined: false,
         });

@@ -26,6 +26,7 @@ use self::scan::{Namespace, namespaces};
 use crate::agent::protocol::{Call, Dead, MountHealth, MountState};
 use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
+use crate::client_pods::clean_up::FailedCleanUps;
 use crate::client_pods::status::PodPhase;
 use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
@@ -73,6 +74,7 @@ pub struct Reviver {
     over: BTreeMap<Target, Replaced>,
     /// When dead mounts that no agent recorded were last looked for, and the volumes that they may be of.
     doubts: Option<(Instant, BTreeSet<Target>)>,
+    clean_ups: FailedCleanUps,
 }
 
 /// Dead mounts that were replaced in all containers, and are looked for again in case a container was just starting.
@@ -124,6 +126,7 @@ impl Reviver {
             stuck: BTreeMap::new(),
             over: BTreeMap::new(),
             doubts: None,
+            clean_ups: FailedCleanUps::default(),
         }
     }
 
@@ -173,6 +176,7 @@ impl Reviver {
                 has_heard_all = false;
                 continue;
             };
+            self.clean_ups.look_after(&self.pods, &pod, &hello.mounts).await;
             for mount in &hello.mounts {
                 let Ok(target) = Target::parse(self.pods.kubelet_root(), &mount.target) else {
                     continue;

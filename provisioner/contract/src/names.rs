@@ -264,6 +264,8 @@ pub mod annotations {
     /// On a client Pod: [`IMAGE_BY_VOLUME`] if it was made for a volume that names its client image, not by what serves
     /// the client on the node.
     pub const IMAGE_BY: &str = "mooring.dev/image-by";
+    /// On a client Pod, by an administrator: names of volumes, comma-separated, whose clean-up is not tried any more.
+    pub const GIVE_UP_CLEAN_UP: &str = "mooring.dev/give-up-clean-up";
     /// On a client Pod that is for one volume alone: the name of its PersistentVolume, or the Pod's own name for it.
     pub const VOLUME: &str = "mooring.dev/volume";
     /// Value of [`IMAGE_BY`].
