@@ -25,7 +25,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use self::look::{LookError, LookedAt};
 use crate::volume::cause::Cause;
@@ -60,10 +60,15 @@ impl SysError {
     pub fn io(attempted: impl Into<String>, error: io::Error) -> Self {
         Self {
             attempted: attempted.into(),
-            errno: Errno::from_io_error(&error),
+            errno: errno_of(&error),
             cause: Cause::of(error),
         }
     }
+}
+
+/// The number of an error of the standard library's, if it was a system call's.
+pub fn errno_of(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw)
 }
 
 pub type Result<T, E = SysError> = std::result::Result<T, E>;
@@ -163,7 +168,7 @@ pub trait Sys {
     /// Whether two open directories are one and the same.
     fn same_file(&self, a: &OwnedFd, b: &OwnedFd) -> Result<bool>;
 
-    /// Opens the image file `name` directly in `pool`, following no link, and locks it; [`Errno::AGAIN`] if another
+    /// Opens the image file `name` directly in `pool`, following no link, and locks it; [`Errno::EAGAIN`] if another
     /// process has it locked.
     fn open_image(&self, pool: &Path, name: &str) -> Result<ImageFile>;
 

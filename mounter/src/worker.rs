@@ -24,9 +24,11 @@ pub use task::{MountTask, Task};
 
 use std::ffi::CStr;
 use std::io::{Read, Write};
+use std::os::fd::AsFd as _;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::{set_name, set_pdeathsig};
+use nix::sys::signal::Signal;
 
 use self::clients::{given, host, local, pool, self_mode};
 use crate::sys::graft::DeviceNode;
@@ -59,7 +61,7 @@ pub fn main() -> std::io::Result<()> {
         // It was started ahead, and not needed.
         return Ok(());
     }
-    rustix::thread::set_name(BUSY)?;
+    set_name(BUSY)?;
     let task: Task = serde_json::from_slice(&text)?;
     // Before the task: what is detached can't be opened any more.
     let last_user = match &task {
@@ -82,12 +84,16 @@ pub fn main() -> std::io::Result<()> {
 /// Has the kernel end this process with the daemon; whether the daemon still runs. A mount that no one waits for must
 /// not happen later, when the kubelet may have been told that the volume is unmounted.
 fn end_with_the_daemon() -> bool {
-    let bound = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+    let bound = set_pdeathsig(Signal::SIGKILL).is_ok();
     // It may have ended before that call. Only the daemon has the other end of this pipe.
     let stdout = std::io::stdout();
-    let mut report = [PollFd::new(&stdout, PollFlags::empty())];
-    let polled = poll(&mut report, Some(&Timespec::default())).is_ok();
-    bound && polled && !report[0].revents().contains(PollFlags::ERR)
+    let mut report = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let polled = poll(&mut report, PollTimeout::ZERO).is_ok();
+    bound
+        && polled
+        && !report[0]
+            .revents()
+            .is_some_and(|seen| seen.contains(PollFlags::POLLERR))
 }
 
 fn look(sys: &impl Sys, target: &Target) -> Result<LookedAt, MountError> {
@@ -128,7 +134,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
+    use nix::errno::Errno;
 
     use super::{Task, WorkerReport, perform};
     use crate::sys::fake::{Fake, target};
@@ -146,7 +152,7 @@ mod tests {
             assert_eq!(perform(&fake, &look), Ok(WorkerReport::Found(expected)));
             assert_eq!(fake.calls(), ["look"], "it only looks");
         }
-        let error = perform(&Fake::default().fail("look", 0, Errno::NOENT), &look).unwrap_err();
+        let error = perform(&Fake::default().fail("look", 0, Errno::ENOENT), &look).unwrap_err();
         assert_eq!(error.category(), "failed");
     }
 

@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, openat};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 use tracing::warn;
 
 use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
@@ -121,14 +122,14 @@ fn end_connection(device: DeviceNumber) -> Result<(), TargetMountError> {
         path: PathBuf::from(CONNECTIONS).join(&name),
         source,
     };
-    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let abort = match openat(connections()?, &*name, flags, Mode::empty()) {
         Ok(abort) => abort,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(errno) => return Err(failed(errno)),
+        Err(Errno::ENOENT) => return Ok(()),
+        Err(errno) => return Err(failed(errno.into())),
     };
     let written = File::from(abort).write_all(b"1");
-    written.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+    written.map_err(failed)
 }
 
 /// The kernel's directory of FUSE connections. It is mounted here, since containers don't have it in `/sys`.

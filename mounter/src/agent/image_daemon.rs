@@ -7,7 +7,7 @@
 //! {"program": ["iscsid", "--foreground"], "lock": "iscsid.lock", "unless-listens": "@ISCSIADM_ABSTRACT_NAMESPACE"}
 //! ```
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use mooring_contract::names::paths::CLIENT_DAEMON;
 use mooring_program::error::chain;
-use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
 use tokio::process::Command;
 use tracing::{info, warn};
@@ -192,10 +191,10 @@ impl Keeper {
         let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
         let mut has_waited = false;
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match file.try_lock() {
                 Ok(()) => return Ok(file),
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
-                Err(errno) => return Err(failed(errno.into())),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
             if !std::mem::replace(&mut has_waited, true) {
                 info!(

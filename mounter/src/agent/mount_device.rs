@@ -5,7 +5,8 @@ use std::io;
 use std::path::PathBuf;
 
 use mooring_contract::volume::split_list;
-use rustix::fs::{Mode, OFlags, open};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
 use crate::sys::{Kernel, NewMount, Sys as _, SysError};
 use crate::volume::job::Secrets;
@@ -49,7 +50,7 @@ pub fn run(args: MountDeviceArgs) -> Result<(), MountDeviceError> {
         // Not only this mount: the device may refuse to be written.
         of_file_system.push(("ro".to_owned(), None));
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let directory = open(&args.directory, flags, Mode::empty())
         .map_err(|errno| MountDeviceError::Directory(args.directory, errno.into()))?;
     let mount = Kernel.new_mount(&NewMount {

@@ -13,10 +13,9 @@ use std::path::{Path, PathBuf};
 use mooring_contract::volume::clients;
 use mooring_contract::volume::clients::image_record::{ImageNeed, ImageRecord};
 use mooring_contract::volume::{CheckError, ClientName};
+use nix::net::if_::if_nametoindex;
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, fsopen};
-use rustix::net::netdevice::name_to_index;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::program::override_path;
 use super::protocol::{FailureCategory, MountCall};
@@ -193,9 +192,7 @@ fn module(shown: &Path, name: &str) -> Result<(), Lack> {
 /// Has the kernel run the node's own modprobe, which it does for the name of any network device that it does not know.
 /// It does not say what came of that.
 fn load(module: &str) {
-    if let Ok(any) = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None) {
-        let _ = name_to_index(&any, module);
-    }
+    let _ = if_nametoindex(module);
 }
 
 #[cfg(test)]

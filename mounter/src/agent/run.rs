@@ -7,7 +7,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tracing::info;
@@ -102,7 +103,7 @@ pub async fn run(invocation: &Invocation, limit: Duration) -> Result<(), Program
 pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Duration) -> Result<(), ProgramError> {
     let program = invocation.program.display().to_string();
     let mut child = start(invocation, Stdio::piped(), Stdio::piped())?;
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
     let last_lines = LastLines::of(lines);
     let mut readers = tokio::task::JoinSet::new();
     if let Some(stdout) = child.stdout.take() {
@@ -115,7 +116,7 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
     if ended.is_err() {
         if let Some(group) = group {
             // ESRCH: it ended just now.
-            let _ = kill_process_group(group, Signal::KILL);
+            let _ = killpg(group, Signal::SIGKILL);
         }
         // It may hang in the kernel, waiting for a dead server. Then it is reaped when the kernel lets it end.
         let _ = tokio::time::timeout(REAP, child.wait()).await;
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    use rustix::process::kill_process;
+    use nix::sys::signal::kill;
 
     fn sh(script: &str) -> Invocation {
         Invocation {
@@ -240,8 +241,8 @@ mod tests {
         let script = format!("sleep 1000 & echo $! >{}", pid.display());
         run(&sh(&script), LONG).await.unwrap();
         let daemon = std::fs::read_to_string(pid).unwrap().trim().parse().ok();
-        let daemon = daemon.and_then(Pid::from_raw).unwrap();
-        kill_process(daemon, Signal::KILL).expect("the daemon had ended before `run`");
+        let daemon = daemon.map(Pid::from_raw).unwrap();
+        kill(daemon, Signal::SIGKILL).expect("the daemon had ended before `run`");
     }
 
     #[tokio::test]

@@ -42,7 +42,7 @@ pub enum ServeError {
 /// Serves until it has received SIGTERM and the last mount is gone.
 pub async fn serve(dir: &Path, mounts: Arc<Mounts>) -> Result<(), ServeError> {
     let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
-    let deaths = signal(SignalKind::from_raw(DEATH.as_raw())).map_err(ServeError::Signals)?;
+    let deaths = signal(SignalKind::from_raw(DEATH as i32)).map_err(ServeError::Signals)?;
     let path = dir.join(SOCKET);
     let listener = listen(dir, &path).map_err(|source| ServeError::Listen {
         path: path.clone(),
@@ -207,9 +207,8 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
-    use rustix::process::getuid;
-    use rustix::thread::Uid;
-    use rustix::thread::set_thread_res_uid;
+    use nix::unistd::getuid;
+    use rustix::thread::{Uid, set_thread_res_uid};
     use tokio::net::UnixStream;
 
     use super::connection;

@@ -31,7 +31,6 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use mooring_program::error::chain;
-use rustix::fs::{major, minor};
 use tokio::process::Child;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -430,7 +429,7 @@ impl Services {
                 silence.as_secs()
             );
             for daemon in &daemons {
-                daemon.signal(rustix::process::Signal::KILL);
+                daemon.signal(nix::sys::signal::Signal::SIGKILL);
             }
         }))
     }
@@ -498,10 +497,7 @@ impl Services {
         let (program, ready) = call::holds(&agent, &device, &self.state(volume));
         self.start(volume, program, environment, Some((ready, limit))).await?;
         if let Some(volume) = self.lock().get_mut(volume) {
-            volume.given = Some(DeviceNumber {
-                major: major(found.rdev()),
-                minor: minor(found.rdev()),
-            });
+            volume.given = Some(DeviceNumber::of(found.rdev()));
         }
         Ok(())
     }

@@ -11,9 +11,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::Mode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -74,18 +75,20 @@ impl Store {
         let private = store.private();
         make_dir(&private)?;
         // If only the agent restarted, it is mounted already.
-        if !is_mount_point(CWD, &private).map_err(at("look at", &private))? {
-            rustix::mount::mount(
-                "mooring",
+        if !is_mount_point(AT_FDCWD, &private).map_err(at("look at", &private))? {
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+            mount(
+                Some("mooring"),
                 &private,
-                "tmpfs",
-                MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
-                Some(c"mode=0700,size=64m"),
+                Some("tmpfs"),
+                flags,
+                Some("mode=0700,size=64m"),
             )
             .map_err(at("mount memory on", &private))?;
         }
         // Mounts below it must not propagate to another container, wherever `dir` is.
-        rustix::mount::mount_change(&private, MountPropagationFlags::PRIVATE).map_err(at("make private", &private))?;
+        mount(None::<&str>, &private, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>)
+            .map_err(at("make private", &private))?;
         make_dir(&private.join("staging"))?;
         make_dir(&store.services())?;
         let secrets = dir.join(SECRETS);
@@ -169,9 +172,8 @@ impl Store {
     pub fn unstage(&self, target: &str) -> Result<(), StoreError> {
         let staging = self.staging(target);
         // A retried program may have left several.
-        while is_mount_point(CWD, &staging).map_err(at("look at", &staging))? {
-            rustix::mount::unmount(&staging, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
-                .map_err(at("unmount", &staging))?;
+        while is_mount_point(AT_FDCWD, &staging).map_err(at("look at", &staging))? {
+            umount2(&staging, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(at("unmount", &staging))?;
         }
         absent_is_fine(fs::remove_dir(&staging)).map_err(at("remove", &staging))
     }
@@ -349,9 +351,9 @@ fn at<E: Into<io::Error>>(attempted: &'static str, path: &Path) -> impl FnOnce(E
 /// Reads a regular file, and nothing else.
 fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     // Reading from a pipe without a writer would block.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(Errno::LOOP) => return Ok(None),
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let mut file = match open(path, flags, Mode::empty()) {
+        Err(Errno::ELOOP) => return Ok(None),
         opened => fs::File::from(opened?),
     };
     if !file.metadata()?.is_file() {
@@ -445,14 +447,7 @@ mod tests {
         store.prepare("t", &secrets).unwrap();
         // Some clients do this to get their daemon's log.
         symlink("/proc/self/fd/0", store.secrets("t").join(".log")).unwrap();
-        rustix::fs::mknodat(
-            CWD,
-            store.secrets("t").join("pipe"),
-            rustix::fs::FileType::Fifo,
-            Mode::RUSR,
-            0,
-        )
-        .unwrap();
+        nix::unistd::mkfifo(&store.secrets("t").join("pipe"), Mode::S_IRUSR).unwrap();
         assert_eq!(store.read_secrets("t").unwrap(), secrets);
         assert_eq!(store.read_secrets("another").unwrap(), BTreeMap::new());
     }

@@ -13,7 +13,9 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use mooring_program::error::chain;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::{WaitOptions, wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 
@@ -25,7 +27,7 @@ const KUBELET_ROOT: &str = "MOORING_KUBELET_ROOT";
 
 /// The signal that tells the agent that some process of the container has ended. An agent that does not listen yet
 /// ignores it.
-pub const DEATH: Signal = Signal::URG;
+pub const DEATH: Signal = Signal::SIGURG;
 
 /// Why process 1 can't do its job.
 #[derive(Debug, thiserror::Error)]
@@ -89,19 +91,19 @@ fn start(kubelet_root: &Path) -> Result<Child, SuperviseError> {
 }
 
 fn pid(agent: &Child) -> Option<Pid> {
-    i32::try_from(agent.id()).ok().and_then(Pid::from_raw)
+    i32::try_from(agent.id()).ok().map(Pid::from_raw)
 }
 
 fn stop(agent: &Child) -> bool {
     info!("got SIGTERM: the agent takes no new mounts, and the container ends with its last one");
-    tell(agent, Signal::TERM);
+    tell(agent, Signal::SIGTERM);
     true
 }
 
 fn tell(agent: &Child, signal: Signal) {
     if let Some(pid) = pid(agent) {
         // ESRCH: it has ended already.
-        let _ = kill_process(pid, signal);
+        let _ = kill(pid, signal);
     }
 }
 
@@ -114,8 +116,9 @@ struct Reaped {
 /// Takes the exit status of every child that has ended.
 fn reap(agent: &Child) -> Reaped {
     let mut reaped = Reaped::default();
+    // Not through nix, which knows no real-time signal by which a child may have ended.
     while let Ok(Some((ended, _))) = wait(WaitOptions::NOHANG) {
-        if Some(ended) == pid(agent) {
+        if Some(ended.as_raw_pid()) == pid(agent).map(Pid::as_raw) {
             reaped.agent = true;
         } else {
             reaped.others = true;

@@ -4,11 +4,11 @@
 //! in every Pod that has the volume. Each public function but [`share`] makes its calls through [`Sys`] and [`Grafts`],
 //! so the logic is tested without root. They may block on a server: call them in a thread of their own.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{fstat, major, minor};
-use rustix::io::Errno;
+use nix::sys::stat::fstat;
 
 use crate::sys::graft::{DeviceNode, Grafts, Likeness};
 use crate::sys::{Kernel, Sys, SysError, Unmount, UnmountError};
@@ -41,7 +41,7 @@ pub enum TargetMountError {
         attempted: &'static str,
         path: PathBuf,
         #[source]
-        source: Errno,
+        source: io::Error,
     },
 }
 
@@ -66,13 +66,13 @@ pub fn move_onto(staging: &Path, target: &Target, flags: MountFlags) -> Result<(
 /// Mounts the file system of a device that is on another target on this one as well, with these flags.
 pub fn share(other: &Target, device: DeviceNumber, target: &Target, flags: MountFlags) -> Result<(), TargetMountError> {
     let directory = Kernel.open_target(other)?;
-    let found = fstat(&directory).map_err(|source| TargetMountError::Call {
+    let found = fstat(&directory).map_err(|errno| TargetMountError::Call {
         attempted: "look at",
         path: other.path(),
-        source,
+        source: errno.into(),
     })?;
     // Without its mount, the directory is one of the node's own disk.
-    if (major(found.st_dev), minor(found.st_dev)) != (device.major, device.minor) {
+    if DeviceNumber::of(found.st_dev) != device {
         return Err(TargetMountError::Gone(other.path()));
     }
     let mount = Kernel.clone_mount(&directory, flags)?;
@@ -193,6 +193,8 @@ fn unmount_target_by(sys: &impl Sys, target: &Target) -> Result<(), TargetMountE
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+
     use super::*;
     use crate::sys::fake::{Fake, target};
 
@@ -285,7 +287,7 @@ mod tests {
 
         let busy = Fake::default()
             .mounted(&target(), "a", "fuse")
-            .fail("unmount", 0, Errno::BUSY);
+            .fail("unmount", 0, Errno::EBUSY);
         let error = unmount_target_by(&busy, &target()).unwrap_err();
         assert!(matches!(error, TargetMountError::InUse(_)), "{error}");
         assert_eq!(busy.mounts_on(&target()), 1);

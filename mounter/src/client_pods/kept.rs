@@ -12,16 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mooring_program::error::chain;
-use rustix::fs::statfs;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 use crate::agent::protocol::MountCall;
 use crate::agent::store::hex;
-
-/// What `statfs` says of a tmpfs (`linux/magic.h`).
-const TMPFS: u64 = 0x0102_1994;
 
 /// A volume that a client container has mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +42,7 @@ pub struct KeptVolumes {
 impl KeptVolumes {
     /// Reads what an earlier mounter of this Pod left in `dir`, if that is in memory.
     pub fn open(dir: &Path) -> Self {
-        let is_memory = statfs(dir).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS));
+        let is_memory = statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
         if !is_memory {
             warn!(
                 "{} is not a file system in memory: Mooring does not mount volumes again whose client Pod is deleted \

@@ -5,14 +5,16 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, open, openat2};
+use nix::sys::stat::{Mode, SFlag, fstat};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tracing::{Instrument as _, Span, debug_span};
 
 use super::pod::AGENT_VOLUME;
 use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, SOCKET, VERSION, WireError};
+use crate::volume::target::{CONFINED, file_type};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -77,10 +79,10 @@ async fn connect(kubelet_root: &Path, uid: &str) -> Result<UnixStream, LinkError
         },
     };
     let socket = open_beneath(kubelet_root, &relative).map_err(|error| match error {
-        Errno::LOOP | Errno::XDEV => LinkError::NotASocket(path.clone()),
+        Errno::ELOOP | Errno::EXDEV => LinkError::NotASocket(path.clone()),
         error => failed(error.into()),
     })?;
-    let is_socket = fstat(&socket).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
+    let is_socket = fstat(&socket).is_ok_and(|stat| file_type(&stat) == SFlag::S_IFSOCK);
     if !is_socket {
         return Err(LinkError::NotASocket(path));
     }
@@ -95,14 +97,15 @@ async fn connect(kubelet_root: &Path, uid: &str) -> Result<UnixStream, LinkError
 }
 
 fn open_beneath(root: &Path, relative: &Path) -> Result<OwnedFd, Errno> {
-    let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    openat2(
-        &root,
-        relative,
-        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+    let root = open(
+        root,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
         Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )
+    )?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(CONFINED);
+    openat2(&root, relative, how)
 }
 
 #[cfg(test)]

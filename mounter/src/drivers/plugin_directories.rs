@@ -7,14 +7,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{Mode, mkdirat};
 
 use crate::node::args::NodeArgs;
 use crate::node::kubelet::{self, Directories, FIRST, PLUGINS, clean};
 use crate::volume::mount_table::Table;
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PluginsError {
@@ -171,14 +172,14 @@ fn open(Place { process, path }: Place) -> Result<PluginDirectory, PluginsError>
     // Process 1 names no directory.
     let kubelet = process.as_deref().filter(|process| *process != Path::new(FIRST));
     let witness = kubelet.and_then(Witness::of);
-    let opened = openat(CWD, &root, DIRECTORY, Mode::empty()).and_then(|root| open_in(&root, &path));
+    let opened = openat(AT_FDCWD, &root, DIRECTORY, Mode::empty()).and_then(|root| open_in(&root, &path));
     match opened {
         Ok(handle) => Ok(PluginDirectory {
             handle: handle.into(),
             name: path,
             witness,
         }),
-        Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Err(PluginsError::ReadOnly(path)),
+        Err(Errno::EROFS | Errno::EACCES | Errno::EPERM) => Err(PluginsError::ReadOnly(path)),
         Err(errno) => Err(PluginsError::Io {
             path,
             process,
@@ -189,16 +190,22 @@ fn open(Place { process, path }: Place) -> Result<PluginDirectory, PluginsError>
 
 /// Opens a directory, and makes the parts of it that are missing. Links in it are resolved within this root.
 fn open_in(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
-    let within = |path: &Path| openat2(root, path, DIRECTORY, Mode::empty(), ResolveFlags::IN_ROOT);
+    let within = |path: &Path| {
+        openat2(
+            root,
+            path,
+            OpenHow::new().flags(DIRECTORY).resolve(ResolveFlag::RESOLVE_IN_ROOT),
+        )
+    };
     let mut so_far = PathBuf::from(".");
     let mut at = within(&so_far)?;
     for name in path.components() {
         let Component::Normal(name) = name else { continue };
         so_far.push(name);
         at = match within(&so_far) {
-            Err(Errno::NOENT) => {
-                match mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
-                    Err(Errno::EXIST) | Ok(()) => {}
+            Err(Errno::ENOENT) => {
+                match mkdirat(&at, name, Mode::from_bits_truncate(0o755)) {
+                    Err(Errno::EEXIST) | Ok(()) => {}
                     Err(errno) => return Err(errno),
                 }
                 within(&so_far)?

@@ -7,13 +7,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use mooring_program::error::chain;
-use rustix::fs::CWD;
+use nix::fcntl::AT_FDCWD;
+use nix::sched::{CloneFlags, setns};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tracing::{info, warn};
 
 use crate::node::kubelet::{self, FIRST, KNOWN_ROOTS, ROOT, clean};
@@ -129,7 +129,13 @@ fn have(found: &Candidate) -> Result<io::Result<()>, KubeletRootError> {
     };
     let put = || {
         std::fs::create_dir_all(&found.root)?;
-        move_mount(&tree, c"", CWD, &found.root, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        move_mount(
+            &tree,
+            c"",
+            AT_FDCWD,
+            &found.root,
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+        )?;
         Ok(())
     };
     Ok(put())
@@ -151,13 +157,13 @@ fn lend(found: &Candidate) -> Result<io::Result<OwnedFd>, KubeletRootError> {
         return Ok(Err(error));
     }
     let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let tree = open_tree(CWD, &found.root, how).map_err(io::Error::from);
+    let tree = open_tree(AT_FDCWD, &found.root, how).map_err(io::Error::from);
     enter(&ours).map_err(KubeletRootError::Return)?;
     Ok(tree)
 }
 
 fn enter(namespace: &File) -> io::Result<()> {
-    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(io::Error::from)
+    Ok(setns(namespace, CloneFlags::CLONE_NEWNS)?)
 }
 
 #[cfg(test)]

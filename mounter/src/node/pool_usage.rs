@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use mooring_contract::pool::PoolRoom;
-use rustix::fs::statvfs;
+use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 
 /// Unit of `st_blocks`, whatever the file system: stat(2).
@@ -65,8 +65,8 @@ impl PoolUsage {
     fn of_disk(directory: &Path) -> io::Result<Self> {
         let disk = statvfs(directory)?;
         Ok(Self {
-            disk: disk.f_blocks.saturating_mul(disk.f_frsize),
-            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            disk: disk.blocks().saturating_mul(disk.fragment_size()),
+            free: disk.blocks_available().saturating_mul(disk.fragment_size()),
             ..Self::default()
         })
     }

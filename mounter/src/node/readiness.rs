@@ -11,7 +11,8 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{Access, access, makedev};
+use nix::sys::stat::makedev;
+use nix::unistd::{AccessFlags, access};
 
 use crate::node::args::NodeArgs;
 use crate::node::kubelet::{beside, kubelets, kubelets_of};
@@ -112,7 +113,7 @@ fn loop_devices(control: &Path) -> Result<String, String> {
 /// loads when the device is opened.
 fn usable(device: &Path, (major, minor): (u32, u32)) -> std::io::Result<()> {
     let found = std::fs::metadata(device)?;
-    if !found.file_type().is_char_device() || found.rdev() != makedev(major, minor) {
+    if !found.file_type().is_char_device() || found.rdev() != makedev(major.into(), minor.into()) {
         return Err(std::io::Error::other("it is something else"));
     }
     File::options().read(true).write(true).open(device).map(drop)
@@ -132,9 +133,10 @@ fn local_file_systems(kernel: &NodeKernel) -> Result<String, String> {
 
 fn pool(pool: &Path) -> Result<String, String> {
     let parent = pool.parent().unwrap_or(pool);
-    access(parent, Access::WRITE_OK | Access::EXEC_OK)
+    access(parent, AccessFlags::W_OK | AccessFlags::X_OK)
         .map(|()| format!("{} can be written", parent.display()))
-        .map_err(|error| {
+        .map_err(|errno| {
+            let error = std::io::Error::from(errno);
             format!(
                 "{} can't be written ({error}), so the node has no pool for local volumes: give the mounter's Pod this \
                  directory of the host, or another one by --pool-dir",

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::look::{LookError, LookedAt};
 use super::{ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError};
@@ -342,7 +342,7 @@ impl Sys for Fake {
 
     fn unmount(&self, target: &Target, _: Unmount) -> Result<(), UnmountError> {
         match self.enter("unmount") {
-            Err(error) if error.errno == Some(Errno::BUSY) => return Err(UnmountError::Busy),
+            Err(error) if error.errno == Some(Errno::EBUSY) => return Err(UnmountError::Busy),
             other => other?,
         }
         let mut state = self.0.borrow_mut();
@@ -385,7 +385,7 @@ impl Sys for Fake {
         let mut made = state.pending.take().unwrap();
         made.source += path;
         if state.follow(&made.source).is_some() {
-            return Err(SysError::call("directory_of", Errno::LOOP));
+            return Err(SysError::call("directory_of", Errno::ELOOP));
         }
         made.flags = words(flags);
         state.pending = Some(made);
@@ -428,7 +428,7 @@ impl Sys for Fake {
         let path = pool.join(name);
         let mut state = self.0.borrow_mut();
         let image = state.images.get(&path);
-        let image = image.ok_or_else(|| SysError::call("open image", Errno::NOENT))?;
+        let image = image.ok_or_else(|| SysError::call("open image", Errno::ENOENT))?;
         let image = ImageFile {
             directory: handle(),
             file: handle().into(),

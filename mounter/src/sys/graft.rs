@@ -8,21 +8,22 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, open, openat, openat2, stat};
-use rustix::io::Errno;
-use rustix::mount::{
-    MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount,
-};
-use rustix::process::fchdir;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::{Mode, fstat, stat};
+use nix::sys::statfs::fstatfs;
+use nix::unistd::fchdir;
+use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use super::{Result, SysError, raw};
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::pod_cgroup::PodCgroups;
-use crate::volume::target::{Target, TargetError};
+use crate::volume::target::{CONFINED, Target, TargetError};
 
-const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// The properties that a mount takes over from the one that it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +159,7 @@ pub struct OpenContainer {
 impl OpenContainer {
     fn read(&self, name: &str) -> Result<Vec<u8>> {
         let failed = |error| SysError::io(format!("read {name} of process {}", self.pid), error);
-        let file = openat(&self.process, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let file = openat(&self.process, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
         let mut text = Vec::new();
         let read = file.map(File::from).map_err(Into::into);
         read.and_then(|mut file| file.read_to_end(&mut text)).map_err(failed)?;
@@ -181,11 +182,11 @@ impl Grafts for DeviceNode {
 
     fn open_container(&self, pid: i32, namespace: u64) -> Result<OpenContainer> {
         let failed = |e| SysError::call(format!("open the mount namespace of process {pid}"), e);
-        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let process = open(self.proc.join(pid.to_string()), directory, Mode::empty()).map_err(failed)?;
-        let link = openat(&process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let process = open(&self.proc.join(pid.to_string()), directory, Mode::empty()).map_err(failed)?;
+        let link = openat(&process, "ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(failed)?;
         if fstat(&link).map_err(failed)?.st_ino != namespace {
-            return Err(failed(Errno::SRCH));
+            return Err(failed(Errno::ESRCH));
         }
         Ok(OpenContainer {
             pid,
@@ -207,10 +208,10 @@ impl Grafts for DeviceNode {
         let theirs = match raw::user_namespace(container.namespace.as_fd()) {
             Ok(users) => fstat(users).map_err(failed)?,
             // It is not of this user namespace nor of one below it.
-            Err(Errno::PERM) => return Ok(false),
+            Err(Errno::EPERM) => return Ok(false),
             Err(e) => return Err(failed(e)),
         };
-        let ours = stat(self.proc.join("self/ns/user")).map_err(failed)?;
+        let ours = stat(&self.proc.join("self/ns/user")).map_err(failed)?;
         Ok((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
     }
 
@@ -223,14 +224,13 @@ impl Grafts for DeviceNode {
     }
 
     fn open_at(&self, path: &Path) -> Result<OwnedFd> {
-        let straight = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(CWD, path, HANDLE, Mode::empty(), straight)
+        let straight = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        openat2(AT_FDCWD, path, OpenHow::new().flags(HANDLE).resolve(straight))
             .map_err(|e| SysError::call(format!("open {}", path.display()), e))
     }
 
     fn open_within(&self, directory: &OwnedFd, path: &Path) -> Result<OwnedFd> {
-        let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(directory, path, HANDLE, Mode::empty(), confined)
+        openat2(directory, path, OpenHow::new().flags(HANDLE).resolve(CONFINED))
             .map_err(|e| SysError::call(format!("open {} of the volume", path.display()), e))
     }
 
@@ -239,33 +239,34 @@ impl Grafts for DeviceNode {
         let text = String::from_utf8_lossy(&text);
         let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
         id.and_then(|id| id.trim().parse().ok())
-            .ok_or_else(|| SysError::call("read the number of a mount", Errno::INVAL))
+            .ok_or_else(|| SysError::call("read the number of a mount", Errno::EINVAL))
     }
 
     fn is_dead(&self, place: &OwnedFd) -> Result<bool> {
         // Any other error is still an answer.
-        Ok(matches!(fstatfs(place), Err(Errno::NOTCONN | Errno::CONNABORTED)))
+        Ok(matches!(fstatfs(place), Err(Errno::ENOTCONN | Errno::ECONNABORTED)))
     }
 
     fn copy(&self, place: &OwnedFd, likeness: Likeness) -> Result<OwnedFd> {
         let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let mount = open_tree(place, c"", how).map_err(|e| SysError::call("make a second mount of the volume", e))?;
+        let mount = open_tree(place, c"", how)
+            .map_err(|e| SysError::call("make a second mount of the volume", raw::errno(e)))?;
         let propagation = match likeness.propagation {
-            Propagation::Private => MountPropagationFlags::PRIVATE,
-            Propagation::Slave => MountPropagationFlags::DOWNSTREAM,
+            Propagation::Private => MsFlags::MS_PRIVATE,
+            Propagation::Slave => MsFlags::MS_SLAVE,
             // A second mount has the original's peers.
-            Propagation::Shared => MountPropagationFlags::empty(),
+            Propagation::Shared => MsFlags::empty(),
         };
-        raw::set_mount_attributes(mount.as_fd(), likeness.flags.bits().into(), propagation.bits().into())
+        raw::set_mount_attributes(mount.as_fd(), likeness.flags, propagation)
             .map_err(|e| SysError::call("set the flags of a mount", e))?;
         Ok(mount)
     }
 
     fn enter(&mut self, container: &OpenContainer) -> Result<()> {
         let failed = |e| SysError::call(format!("enter the mount namespace of process {}", container.pid), e);
-        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let proc = open(&self.proc, directory, Mode::empty()).map_err(failed)?;
-        move_into_link_name_space(container.namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(failed)?;
+        setns(&container.namespace, CloneFlags::CLONE_NEWNS).map_err(failed)?;
         // In that namespace, /proc may be anything.
         fchdir(&proc).map_err(failed)?;
         self.proc = PathBuf::new();
@@ -276,22 +277,23 @@ impl Grafts for DeviceNode {
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_BENEATH;
-        match move_mount(mount, c"", top, c"", how) {
+        match move_mount(mount, c"", top, c"", how).map_err(raw::errno) {
             Ok(()) => Ok(true),
-            Err(Errno::INVAL) => Ok(false),
+            Err(Errno::EINVAL) => Ok(false),
             Err(e) => Err(SysError::call("put the new mount beneath the dead one", e)),
         }
     }
 
     fn put_onto(&self, mount: &OwnedFd, place: &OwnedFd) -> Result<()> {
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(mount, c"", place, c"", how).map_err(|e| SysError::call("put the new mount onto the dead one", e))
+        move_mount(mount, c"", place, c"", how)
+            .map_err(|e| SysError::call("put the new mount onto the dead one", raw::errno(e)))
     }
 
     fn detach(&self, top: &OwnedFd) -> Result<()> {
         // Through the handle, so that exactly its mount is detached, whatever its path is.
         let path = self.proc.join(format!("self/fd/{}", top.as_raw_fd()));
-        unmount(&path, UnmountFlags::DETACH).map_err(|e| SysError::call("take the dead mount away", e))
+        umount2(&path, MntFlags::MNT_DETACH).map_err(|e| SysError::call("take the dead mount away", e))
     }
 }
 

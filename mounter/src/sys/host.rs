@@ -1,14 +1,15 @@
 //! The host's namespaces: finding them, entering them, and a place for programs to mount on.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, open};
+use nix::mount::{MntFlags, umount2};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::stat::Mode;
 
 use super::look::is_mount_point;
 use super::{Result, SysError};
@@ -27,8 +28,7 @@ pub(super) fn enter(namespace: Option<&Path>, target: &Target) -> Result<()> {
     };
     let attempted = || format!("enter the host's mount namespace {}", path.display());
     let handle = File::open(&path).map_err(|e| SysError::io(attempted(), e))?;
-    move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Mount))
-        .map_err(|e| SysError::call(attempted(), e))
+    setns(handle, CloneFlags::CLONE_NEWNS).map_err(|e| SysError::call(attempted(), e))
 }
 
 /// Enters the network and UTS namespaces beside the host's mount namespace `namespace`, or those of the kubelet whose
@@ -39,14 +39,11 @@ pub(super) fn enter_network(namespace: Option<&Path>, target: &Target) -> Result
         Some(path) => path.to_owned(),
         None => kubelet_namespace(target)?,
     };
-    for (name, kind) in [
-        ("net", LinkNameSpaceType::Network),
-        ("uts", LinkNameSpaceType::HostNameAndNISDomainName),
-    ] {
+    for (name, kind) in [("net", CloneFlags::CLONE_NEWNET), ("uts", CloneFlags::CLONE_NEWUTS)] {
         let path = mount.with_file_name(name);
         let attempted = || format!("enter the host's namespace {}", path.display());
         let handle = File::open(&path).map_err(|e| SysError::io(attempted(), e))?;
-        move_into_link_name_space(handle.as_fd(), Some(kind)).map_err(|e| SysError::call(attempted(), e))?;
+        setns(handle, kind).map_err(|e| SysError::call(attempted(), e))?;
     }
     Ok(())
 }
@@ -58,7 +55,7 @@ fn kubelet_namespace(target: &Target) -> Result<PathBuf> {
     let found = kubelet::beside(Path::new("/proc"), &ours, &target.path()).map_err(|e| SysError::io(attempted, e))?;
     found.map(|process| process.join("ns/mnt")).ok_or_else(|| SysError {
         attempted: attempted.to_owned(),
-        errno: Some(Errno::SRCH),
+        errno: Some(Errno::ESRCH),
         cause: "neither a process named kubelet nor process 1 shares the kubelet's root with this Pod: give the \
                 mounter's Pod hostPID and mountPropagation Bidirectional, or set --host-mount-namespace"
             .to_owned()
@@ -87,8 +84,8 @@ pub(super) fn open_stage(stage: &Path) -> Result<Option<OwnedFd>> {
     if !is_mounted(stage)? {
         return Ok(None);
     }
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::open(stage, how, Mode::empty())
+    let how = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    open(stage, how, Mode::empty())
         .map(Some)
         .map_err(|e| SysError::call(format!("open {}", stage.display()), e))
 }
@@ -96,7 +93,7 @@ pub(super) fn open_stage(stage: &Path) -> Result<Option<OwnedFd>> {
 pub(super) fn remove_stage(stage: &Path) -> Result<()> {
     while is_mounted(stage)? {
         // Its users use it at the target.
-        rustix::mount::unmount(stage, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+        umount2(stage, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
             .map_err(|e| SysError::call(format!("unmount {}", stage.display()), e))?;
     }
     match std::fs::remove_dir(stage) {
@@ -109,5 +106,5 @@ pub(super) fn remove_stage(stage: &Path) -> Result<()> {
 
 /// Asks the kernel only, not what is mounted.
 fn is_mounted(path: &Path) -> Result<bool> {
-    is_mount_point(CWD, path).map_err(|e| SysError::call(format!("look at {}", path.display()), e))
+    is_mount_point(AT_FDCWD, path).map_err(|e| SysError::call(format!("look at {}", path.display()), e))
 }

@@ -3,13 +3,19 @@
 //! A raw block volume has no file system to ask, so the first block of its device is read. A loop device may answer
 //! that from memory while its server is silent.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, open, statx};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::sys::statfs::fstatfs;
+use nix::unistd::read;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
+use super::raw;
 use crate::volume::target::{Target, TargetError};
 
 /// What is mounted on a target.
@@ -32,18 +38,18 @@ pub enum LookError {
     Call {
         path: PathBuf,
         #[source]
-        source: Errno,
+        source: io::Error,
     },
 }
 
 /// Whether something is mounted on a path; no server and no daemon is asked.
 pub fn is_mount_point(dir: impl AsFd, path: &Path) -> Result<bool, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    match statx(dir, path, flags, StatxFlags::empty()) {
+    match statx(dir, path, flags, StatxFlags::empty()).map_err(raw::errno) {
         Ok(stat) => Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
-        Err(Errno::NOENT) => Ok(false),
+        Err(Errno::ENOENT) => Ok(false),
         // Only a mount can be as broken as this.
-        Err(Errno::NOTCONN | Errno::IO | Errno::CONNABORTED | Errno::STALE) => Ok(true),
+        Err(Errno::ENOTCONN | Errno::EIO | Errno::ECONNABORTED | Errno::ESTALE) => Ok(true),
         Err(error) => Err(error),
     }
 }
@@ -54,9 +60,9 @@ pub fn is_mounted(target: &Target) -> Result<bool, LookError> {
         Err(TargetError::Missing(_)) => return Ok(false),
         parent => parent?,
     };
-    is_mount_point(&parent, Path::new(target.file_name())).map_err(|source| LookError::Call {
+    is_mount_point(&parent, Path::new(target.file_name())).map_err(|errno| LookError::Call {
         path: target.path(),
-        source,
+        source: errno.into(),
     })
 }
 
@@ -72,9 +78,9 @@ pub fn look(target: &Target) -> Result<LookedAt, LookError> {
     // The kernel always passes this question on to a FUSE daemon.
     let answer = target.open().map(|dir| fstatfs(&dir));
     match answer {
-        Ok(Err(Errno::NOTCONN | Errno::CONNABORTED))
+        Ok(Err(Errno::ENOTCONN | Errno::ECONNABORTED))
         | Err(TargetError::Open {
-            source: Errno::NOTCONN | Errno::CONNABORTED,
+            source: Errno::ENOTCONN | Errno::ECONNABORTED,
             ..
         }) => Ok(LookedAt::Dead),
         // Any other error is still an answer.
@@ -90,14 +96,14 @@ fn look_at_device(target: &Target) -> Result<LookedAt, LookError> {
     let node = target.open()?;
     // What was opened as a place only (`O_PATH`) is opened for reading by its handle, so no path is followed again.
     let path = format!("/proc/self/fd/{}", node.as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let read = open(path, flags, Mode::empty()).and_then(|device| {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECT | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let first = open(path.as_str(), flags, Mode::empty()).and_then(|device| {
         let mut block = Box::new(Block([0; 4096]));
-        rustix::io::read(device, &mut block.0)
+        read(device, &mut block.0)
     });
-    Ok(match read {
+    Ok(match first {
         // A loop device whose file is gone has no bytes.
-        Ok(0) | Err(Errno::IO | Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM | Errno::NOTCONN) => LookedAt::Dead,
+        Ok(0) | Err(Errno::EIO | Errno::ENXIO | Errno::ENODEV | Errno::ENOMEDIUM | Errno::ENOTCONN) => LookedAt::Dead,
         // Any other error is still an answer.
         _ => LookedAt::Alive,
     })

@@ -4,17 +4,19 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Dev, FileType, Mode, OFlags, fstat, major, makedev, minor, mknodat, open};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::libc::dev_t;
+use nix::sys::stat::{Mode, SFlag, fstat, makedev, mknod};
 
 use super::{LoopDevice, Result, SysError, raw};
 use crate::volume::cause::Cause;
 use crate::volume::mount_table::DeviceNumber;
 
 /// Numbers of all Linux systems (`Documentation/admin-guide/devices.txt`).
-const LOOP_MAJOR: u32 = 7;
-const MISC_MAJOR: u32 = 10;
-const LOOP_CONTROL_MINOR: u32 = 237;
+const LOOP_MAJOR: u64 = 7;
+const MISC_MAJOR: u64 = 10;
+const LOOP_CONTROL_MINOR: u64 = 237;
 
 /// How often a free one is looked for, since another may take it first.
 const TRIES: usize = 10;
@@ -37,7 +39,7 @@ pub struct LoopAccess {
 pub fn attach(file: &File, path: &Path, LoopAccess { read_only, direct }: LoopAccess) -> Result<LoopDevice> {
     let attempted = || format!("put {} behind a loop device", path.display());
     let control = open_control()?;
-    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let access = if read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR };
     for _ in 0..TRIES {
         let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
             attempted: attempted(),
@@ -46,37 +48,34 @@ pub fn attach(file: &File, path: &Path, LoopAccess { read_only, direct }: LoopAc
         })?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
-        let handle = open_device(&path, FileType::BlockDevice, makedev(LOOP_MAJOR, number), access).map_err(failed)?;
+        let handle = open_device(&path, SFlag::S_IFBLK, makedev(LOOP_MAJOR, number.into()), access).map_err(failed)?;
         let configure = |direct| raw::configure_loop(handle.as_fd(), file.as_fd(), direct, read_only);
         let configured = match configure(direct) {
-            Err(Errno::INVAL | Errno::OPNOTSUPP) if direct => configure(false),
+            Err(Errno::EINVAL | Errno::EOPNOTSUPP) if direct => configure(false),
             other => other,
         };
         match configured {
             Ok(()) => {
                 let device = fstat(&handle).map_err(failed)?.st_rdev;
                 return Ok(LoopDevice {
-                    number: DeviceNumber {
-                        major: major(device),
-                        minor: minor(device),
-                    },
+                    number: DeviceNumber::of(device),
                     path,
                     handle,
                 });
             }
             // Another was faster.
-            Err(Errno::BUSY) => {}
+            Err(Errno::EBUSY) => {}
             Err(errno) => return Err(SysError::call(attempted(), errno)),
         }
     }
-    Err(SysError::call(attempted(), Errno::BUSY))
+    Err(SysError::call(attempted(), Errno::EBUSY))
 }
 
 /// Opens the device that gives out loop devices. The kernel loads their module for that.
 pub fn open_control() -> Result<OwnedFd> {
     let control = Path::new("/dev/loop-control");
     let number = makedev(MISC_MAJOR, LOOP_CONTROL_MINOR);
-    open_device(control, FileType::CharacterDevice, number, OFlags::RDWR)
+    open_device(control, SFlag::S_IFCHR, number, OFlag::O_RDWR)
         .map_err(|errno| SysError::call("open /dev/loop-control (is the module loop loaded?)", errno))
 }
 
@@ -90,14 +89,14 @@ pub fn file_behind(device: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
 }
 
-fn open_device(path: &Path, kind: FileType, number: Dev, access: OFlags) -> Result<OwnedFd, Errno> {
-    let opened = || open(path, access | OFlags::CLOEXEC, Mode::empty());
+fn open_device(path: &Path, kind: SFlag, number: dev_t, access: OFlag) -> Result<OwnedFd, Errno> {
+    let opened = || open(path, access | OFlag::O_CLOEXEC, Mode::empty());
     match opened() {
-        Err(Errno::NOENT) => {}
+        Err(Errno::ENOENT) => {}
         other => return other,
     }
-    match mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), number) {
-        Ok(()) | Err(Errno::EXIST) => opened(),
+    match mknod(path, kind, Mode::from_bits_truncate(0o600), number) {
+        Ok(()) | Err(Errno::EEXIST) => opened(),
         Err(errno) => Err(errno),
     }
 }

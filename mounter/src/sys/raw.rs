@@ -1,5 +1,5 @@
-//! System calls that our crates have no safe form of: loop devices, the owner of a namespace, the flags of a mount that is not attached yet,
-//! waiting for a descriptor, and a thread's own table of them.
+//! System calls that our crates have no safe form of: loop devices, the owner of a namespace, the flags of a mount that
+//! is not attached yet, waiting for a descriptor, and a thread's own table of them.
 //! The one file of the mounter with unsafe code.
 #![allow(unsafe_code)]
 
@@ -10,8 +10,10 @@ use linux_raw_sys::loop_device::{
     _bindgen_ty_1 as LoFlags, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, LOOP_SET_CAPACITY,
     LOOP_SET_STATUS64, loop_config, loop_info64,
 };
+use nix::errno::Errno;
 use nix::libc::{self, c_int, c_uint};
-use rustix::io::Errno;
+use nix::mount::MsFlags;
+use rustix::mount::MountAttrFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -37,14 +39,14 @@ pub(super) struct Backing {
 pub(super) fn leave_files() -> Result<(), Errno> {
     // SAFETY: what is closed is in a table that no other thread has, and this thread owns none of it.
     let left = unsafe { libc::syscall(libc::SYS_close_range, 3, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
-    done(nix::Error::result(left))
+    done(Errno::result(left))
 }
 
 /// The number of a loop device that is free now.
 pub(super) fn free_loop(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: takes no argument.
-    let number = unsafe { loop_ctl_get_free(control.as_raw_fd()) }.map_err(errno)?;
-    u32::try_from(number).map_err(|_| Errno::RANGE)
+    let number = unsafe { loop_ctl_get_free(control.as_raw_fd()) }?;
+    u32::try_from(number).map_err(|_| Errno::ERANGE)
 }
 
 /// Puts a file behind a loop device, which the kernel removes with its last user. Where one of the two was opened to be
@@ -57,7 +59,7 @@ pub(super) fn configure_loop(
 ) -> Result<(), Errno> {
     // SAFETY: plain numbers and arrays of them; all zeros is a value.
     let mut config: loop_config = unsafe { std::mem::zeroed() };
-    config.fd = u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    config.fd = u32::try_from(file.as_raw_fd()).map_err(|_| Errno::EBADF)?;
     config.info.lo_flags = LoFlags::LO_FLAGS_AUTOCLEAR as u32;
     if direct {
         config.info.lo_flags |= LoFlags::LO_FLAGS_DIRECT_IO as u32;
@@ -126,29 +128,28 @@ pub(crate) fn watched(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> 
 /// The user namespace that another namespace belongs to; `EPERM` if that is neither this process' own nor one below it.
 pub(super) fn user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // SAFETY: takes no argument.
-    let descriptor = unsafe { get_user_namespace(namespace.as_raw_fd()) }.map_err(errno)?;
+    let descriptor = unsafe { get_user_namespace(namespace.as_raw_fd()) }?;
     // SAFETY: the kernel has just opened it for the caller alone.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Sets attributes (`MOUNT_ATTR_*`) of the mount that `mount` is the root of, and its propagation (`MS_PRIVATE` and the
-/// like; 0 leaves it).
-pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64, propagation: u64) -> Result<(), Errno> {
-    /// The kernel's `struct mount_attr`.
-    #[repr(C)]
-    struct MountAttr {
-        set: u64,
-        clear: u64,
-        propagation: u64,
-        user_namespace: u64,
-    }
-    // `MOUNT_ATTR__ATIME`: the access time is a choice of one, and the kernel wants the old choice taken back.
-    const ATIME: u64 = 0x70;
-    let attr = MountAttr {
-        set: attributes,
-        clear: if attributes & ATIME == 0 { 0 } else { ATIME },
-        propagation,
-        user_namespace: 0,
+/// Sets attributes of the mount that `mount` is the root of, and its propagation (empty leaves it).
+pub(super) fn set_mount_attributes(
+    mount: BorrowedFd<'_>,
+    attributes: MountAttrFlags,
+    propagation: MsFlags,
+) -> Result<(), Errno> {
+    // The access time is a choice of one, and the kernel wants the old choice taken back.
+    let clear = if attributes.intersects(MountAttrFlags::MOUNT_ATTR__ATIME) {
+        MountAttrFlags::MOUNT_ATTR__ATIME
+    } else {
+        MountAttrFlags::empty()
+    };
+    let attr = libc::mount_attr {
+        attr_set: attributes.bits().into(),
+        attr_clr: clear.bits().into(),
+        propagation: propagation.bits(),
+        userns_fd: 0,
     };
     // SAFETY: the path ends in NUL and the kernel reads one mount_attr of the size given.
     let result = unsafe {
@@ -158,17 +159,17 @@ pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64, propa
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
             &raw const attr,
-            size_of::<MountAttr>(),
+            size_of::<libc::mount_attr>(),
         )
     };
-    done(nix::Error::result(result))
+    done(Errno::result(result))
 }
 
 fn done<T>(result: nix::Result<T>) -> Result<(), Errno> {
-    result.map(drop).map_err(errno)
+    result.map(drop)
 }
 
-/// An error number of nix, as rustix and the rest of the mounter have it.
-pub(super) fn errno(error: nix::Error) -> Errno {
-    Errno::from_raw_os_error(error as i32)
+/// An error number of rustix, as nix and the rest of the mounter have it.
+pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
 }

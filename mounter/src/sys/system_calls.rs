@@ -1,7 +1,7 @@
 //! The real system calls.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,14 +12,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, MemfdFlags, Mode, OFlags, ResolveFlags, SeekFrom as RawSeek, fstat,
-    fstatfs, fsync, major, minor, openat, openat2, statat, unlinkat,
-};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, open, openat, openat2};
+use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::sys::statfs::fstatfs;
+use nix::sys::statvfs::fstatvfs;
+use nix::unistd::{UnlinkatFlags, Whence, fsync, lseek, read, unlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, move_mount, open_tree,
 };
 
 use super::look::{self, LookError, LookedAt};
@@ -30,7 +33,7 @@ use super::{
 use crate::volume::cause::Cause;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
-use crate::volume::target::{Target, TargetError};
+use crate::volume::target::{CONFINED, Target, TargetError, file_type};
 
 /// Where programs are looked for, in the mounter's image and on a host.
 const PROGRAM_DIRECTORIES: &str =
@@ -77,14 +80,14 @@ impl Sys for Kernel {
             .join(parent.as_raw_fd().to_string())
             .join(target.file_name());
         let flags = match how {
-            Unmount::Plain => UnmountFlags::NOFOLLOW,
-            Unmount::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-            Unmount::Force => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE,
+            Unmount::Plain => MntFlags::UMOUNT_NOFOLLOW,
+            Unmount::Detach => MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH,
+            Unmount::Force => MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE,
         };
-        rustix::mount::unmount(&path, flags).map_err(|errno| match errno {
+        umount2(&path, flags).map_err(|errno| match errno {
             // INVAL: no mount; NOENT: no directory.
-            Errno::INVAL | Errno::NOENT => UnmountError::NotMounted,
-            Errno::BUSY => UnmountError::Busy,
+            Errno::EINVAL | Errno::ENOENT => UnmountError::NotMounted,
+            Errno::EBUSY => UnmountError::Busy,
             errno => SysError::call(format!("unmount {target}"), errno).into(),
         })
     }
@@ -95,8 +98,9 @@ impl Sys for Kernel {
 
     fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd> {
         let attempted = || format!("mount {} as {}", mount.source, mount.fs_type);
-        let context = fsopen(&*mount.fs_type, FsOpenFlags::FSOPEN_CLOEXEC).map_err(|errno| match errno {
-            Errno::NODEV => SysError {
+        let context = fsopen(&*mount.fs_type, FsOpenFlags::FSOPEN_CLOEXEC);
+        let context = context.map_err(raw::errno).map_err(|errno| match errno {
+            Errno::ENODEV => SysError {
                 attempted: attempted(),
                 errno: Some(errno),
                 cause: format!(
@@ -109,10 +113,11 @@ impl Sys for Kernel {
         })?;
         let said = |what: String| {
             let context = context.as_fd();
-            move |errno| SysError {
+            // File systems have numbers that nix does not know.
+            move |errno: rustix::io::Errno| SysError {
                 attempted: what,
-                errno: Some(errno),
-                cause: said_of(context, errno),
+                errno: Some(raw::errno(errno)),
+                cause: said_of(context, errno.into()),
             }
         };
         fsconfig_set_string(&context, c"source", &*mount.source).map_err(said(attempted()))?;
@@ -137,9 +142,9 @@ impl Sys for Kernel {
 
     fn clone_mount(&self, directory: &OwnedFd, flags: MountFlags) -> Result<OwnedFd> {
         let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let mount =
-            open_tree(directory, c"", how).map_err(|e| SysError::call("make a second mount of a directory", e))?;
-        raw::set_mount_attributes(mount.as_fd(), flags.attributes().bits().into(), 0)
+        let mount = open_tree(directory, c"", how)
+            .map_err(|e| SysError::call("make a second mount of a directory", raw::errno(e)))?;
+        raw::set_mount_attributes(mount.as_fd(), flags.attributes(), MsFlags::empty())
             .map_err(|e| SysError::call("set the flags of a mount", e))?;
         Ok(mount)
     }
@@ -147,7 +152,7 @@ impl Sys for Kernel {
     fn attach(&self, mount: &OwnedFd, directory: &OwnedFd) -> Result<()> {
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(mount, c"", directory, c"", how)
-            .map_err(|e| SysError::call("put the mount onto the volume's directory", e))
+            .map_err(|e| SysError::call("put the mount onto the volume's directory", raw::errno(e)))
     }
 
     fn open_or_make_directory(&self, path: &Path, mode: u32) -> Result<OwnedFd> {
@@ -156,8 +161,12 @@ impl Sys for Kernel {
             .mode(mode)
             .create(path)
             .map_err(|e| SysError::io(format!("make directory {}", path.display()), e))?;
-        rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| SysError::call(format!("open directory {}", path.display()), e))
+        open(
+            path,
+            OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(|e| SysError::call(format!("open directory {}", path.display()), e))
     }
 
     fn same_file(&self, a: &OwnedFd, b: &OwnedFd) -> Result<bool> {
@@ -172,25 +181,28 @@ impl Sys for Kernel {
     fn open_image(&self, pool: &Path, name: &str) -> Result<ImageFile> {
         let path = pool.join(name);
         let failed = |errno| SysError::call(format!("open image file {}", path.display()), errno);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let pool = rustix::fs::open(pool, flags, Mode::empty()).map_err(failed)?;
-        let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let pool = open(pool, flags, Mode::empty()).map_err(failed)?;
+        let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let open = |more| {
-            openat2(&pool, name, flags | more, Mode::empty(), confined)
+            openat2(&pool, name, OpenHow::new().flags(flags | more).resolve(CONFINED))
                 .map(File::from)
                 .map_err(failed)
         };
         // The lock stays open in programs that are run.
-        let (file, lock) = (open(OFlags::CLOEXEC)?, open(OFlags::empty())?);
+        let (file, lock) = (open(OFlag::O_CLOEXEC)?, open(OFlag::empty())?);
         let metadata = file
             .metadata()
             .map_err(|e| SysError::io(format!("look at {}", path.display()), e))?;
         if !metadata.file_type().is_file() {
-            return Err(failed(Errno::INVAL));
+            return Err(failed(Errno::EINVAL));
         }
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|e| SysError::call(format!("lock image file {}", path.display()), e))?;
+        // Not by nix, whose lock is given up with its first owner: a program that inherits this one keeps it.
+        let attempted = || format!("lock image file {}", path.display());
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => SysError::call(attempted(), Errno::EAGAIN),
+            TryLockError::Error(error) => SysError::io(attempted(), error),
+        })?;
         Ok(ImageFile {
             directory: pool,
             file,
@@ -219,16 +231,20 @@ impl Sys for Kernel {
 
     fn is_blank(&self, image: &ImageFile) -> Result<bool> {
         let failed = |errno| SysError::call(format!("read image file {}", image.path.display()), errno);
+        let seek = |offset: u64, whence| {
+            let offset = i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
+            lseek(&image.file, offset, whence).map(i64::cast_unsigned)
+        };
         let mut offset = 0;
         loop {
             // What was never written need not be read.
-            offset = match rustix::fs::seek(&image.file, RawSeek::Data(offset)) {
+            offset = match seek(offset, Whence::SeekData) {
                 Ok(data) => data,
                 // NXIO: nothing but holes from here on.
-                Err(Errno::NXIO) => return Ok(true),
+                Err(Errno::ENXIO) => return Ok(true),
                 Err(errno) => return Err(failed(errno)),
             };
-            let hole = rustix::fs::seek(&image.file, RawSeek::Hole(offset)).map_err(failed)?;
+            let hole = seek(offset, Whence::SeekHole).map_err(failed)?;
             while offset < hole {
                 let length = usize::try_from((hole - offset).min(1 << 20)).unwrap_or(1 << 20);
                 let bytes = self.read_image(image, offset, length)?;
@@ -246,15 +262,15 @@ impl Sys for Kernel {
     fn is_marked(&self, image: &ImageFile) -> Result<bool> {
         let mark = mark_name(image);
         let failed = |errno| SysError::call(format!("look for {mark} in the pool"), errno);
-        match statat(&image.directory, &*mark, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile => Ok(true),
+        match fstatat(&image.directory, &*mark, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(found) if file_type(&found) == SFlag::S_IFREG => Ok(true),
             Ok(_) => Err(SysError {
                 cause: "it is not a plain file, so Mooring did not make it: see who did, and remove it"
                     .to_owned()
                     .into(),
-                ..failed(Errno::INVAL)
+                ..failed(Errno::EINVAL)
             }),
-            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::ENOENT) => Ok(false),
             Err(errno) => Err(failed(errno)),
         }
     }
@@ -263,20 +279,20 @@ impl Sys for Kernel {
         let mark = mark_name(image);
         let failed = |errno| SysError::call(format!("write {mark} in the pool"), errno);
         if marked {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            match openat(&image.directory, &*mark, flags, Mode::RUSR | Mode::WUSR) {
+            let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            match openat(&image.directory, &*mark, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
                 Ok(file) => {
                     let mut file = File::from(file);
                     file.write_all(b"mkfs runs, or was ended before it was done: the next mount runs it again\n")
                         .and_then(|()| file.sync_all())
                         .map_err(|e| SysError::io(format!("write {mark} in the pool"), e))?;
                 }
-                Err(Errno::EXIST) if self.is_marked(image)? => {}
+                Err(Errno::EEXIST) if self.is_marked(image)? => {}
                 Err(errno) => return Err(failed(errno)),
             }
         } else {
-            match unlinkat(&image.directory, &*mark, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
+            match unlinkat(&image.directory, &*mark, UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(failed(errno)),
             }
         }
@@ -284,8 +300,8 @@ impl Sys for Kernel {
     }
 
     fn space_left(&self, image: &ImageFile) -> Result<u64> {
-        rustix::fs::fstatvfs(&image.file)
-            .map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+        fstatvfs(&image.file)
+            .map(|stat| stat.blocks_available().saturating_mul(stat.fragment_size()))
             .map_err(|e| SysError::call(format!("look at the file system of {}", image.path.display()), e))
     }
 
@@ -308,7 +324,7 @@ impl Sys for Kernel {
             let device = match open_loop(&Path::new("/dev").join(&name)) {
                 Ok(device) => device,
                 // It may be the image's: a second device over the same file would destroy the first one's work.
-                Err(error) if error.errno == Some(Errno::NOENT) && block.path().join("loop").exists() => {
+                Err(error) if error.errno == Some(Errno::ENOENT) && block.path().join("loop").exists() => {
                     return Err(error);
                 }
                 // It has gone away meanwhile.
@@ -333,7 +349,7 @@ impl Sys for Kernel {
 
     fn attach_loop(&self, image: &ImageFile, read_only: bool) -> Result<LoopDevice> {
         let attempted = || format!("put image file {} behind a loop device", image.path.display());
-        let control = rustix::fs::open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        let control = open("/dev/loop-control", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|e| SysError::call("open /dev/loop-control (is the module loop loaded?)", e))?;
         for _ in 0..LOOP_TRIES {
             let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
@@ -345,17 +361,17 @@ impl Sys for Kernel {
             let configure = |direct| raw::configure_loop(device.handle.as_fd(), image.file.as_fd(), direct, read_only);
             // Without direct I/O where the file system under the pool has none.
             let configured = match configure(true) {
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => configure(false),
+                Err(Errno::EINVAL | Errno::EOPNOTSUPP) => configure(false),
                 other => other,
             };
             match configured {
                 Ok(()) => return Ok(device),
                 // Another was faster.
-                Err(Errno::BUSY) => {}
+                Err(Errno::EBUSY) => {}
                 Err(errno) => return Err(SysError::call(attempted(), errno)),
             }
         }
-        Err(SysError::call(attempted(), Errno::BUSY))
+        Err(SysError::call(attempted(), Errno::EBUSY))
     }
 
     fn is_read_only(&self, device: &LoopDevice) -> Result<bool> {
@@ -389,7 +405,7 @@ impl Sys for Kernel {
         let text = std::fs::read_to_string(&about).map_err(|e| SysError::io(format!("read {about}"), e))?;
         let name = text.lines().find_map(|line| line.strip_prefix("DEVNAME="));
         let name =
-            name.ok_or_else(|| SysError::call(format!("find the name of the device in {about}"), Errno::NODEV))?;
+            name.ok_or_else(|| SysError::call(format!("find the name of the device in {about}"), Errno::ENODEV))?;
         clone_node_at(self, &Path::new("/dev").join(name), device, read_only)
     }
 
@@ -447,7 +463,7 @@ impl Sys for Kernel {
     fn run(&self, program: &Program) -> Result<()> {
         let attempted = || format!("run {}", program.name);
         // A file and not a pipe: a daemon that the program leaves behind would keep a pipe open.
-        let mut words = rustix::fs::memfd_create("words", MemfdFlags::CLOEXEC)
+        let mut words = memfd_create(c"words", MFdFlags::MFD_CLOEXEC)
             .map(File::from)
             .map_err(|e| SysError::call(attempted(), e))?;
         let both = || {
@@ -494,11 +510,10 @@ impl Sys for Kernel {
 /// A second mount of a device's node, which has to be that of this device.
 fn clone_node_at(sys: &impl Sys, path: &Path, number: DeviceNumber, read_only: bool) -> Result<OwnedFd> {
     let failed = |errno| SysError::call(format!("make a second mount of {}", path.display()), errno);
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let node = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
-    let found = fstat(&node).map_err(failed)?.st_rdev;
-    if (major(found), minor(found)) != (number.major, number.minor) {
-        return Err(failed(Errno::NODEV));
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let node = open(path, flags, Mode::empty()).map_err(failed)?;
+    if DeviceNumber::of(fstat(&node).map_err(failed)?.st_rdev) != number {
+        return Err(failed(Errno::ENODEV));
     }
     sys.clone_mount(&node, MountFlags::device().read_only(read_only))
 }
@@ -528,8 +543,8 @@ fn mark_name(image: &ImageFile) -> String {
 
 fn open_loop(path: &Path) -> Result<LoopDevice> {
     let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
-    let handle = openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
-        if errno != Errno::NOENT {
+    let handle = open(path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).map_err(|errno| {
+        if errno != Errno::ENOENT {
             return failed(errno);
         }
         SysError {
@@ -543,10 +558,7 @@ fn open_loop(path: &Path) -> Result<LoopDevice> {
     let stat = fstat(&handle).map_err(failed)?;
     Ok(LoopDevice {
         path: path.to_owned(),
-        number: DeviceNumber {
-            major: major(stat.st_rdev),
-            minor: minor(stat.st_rdev),
-        },
+        number: DeviceNumber::of(stat.st_rdev),
         handle,
     })
 }
@@ -558,7 +570,7 @@ fn find_program(name: &str) -> Result<PathBuf> {
         .find(|path| path.is_file())
         .ok_or_else(|| SysError {
             attempted: format!("run {name}"),
-            errno: Some(Errno::NOENT),
+            errno: Some(Errno::ENOENT),
             cause: format!("no program {name} in {PROGRAM_DIRECTORIES}").into(),
         })
 }
@@ -577,16 +589,15 @@ struct KernelSaid {
 }
 
 /// What the kernel said of a failed mount, one message a read, without their level (`e `); else the error alone.
-fn said_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> Cause {
+fn said_of(context: std::os::fd::BorrowedFd<'_>, source: std::io::Error) -> Cause {
     let mut said = Vec::new();
     let mut buffer = [0; 1024];
-    while let Ok(length @ 1..) = rustix::io::read(context, &mut buffer) {
+    while let Ok(length @ 1..) = read(context, &mut buffer) {
         let line = String::from_utf8_lossy(&buffer[..length]);
         let line = line.trim();
         let plain = ["e ", "w ", "i "].iter().find_map(|level| line.strip_prefix(level));
         said.push(plain.unwrap_or(line).to_owned());
     }
-    let source = std::io::Error::from(errno);
     if said.is_empty() {
         return Cause::of(source);
     }
@@ -600,8 +611,7 @@ fn said_of(context: std::os::fd::BorrowedFd<'_>, errno: Errno) -> Cause {
 mod tests {
     use super::{Kernel, may_be_behind};
     use crate::sys::Sys as _;
-    use rustix::fs::FlockOperation;
-    use rustix::io::Errno;
+    use nix::errno::Errno;
     use std::ffi::OsStr;
     use std::fs::File;
     use std::time::Duration;
@@ -637,13 +647,13 @@ mod tests {
         let pool = tempfile::tempdir().unwrap();
         std::fs::write(pool.path().join("a.img"), "x").unwrap();
         let backup = File::open(pool.path().join("a.img")).unwrap();
-        rustix::fs::flock(&backup, FlockOperation::LockExclusive).unwrap();
+        backup.lock().unwrap();
         let path = pool.path().to_owned();
         let (sender, opened) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send(Kernel.open_image(&path, "a.img")));
         let opened = opened.recv_timeout(Duration::from_secs(10));
         let error = opened.expect("it waits for the lock").unwrap_err();
-        assert_eq!(error.errno, Some(Errno::AGAIN), "{error}");
+        assert_eq!(error.errno, Some(Errno::EAGAIN), "{error}");
         drop(backup);
         Kernel.open_image(pool.path(), "a.img").unwrap();
     }

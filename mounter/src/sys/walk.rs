@@ -2,13 +2,15 @@
 
 use std::os::fd::OwnedFd;
 
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, openat2};
+use nix::mount::{MsFlags, mount as change};
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-use rustix::io::Errno;
-use rustix::mount::{MountPropagationFlags, MoveMountFlags, mount_change, move_mount};
+use rustix::mount::{MoveMountFlags, move_mount};
 
 use super::{Kernel, Result, Sys as _, SysError, raw};
 use crate::volume::mount_options::MountFlags;
+use crate::volume::target::CONFINED;
 
 /// A mount of directory `path` of `mount`. Neither is attached anywhere.
 ///
@@ -33,21 +35,30 @@ pub(super) fn directory_of(mount: OwnedFd, path: &str, flags: MountFlags) -> Res
 /// Leaves the process's mount namespace, and walks from the root of `mount`. File systems of the server that lie in one
 /// another are crossed: the kernel mounts each when the walk reaches it.
 fn open_directory(mount: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
-    unshare(CloneFlags::CLONE_NEWNS).map_err(raw::errno)?;
+    unshare(CloneFlags::CLONE_NEWNS)?;
     // What is unmounted elsewhere goes from here, too: a server that is silent keeps no other volume in use.
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
-    move_mount(mount, c"", CWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let straight = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(mount, path, directory, Mode::empty(), straight)
+    change(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        MsFlags::MS_SLAVE | MsFlags::MS_REC,
+        None::<&str>,
+    )?;
+    move_mount(mount, c"", AT_FDCWD, c"/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(raw::errno)?;
+    let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    openat2(mount, path, OpenHow::new().flags(directory).resolve(CONFINED))
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::fd::OwnedFd;
 
-    use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstatfs, fstatvfs, mkdirat, openat, statat, symlinkat};
-    use rustix::io::Errno;
+    use nix::errno::Errno;
+    use nix::fcntl::{AtFlags, OFlag, openat};
+    use nix::sys::stat::{Mode, fstatat, mkdirat};
+    use nix::sys::statfs::{FsType, fstatfs};
+    use nix::sys::statvfs::{FsFlags, fstatvfs};
+    use nix::unistd::symlinkat;
 
     use crate::sys::{Kernel, NewMount, Sys as _};
     use crate::volume::job::Secrets;
@@ -67,21 +78,21 @@ mod tests {
     }
 
     fn assert_safe(directory: &OwnedFd) {
-        let flags = fstatvfs(directory).unwrap().f_flag;
-        assert!(flags.contains(StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV));
+        let flags = fstatvfs(directory).unwrap().flags();
+        assert!(flags.contains(FsFlags::ST_NOSUID | FsFlags::ST_NODEV));
     }
 
     /// One with directories and links.
     fn tree() -> Option<OwnedFd> {
         let root = mounted("tmpfs")?;
         for directory in ["a", "a/b", "c"] {
-            mkdirat(&root, directory, Mode::RWXU).unwrap();
+            mkdirat(&root, directory, Mode::S_IRWXU).unwrap();
         }
         for (target, link) in [("b", "a/link"), ("../c", "a/up"), ("/c", "a/whole"), ("a/b", "top")] {
             symlinkat(target, &root, link).unwrap();
         }
         for file in ["a/b/file", "c/secret"] {
-            openat(&root, file, OFlags::CREATE | OFlags::CLOEXEC, Mode::RWXU).unwrap();
+            openat(&root, file, OFlag::O_CREAT | OFlag::O_CLOEXEC, Mode::S_IRWXU).unwrap();
         }
         Some(root)
     }
@@ -91,20 +102,20 @@ mod tests {
         for (path, file) in [("a/b", "file"), ("a", "b"), ("c", "secret")] {
             let Some(root) = tree() else { return };
             let directory = Kernel.directory_of(root, path, MountFlags::safe()).unwrap();
-            statat(&directory, file, AtFlags::empty()).unwrap();
+            fstatat(&directory, file, AtFlags::empty()).unwrap();
             assert_safe(&directory);
             let table = Table::read().unwrap();
             assert!(table.0.iter().all(|entry| entry.source != "walked"), "{table:?}");
         }
         for (path, errno) in [
-            ("a/link", Errno::LOOP),
-            ("a/link/file", Errno::LOOP),
-            ("a/up", Errno::LOOP),
-            ("a/whole", Errno::LOOP),
-            ("top", Errno::LOOP),
-            ("a/../../c", Errno::XDEV),
-            ("a/b/file", Errno::NOTDIR),
-            ("nowhere", Errno::NOENT),
+            ("a/link", Errno::ELOOP),
+            ("a/link/file", Errno::ELOOP),
+            ("a/up", Errno::ELOOP),
+            ("a/whole", Errno::ELOOP),
+            ("top", Errno::ELOOP),
+            ("a/../../c", Errno::EXDEV),
+            ("a/b/file", Errno::ENOTDIR),
+            ("nowhere", Errno::ENOENT),
         ] {
             let Some(root) = tree() else { return };
             let error = Kernel.directory_of(root, path, MountFlags::safe()).unwrap_err();
@@ -114,14 +125,14 @@ mod tests {
 
     #[test]
     fn what_the_kernel_mounts_on_the_way_is_crossed() {
-        const TRACEFS: i64 = 0x7472_6163;
+        const TRACEFS: FsType = FsType(0x7472_6163);
         // The kernel mounts this directory when it is reached, as it does with those of an NFS server.
         let Some(root) = mounted("debugfs") else { return };
         match Kernel.directory_of(root, "tracing", MountFlags::safe()) {
             // A kernel without it.
-            Err(error) => assert_eq!(error.errno, Some(Errno::NOENT), "{error}"),
+            Err(error) => assert_eq!(error.errno, Some(Errno::ENOENT), "{error}"),
             Ok(directory) => {
-                assert_eq!(fstatfs(&directory).unwrap().f_type, TRACEFS);
+                assert_eq!(fstatfs(&directory).unwrap().filesystem_type(), TRACEFS);
                 assert_safe(&directory);
             }
         }

@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 
 use mooring_contract::names::{CSI_DEVICES_DIR, CSI_TARGET, CSI_VOLUMES_DIR, FLEX_DRIVER_DIR};
 use mooring_program::error::chain;
+use nix::libc::dev_t;
+use nix::sys::stat::{major, minor};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -25,6 +27,16 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
+    /// From the kernel's number of a device.
+    pub fn of(device: dev_t) -> Self {
+        // Neither has more than 32 bits.
+        let part = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            major: part(major(device)),
+            minor: part(minor(device)),
+        }
+    }
+
     /// Whether a block device has it. File systems without one have numbers that the kernel makes up, and no size of
     /// their own.
     pub fn is_of_a_device(self) -> bool {

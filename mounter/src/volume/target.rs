@@ -13,17 +13,28 @@
 //! The last is as `pkg/volume/csi/csi_block.go` of Kubernetes has it.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 use mooring_contract::names;
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, major, minor, mkdirat, openat, openat2, unlinkat,
-};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use crate::volume::mount_table::DeviceNumber;
+
+/// How a path is opened beneath a directory: never out of it, and through no link.
+pub const CONFINED: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
+    .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
+    .union(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+
+/// The type in a file's mode.
+pub fn file_type(file: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(file.st_mode) & SFlag::S_IFMT
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
@@ -50,11 +61,11 @@ pub enum TargetError {
          there"
     )]
     Link { path: PathBuf },
-    #[error("failed to open volume directory {path:?}: {source}")]
+    #[error("failed to open volume directory {path:?}: {}", io::Error::from(*source))]
     Open { path: PathBuf, source: Errno },
-    #[error("failed to make volume directory {path:?}: {source}")]
+    #[error("failed to make volume directory {path:?}: {}", io::Error::from(*source))]
     Make { path: PathBuf, source: Errno },
-    #[error("failed to remove volume directory {path:?}: {source}")]
+    #[error("failed to remove volume directory {path:?}: {}", io::Error::from(*source))]
     Remove { path: PathBuf, source: Errno },
 }
 
@@ -236,13 +247,13 @@ impl Target {
     /// May block for as long as a dead server pleases, so it is for workers only.
     pub fn open(&self) -> Result<OwnedFd, TargetError> {
         if !self.is_device() {
-            return self.open_beneath(&self.relative(), OFlags::DIRECTORY);
+            return self.open_beneath(&self.relative(), OFlag::O_DIRECTORY);
         }
         let path = || self.path();
-        let file = self.open_beneath(&self.relative(), OFlags::empty())?;
+        let file = self.open_beneath(&self.relative(), OFlag::empty())?;
         let found = fstat(&file).map_err(|source| TargetError::Open { path: path(), source })?;
-        match FileType::from_raw_mode(found.st_mode) {
-            FileType::RegularFile | FileType::BlockDevice => Ok(file),
+        match file_type(&found) {
+            SFlag::S_IFREG | SFlag::S_IFBLK => Ok(file),
             // A link is opened itself, and not followed.
             _ => Err(TargetError::Link { path: path() }),
         }
@@ -254,17 +265,14 @@ impl Target {
             path: self.path(),
             source,
         })?;
-        let is_device = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
-        Ok(is_device.then(|| DeviceNumber {
-            major: major(found.st_rdev),
-            minor: minor(found.st_rdev),
-        }))
+        let is_device = file_type(&found) == SFlag::S_IFBLK;
+        Ok(is_device.then(|| DeviceNumber::of(found.st_rdev)))
     }
 
     /// Opens the directory that the target lies in (`O_PATH`): to unmount through it, since a handle of the target
     /// itself would keep the mount busy. No server is asked.
     pub fn open_parent(&self) -> Result<OwnedFd, TargetError> {
-        self.open_beneath(&self.parent_relative(), OFlags::DIRECTORY)
+        self.open_beneath(&self.parent_relative(), OFlag::O_DIRECTORY)
     }
 
     /// The target's name in its parent.
@@ -280,13 +288,13 @@ impl Target {
     pub fn make(&self) -> Result<(), TargetError> {
         let parent = self.open_parent()?;
         let made = if self.is_device() {
-            let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            openat(&parent, self.file_name(), new, Mode::from_raw_mode(0o600)).map(drop)
+            let new = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            openat(&parent, self.file_name(), new, Mode::from_bits_truncate(0o600)).map(drop)
         } else {
-            mkdirat(&parent, self.file_name(), Mode::from_raw_mode(0o750))
+            mkdirat(&parent, self.file_name(), Mode::from_bits_truncate(0o750))
         };
         match made {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
             Err(source) => Err(TargetError::Make {
                 path: self.path(),
                 source,
@@ -301,12 +309,12 @@ impl Target {
             parent => parent?,
         };
         let kind = if self.is_device() {
-            AtFlags::empty()
+            UnlinkatFlags::NoRemoveDir
         } else {
-            AtFlags::REMOVEDIR
+            UnlinkatFlags::RemoveDir
         };
         match unlinkat(&parent, self.file_name(), kind) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(source) => Err(TargetError::Remove {
                 path: self.path(),
                 source,
@@ -327,26 +335,25 @@ impl Target {
         }
     }
 
-    fn open_beneath(&self, relative: &Path, kind: OFlags) -> Result<OwnedFd, TargetError> {
+    fn open_beneath(&self, relative: &Path, kind: OFlag) -> Result<OwnedFd, TargetError> {
         let path = self.root.join(relative);
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC | kind;
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | kind;
         let failed = |source| match source {
-            Errno::NOENT => TargetError::Missing(path.clone()),
+            Errno::ENOENT => TargetError::Missing(path.clone()),
             // XDEV: a way out of the root; LOOP, NOTDIR: a link or a file on the way.
-            Errno::XDEV | Errno::LOOP | Errno::NOTDIR => TargetError::Link { path: path.clone() },
+            Errno::EXDEV | Errno::ELOOP | Errno::ENOTDIR => TargetError::Link { path: path.clone() },
             source => TargetError::Open {
                 path: path.clone(),
                 source,
             },
         };
-        let root = rustix::fs::open(
+        let root = open(
             &self.root,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )
         .map_err(failed)?;
-        let confined = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(&root, relative, flags, Mode::empty(), confined).map_err(failed)
+        openat2(&root, relative, OpenHow::new().flags(flags).resolve(CONFINED)).map_err(failed)
     }
 }
 

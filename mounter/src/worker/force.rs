@@ -57,7 +57,7 @@ fn is_of(entry: &MountEntry, pods: &Path, over: &BTreeSet<String>) -> bool {
 mod tests {
     use std::collections::BTreeSet;
 
-    use rustix::io::Errno;
+    use nix::errno::Errno;
 
     use super::force;
     use crate::sys::fake::{Fake, target};
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(fake.calls(), ["enter_host", "mount_table", "unmount"]);
         let busy = Fake::default()
             .mounted(&target(), SOURCE, "nfs4")
-            .fail("unmount", 0, Errno::BUSY);
+            .fail("unmount", 0, Errno::EBUSY);
         force(&busy, None, &target(), &over()).unwrap();
         // Unmounted meanwhile.
         let gone = Fake::default();

@@ -48,7 +48,7 @@ impl LastUser {
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
+    use nix::errno::Errno;
 
     use super::{LastUser, TRIES};
     use crate::sys::Sys as _;
@@ -73,15 +73,15 @@ mod tests {
     #[test]
     fn it_stays_until_the_server_answers_and_not_for_ever() {
         let fake = mounted("cifs")
-            .fail("answers", 0, Errno::HOSTDOWN)
-            .fail("answers", 0, Errno::AGAIN);
+            .fail("answers", 0, Errno::EHOSTDOWN)
+            .fail("answers", 0, Errno::EAGAIN);
         last_user(&fake).unwrap().stay(&fake);
         let asked = ["answers", "pause", "answers", "pause", "answers", "pause"];
         assert_eq!(fake.calls()[2..], asked);
 
         let mut fake = mounted("cifs");
         for _ in 0..2 * TRIES {
-            fake = fake.fail("answers", 0, Errno::HOSTDOWN);
+            fake = fake.fail("answers", 0, Errno::EHOSTDOWN);
         }
         last_user(&fake).unwrap().stay(&fake);
         assert_eq!(fake.calls().iter().filter(|call| *call == "answers").count(), TRIES);

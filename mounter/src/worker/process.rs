@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tracing::{Instrument as _, Span, debug_span, info, warn};
@@ -139,7 +140,7 @@ impl Workers {
         let limit = deadline.saturating_duration_since(Instant::now());
         let text = serde_json::to_vec(task).map_err(|e| failed("instruct")(e.into()))?;
         let mut child = self.take().map_err(failed("start"))?;
-        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let group = child.id().map(|id| Pid::from_raw(id.cast_signed()));
         match tokio::time::timeout(limit, converse(&mut child, &text).instrument(span(task))).await {
             Ok(Ok(report)) => {
                 // The worker only has to end, but for a last user. The next one is started after the answer is passed
@@ -187,10 +188,10 @@ impl Workers {
     async fn end(&self, mut child: Child, group: Option<Pid>, held: impl Send + 'static) {
         if let Some(group) = group {
             // It fails only if the group is gone already.
-            let _ = kill_process_group(group, Signal::KILL);
+            let _ = killpg(group, Signal::SIGKILL);
         }
         if tokio::time::timeout(REAP, child.wait()).await.is_err() {
-            let pid = group.map(Pid::as_raw_nonzero);
+            let pid = group.map(Pid::as_raw);
             warn!(worker.pid = pid, "worker hangs in the kernel and is left behind");
             self.left_behind.fetch_add(1, Ordering::Relaxed);
             let left_behind = Arc::clone(&self.left_behind);

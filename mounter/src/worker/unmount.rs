@@ -59,7 +59,7 @@ pub fn unmount(sys: &impl Sys, target: &Target, detach: bool) -> Result<(), Moun
 mod tests {
     use super::{TRIES, unmount};
     use crate::sys::fake::{Fake, target};
-    use rustix::io::Errno;
+    use nix::errno::Errno;
 
     /// Proves: M2
     #[test]
@@ -76,7 +76,7 @@ mod tests {
     fn what_is_in_use_for_a_moment_is_waited_for() {
         let mut fake = Fake::default().mounted(&target(), "10.0.0.4:/x", "nfs");
         for _ in 0..TRIES {
-            fake = fake.fail("unmount", 0, Errno::BUSY);
+            fake = fake.fail("unmount", 0, Errno::EBUSY);
         }
         unmount(&fake, &target(), false).unwrap();
         assert_eq!(fake.mounts_on(&target()), 0);
@@ -86,7 +86,7 @@ mod tests {
     fn a_mount_in_use_stays_and_the_message_says_so() {
         let mut fake = Fake::default().mounted(&target(), "10.0.0.4:/x", "nfs");
         for _ in 0..=TRIES {
-            fake = fake.fail("unmount", 0, Errno::BUSY);
+            fake = fake.fail("unmount", 0, Errno::EBUSY);
         }
         let error = unmount(&fake, &target(), false).unwrap_err();
         assert_eq!(error.category(), "in-use");

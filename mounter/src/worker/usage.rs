@@ -3,8 +3,8 @@
 
 use std::io;
 
-use rustix::fs::fstatvfs;
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::sys::statvfs::fstatvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::volume::cause::Cause;
@@ -45,13 +45,13 @@ pub fn usage(target: &Target) -> Result<Usage, MountError> {
         error => error.into(),
     })?;
     let found = fstatvfs(&directory).map_err(|errno| failed(text_of(errno).into()))?;
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
     Ok(Usage {
-        bytes: bytes(found.f_blocks),
-        bytes_free: bytes(found.f_bfree),
-        bytes_available: bytes(found.f_bavail),
-        inodes: found.f_files,
-        inodes_free: found.f_ffree,
+        bytes: bytes(found.blocks()),
+        bytes_free: bytes(found.blocks_free()),
+        bytes_available: bytes(found.blocks_available()),
+        inodes: found.files(),
+        inodes_free: found.files_free(),
     })
 }
 
@@ -71,7 +71,7 @@ fn size(device: DeviceNumber) -> io::Result<Usage> {
 
 fn text_of(errno: Errno) -> String {
     match errno {
-        Errno::NOTCONN | Errno::CONNABORTED => "the program that served it has ended".to_owned(),
+        Errno::ENOTCONN | Errno::ECONNABORTED => "the program that served it has ended".to_owned(),
         errno => io::Error::from(errno).to_string(),
     }
 }

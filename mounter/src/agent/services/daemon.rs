@@ -6,7 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, StatxFlags, mknodat, statx};
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 use tokio::net::unix::pipe;
 use tokio::process::Child;
 use tokio_util::task::AbortOnDropHandle;
@@ -88,7 +91,7 @@ pub(super) fn in_the_foreground(invocation: &Invocation, pipe: &Path) -> Result<
         program: program.clone(),
         source,
     };
-    mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).map_err(|errno| listen(errno.into()))?;
+    mkfifo(pipe, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|errno| listen(errno.into()))?;
     let output = OutputReader::of(&program, pipe).map_err(listen)?;
     let (stdout, stderr) = open_for_output(pipe).map_err(listen)?;
     let child = run::start(invocation, stdout, stderr)?;
@@ -143,7 +146,7 @@ pub(super) async fn is_there(path: PathBuf) {
 
 fn look(path: &Path) -> bool {
     // In this order, so that the file system itself is asked.
-    let mounted = is_mount_point(CWD, path) == Ok(true);
-    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
+    let mounted = is_mount_point(AT_FDCWD, path) == Ok(true);
+    let found = statx(AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
     found.is_ok_and(|found| mounted || FileType::from_raw_mode(found.stx_mode.into()) != FileType::Directory)
 }

@@ -8,9 +8,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, open, openat2, unlinkat};
-use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::volume::mount_table::Table;
 
@@ -28,9 +31,9 @@ pub(super) fn unmount_all(path: &Path) -> io::Result<()> {
     let beneath = |place: &Path| place != path && place.starts_with(path);
     // A stacked mount comes after the one below it.
     for mount in table.0.iter().rev().filter(|mount| beneath(&mount.mount_point)) {
-        match unmount(&mount.mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        match umount2(&mount.mount_point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
             // Its daemon has unmounted it.
-            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -40,29 +43,30 @@ pub(super) fn unmount_all(path: &Path) -> io::Result<()> {
 /// Removes it with its content. If something is mounted there, that is left alone and is an error.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match open(path, FOLDER, Mode::empty()) {
-        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::ENOENT) => Ok(()),
         opened => {
             empty(&opened?)?;
-            Ok(unlinkat(CWD, path, AtFlags::REMOVEDIR)?)
+            Ok(unlinkat(AT_FDCWD, path, UnlinkatFlags::RemoveDir)?)
         }
     }
 }
 
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FOLDER: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 fn empty(folder: &OwnedFd) -> Result<(), Errno> {
-    for entry in Dir::read_from(folder)? {
+    for entry in Dir::openat(folder, ".", FOLDER, Mode::empty())?.iter() {
         let entry = entry?;
         let name = entry.file_name();
         if name == c"." || name == c".." {
             continue;
         }
-        match unlinkat(folder, name, AtFlags::empty()) {
-            Err(Errno::ISDIR) => {
+        match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::EISDIR) => {
                 // Never into another file system, even one that was mounted just now: its content may be the volume's
                 // data.
-                empty(&openat2(folder, name, FOLDER, Mode::empty(), ResolveFlags::NO_XDEV)?)?;
-                unlinkat(folder, name, AtFlags::REMOVEDIR)?;
+                let how = OpenHow::new().flags(FOLDER).resolve(ResolveFlag::RESOLVE_NO_XDEV);
+                empty(&openat2(folder, name, how)?)?;
+                unlinkat(folder, name, UnlinkatFlags::RemoveDir)?;
             }
             removed => removed?,
         }
@@ -72,6 +76,8 @@ fn empty(folder: &OwnedFd) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    use nix::mount::{MsFlags, mount};
+
     use super::*;
 
     #[test]
@@ -98,7 +104,7 @@ mod tests {
         std::fs::create_dir_all(&data).unwrap();
         std::fs::write(data.join("letter"), "hello").unwrap();
         // Only root can mount.
-        if rustix::mount::mount_bind(&data, &place).is_err() {
+        if mount(Some(&data), &place, None::<&str>, MsFlags::MS_BIND, None::<&str>).is_err() {
             return;
         }
         assert!(remove(&path).is_err());

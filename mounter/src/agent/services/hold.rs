@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, open};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
 /// Flags of `mounter hold-device`.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,7 +37,7 @@ pub fn run(args: HoldArgs) -> Result<Infallible, HoldError> {
 }
 
 fn hold(device: &Path, held: &Path) -> Result<File, HoldError> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let opened = open(device, flags, Mode::empty());
     let opened = opened.map_err(|errno| HoldError::Open(device.to_owned(), errno.into()))?;
     File::create(held).map_err(|error| HoldError::Note(held.to_owned(), error))?;

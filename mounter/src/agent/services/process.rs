@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open, pidfd_send_signal};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, getpgid};
+use rustix::process::{self as pidfd, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::raw;
@@ -55,8 +57,8 @@ impl Process {
     }
 
     pub(super) fn is_alive(&self) -> bool {
-        let mut watched = [PollFd::new(&self.handle, PollFlags::IN)];
-        poll(&mut watched, Some(&Timespec::default())) == Ok(0)
+        let mut watched = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
+        poll(&mut watched, PollTimeout::ZERO) == Ok(0)
     }
 
     pub(super) async fn ended(&self) -> io::Result<()> {
@@ -67,25 +69,24 @@ impl Process {
     /// Sends a signal to it, and to its process group if it leads one. Succeeds if it has ended.
     pub(super) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.identity.pid);
-        let _ = match pid {
-            // It keeps the group's number as long as it runs.
-            Some(pid) if self.is_alive() && getpgid(Some(pid)) == Ok(pid) => kill_process_group(pid, signal),
-            _ => pidfd_send_signal(&self.handle, signal),
-        };
+        // It keeps the group's number as long as it runs.
+        if self.is_alive() && getpgid(Some(pid)) == Ok(pid) {
+            let _ = killpg(pid, signal);
+        } else if let Some(signal) = pidfd::Signal::from_named_raw(signal as i32) {
+            let _ = pidfd_send_signal(&self.handle, signal);
+        }
     }
 
     /// Kills the rest of the process group that it led. Only before it is reaped: until then, the group keeps its
     /// number.
     pub(super) fn end_group(&self) {
-        if let Some(group) = Pid::from_raw(self.identity.pid) {
-            // ESRCH: the group is empty.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        // ESRCH: the group is empty.
+        let _ = killpg(Pid::from_raw(self.identity.pid), Signal::SIGKILL);
     }
 
     /// Ends it with SIGTERM, and with SIGKILL after `grace`.
     pub(super) async fn end(&self, grace: Duration) -> Result<(), NotEnded> {
-        for (signal, wait) in [(Signal::TERM, grace), (Signal::KILL, REAP)] {
+        for (signal, wait) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, REAP)] {
             if !self.is_alive() {
                 return Ok(());
             }
@@ -96,8 +97,11 @@ impl Process {
     }
 }
 
-fn number(pid: i32) -> Result<Pid, Errno> {
-    (pid > 1).then_some(pid).and_then(Pid::from_raw).ok_or(Errno::SRCH)
+fn number(pid: i32) -> Result<pidfd::Pid, Errno> {
+    (pid > 1)
+        .then_some(pid)
+        .and_then(pidfd::Pid::from_raw)
+        .ok_or(Errno::ESRCH)
 }
 
 /// The start time of a process: field 22 of its `stat`, the twentieth after its name, which may contain blanks and

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
+use nix::fcntl::OFlag;
 use tokio::sync::Notify;
 
 /// Pause between an answer and the next read.
@@ -83,8 +83,10 @@ struct Block([u8; 4096]);
 
 /// Reads the first block of a file, bypassing the kernel's cache.
 pub(super) fn read_block(file: &Path) -> io::Result<usize> {
-    let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
-    let mut file = OpenOptions::new().read(true).custom_flags(direct).open(file)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_DIRECT.bits())
+        .open(file)?;
     file.read(&mut Box::new(Block([0; 4096])).0)
 }
 

@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use nix::sys::stat::Mode;
 use tempfile::TempDir;
 
 use super::*;
@@ -103,7 +104,7 @@ async fn a_daemon_that_ends_by_itself_takes_those_with_it_that_came_later() {
     agent.daemon("middle", "").await.unwrap();
     agent.daemon("last", "").await.unwrap();
     let processes = agent.processes();
-    processes[1].signal(rustix::process::Signal::KILL);
+    processes[1].signal(nix::sys::signal::Signal::SIGKILL);
     soon(agent.services.ended()).await;
     soon(processes[2].ended()).await;
     assert!(processes[0].is_alive());
@@ -204,7 +205,7 @@ async fn a_restarted_agent_continues_the_services_of_the_last_one() {
     fs::write(state.join("speak"), "").unwrap();
     soon(daemon::is_there(state.join("spoken"))).await;
     // It is watched as before.
-    processes[0].signal(rustix::process::Signal::KILL);
+    processes[0].signal(nix::sys::signal::Signal::SIGKILL);
     soon(agent.services.ended()).await;
     soon(before[1].ended()).await;
     agent.services.release(VOLUME).await.unwrap();
@@ -241,7 +242,7 @@ async fn services_after_a_daemon_that_ended_between_two_agents_end_as_well() {
     let before = agent.processes();
     // The agent does not react.
     agent.services.lock().get_mut(VOLUME).unwrap().ending = true;
-    before[0].signal(rustix::process::Signal::KILL);
+    before[0].signal(nix::sys::signal::Signal::SIGKILL);
     soon(before[0].ended()).await;
     // Reaped as by process 1.
     tokio::time::sleep(OUTPUT_GRACE).await;
@@ -283,14 +284,7 @@ async fn no_service_is_given_when_no_program_mounts_and_one_that_is_ready_too_la
 
 /// Makes a file that does not answer: opening it to read waits for a writer.
 fn make_silent(file: &Path) {
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        file,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-        0,
-    )
-    .unwrap();
+    nix::unistd::mkfifo(file, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
+use crate::sys::errno_of;
 use crate::volume::mount_table::Table;
 use crate::volume::pod_cgroup::PodCgroups;
 use crate::worker::graft::Owner;
@@ -59,8 +60,8 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Ok(text) => Ok(Some(text)),
         // INVAL: it has left its mount namespace already.
-        Err(error) => match Errno::from_io_error(&error) {
-            Some(Errno::NOENT | Errno::SRCH | Errno::INVAL) => Ok(None),
+        Err(error) => match errno_of(&error) {
+            Some(Errno::ENOENT | Errno::ESRCH | Errno::EINVAL) => Ok(None),
             _ => Err(error),
         },
     }

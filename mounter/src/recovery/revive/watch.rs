@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::watch;
 
 /// Counts the changes of this process' mount table while a receiver exists.
@@ -17,9 +18,9 @@ pub fn mount_table() -> io::Result<watch::Receiver<u64>> {
         .name("mount-table".to_owned())
         .spawn(move || {
             loop {
-                let mut polled = [PollFd::new(&table, PollFlags::PRI)];
-                match poll(&mut polled, None) {
-                    Ok(_) | Err(Errno::INTR) => {}
+                let mut polled = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];
+                match poll(&mut polled, PollTimeout::NONE) {
+                    Ok(_) | Err(Errno::EINTR) => {}
                     Err(_) => return,
                 }
                 if sender.is_closed() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::{Fake, handle};
 use crate::sys::graft::{Grafts, Likeness};
@@ -12,7 +12,7 @@ use crate::volume::target::{Target, TargetError};
 
 /// A call that only a worker makes, which changes to another mount namespace.
 fn unsupported<T>(call: &str) -> Result<T> {
-    Err(SysError::call(call, Errno::NOSYS))
+    Err(SysError::call(call, Errno::ENOSYS))
 }
 
 impl Grafts for Fake {

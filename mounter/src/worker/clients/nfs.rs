@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use mooring_contract::volume::Volume;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::remote::source::RemoteSource;
 use super::remote::{Remote, text_of};
@@ -122,7 +122,7 @@ impl Remote for NfsPlan {
 
     /// Tries the versions from the newest on, as `mount.nfs` does.
     fn mount_from(&self, sys: &impl Sys, address: &SocketAddr) -> Result<OwnedFd, SysError> {
-        let mut last = SysError::call("mount", Errno::PROTONOSUPPORT);
+        let mut last = SysError::call("mount", Errno::EPROTONOSUPPORT);
         for version in &self.options.versions {
             match self.mount_version(sys, address, version) {
                 Ok(mount) => return Ok(mount),

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mooring_contract::volume::Volume;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use self::source::RemoteSource;
 use super::checks::{already, has_flags};
@@ -169,7 +169,7 @@ fn each_once(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
 fn is_about_the_way(error: &SysError) -> bool {
     let no_way = matches!(
         error.errno,
-        Some(Errno::CONNREFUSED | Errno::NETUNREACH | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT)
+        Some(Errno::ECONNREFUSED | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT)
     );
     no_way || is_silence(error)
 }
@@ -178,7 +178,7 @@ fn is_about_the_way(error: &SysError) -> bool {
 fn is_silence(error: &SysError) -> bool {
     matches!(
         error.errno,
-        Some(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::INPROGRESS)
+        Some(Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::EHOSTDOWN | Errno::EINPROGRESS)
     )
 }
 
@@ -232,11 +232,11 @@ pub(super) fn cure_of_the_way(
 ) -> Option<String> {
     let address = text_of(address);
     match error.errno? {
-        Errno::CONNREFUSED => Some(format!(
+        Errno::ECONNREFUSED => Some(format!(
             "no {kind} server listens on port {port} of {host} ({address}): start it there, or name another port by \
              mount option port="
         )),
-        Errno::NETUNREACH | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => Some(format!(
+        Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT => Some(format!(
             "the node has no route to {host} ({address}): check its routes and addresses"
         )),
         _ => None,

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::{GraftTask, KnownMounts, Owner, dead_mounts, graft, within};
@@ -150,7 +150,7 @@ impl Grafts for Fake {
     fn open_within(&self, _: &Self::Place, path: &Path) -> Result<Self::Place> {
         assert!(!self.inside);
         if path == Path::new(self.missing) {
-            return Err(SysError::call("open", Errno::NOENT));
+            return Err(SysError::call("open", Errno::ENOENT));
         }
         Ok((11, path.to_owned()))
     }

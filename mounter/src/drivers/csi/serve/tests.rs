@@ -45,7 +45,7 @@ struct Driver {
 impl Driver {
     /// One that this process may ask, whoever runs it.
     fn start() -> Self {
-        Self::start_for(rustix::process::geteuid().as_raw())
+        Self::start_for(nix::unistd::geteuid().as_raw())
     }
 
     fn start_for(asker: u32) -> Self {
@@ -139,7 +139,7 @@ async fn ails(driver: &Driver, id: &str, path: &Path) -> Result<Vec<String>, Cod
 async fn a_volume_that_can_t_be_mounted_is_not_well_and_one_that_nobody_asked_for_is_not_known() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_owned();
-    let driver = Driver::start_in(directory, &root, rustix::process::geteuid().as_raw());
+    let driver = Driver::start_in(directory, &root, nix::unistd::geteuid().as_raw());
     let target = root.join("pods/u/volumes/kubernetes.io~csi/v/mount");
     std::fs::create_dir_all(target.parent().unwrap()).unwrap();
     assert_eq!(ails(&driver, "id", &target).await, Err(Code::NotFound));
@@ -238,7 +238,7 @@ async fn only_a_volume_of_this_node_is_expanded_and_no_code_ends_what_may_still_
     for path in [&outside, &above] {
         std::fs::create_dir_all(path).unwrap();
     }
-    let driver = Driver::start_in(directory, &root, rustix::process::geteuid().as_raw());
+    let driver = Driver::start_in(directory, &root, nix::unistd::geteuid().as_raw());
     let unknown = |path: &str| format!("nothing is mounted on {path}");
     for (path, range, code, words) in [
         ("", (1, 0), Code::InvalidArgument, "no target path".to_owned()),
@@ -277,7 +277,7 @@ async fn only_a_volume_of_this_node_is_expanded_and_no_code_ends_what_may_still_
 
 #[tokio::test]
 async fn a_call_of_another_user_gets_no_answer() {
-    let driver = Driver::start_for(rustix::process::geteuid().as_raw() + 1);
+    let driver = Driver::start_for(nix::unistd::geteuid().as_raw() + 1);
     let refused: Result<NodeGetInfoResponse, _> = driver.call("/csi.v1.Node/NodeGetInfo", NodeGetInfoRequest {}).await;
     refused.unwrap_err();
 }

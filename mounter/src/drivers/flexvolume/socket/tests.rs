@@ -24,7 +24,7 @@ struct Daemon {
 impl Daemon {
     /// One that this process may ask, whoever runs it.
     fn start() -> Self {
-        Self::start_for(rustix::process::geteuid().as_raw())
+        Self::start_for(nix::unistd::geteuid().as_raw())
     }
 
     fn start_for(asker: u32) -> Self {
@@ -111,7 +111,7 @@ async fn call_outs_are_answered_and_malformed_ones_told_what_is_wrong() {
 
 #[tokio::test]
 async fn a_call_out_of_another_user_gets_no_answer() {
-    let daemon = Daemon::start_for(rustix::process::geteuid().as_raw() + 1);
+    let daemon = Daemon::start_for(nix::unistd::geteuid().as_raw() + 1);
     // Closed at once: whether the request still found room decides how that is told.
     let answer = daemon.exchange(&written(&["init"])).await;
     assert!(answer.as_ref().map_or(true, Vec::is_empty), "{answer:?}");

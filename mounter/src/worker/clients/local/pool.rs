@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::super::image::ImageContent;
 use crate::sys::{ImageFile, Sys};
@@ -75,8 +75,8 @@ pub(super) fn find(sys: &impl Sys, pool: &Path, name: &str) -> Result<Option<Ima
     for _ in 0..LOCK_TRIES {
         match sys.open_image(pool, name) {
             Ok(image) => return Ok(Some(image)),
-            Err(error) if error.errno == Some(Errno::NOENT) => return Ok(None),
-            Err(error) if error.errno == Some(Errno::AGAIN) => sys.pause(LOCK_PERIOD),
+            Err(error) if error.errno == Some(Errno::ENOENT) => return Ok(None),
+            Err(error) if error.errno == Some(Errno::EAGAIN) => sys.pause(LOCK_PERIOD),
             Err(error) => return Err(error.into()),
         }
     }

@@ -2,7 +2,7 @@ use super::{expand, mount};
 use crate::sys::fake::{Fake, Image, target};
 use crate::volume::job::MountError;
 use crate::worker::task::tests::task;
-use rustix::io::Errno;
+use nix::errno::Errno;
 use std::path::Path;
 
 const POOL: &str = "/pool";
@@ -45,7 +45,7 @@ fn an_image_file_that_is_being_copied_is_waited_for_a_moment_and_not_taken_for_a
     let task = task("client=local,source=a");
     let locked = |times| {
         let fake = Fake::default().image("/pool/a", blank());
-        (0..times).fold(fake, |fake, _| fake.fail("open_image", 0, Errno::AGAIN))
+        (0..times).fold(fake, |fake, _| fake.fail("open_image", 0, Errno::EAGAIN))
     };
     let soon_free = locked(3);
     mount(&soon_free, pool(), &task).unwrap();
@@ -55,7 +55,7 @@ fn an_image_file_that_is_being_copied_is_waited_for_a_moment_and_not_taken_for_a
     for attempt in [mount(&backed_up, pool(), &task), {
         let other = Fake::default().image("/pool/a", blank());
         mount(&other, pool(), &task).unwrap();
-        let locked = (0..1000).fold(other, |fake, _| fake.fail("open_image", 0, Errno::AGAIN));
+        let locked = (0..1000).fold(other, |fake, _| fake.fail("open_image", 0, Errno::EAGAIN));
         expand(&locked, pool(), &target(), 1 << 30)
     }] {
         let error = attempt.unwrap_err();
@@ -161,7 +161,9 @@ fn whatever_call_fails_the_next_try_ends_with_one_mount_and_one_device() {
     };
     for (index, call) in calls.iter().enumerate() {
         let earlier = calls[..index].iter().filter(|other| *other == call).count();
-        let fake = Fake::default().image("/pool/a", blank()).fail(call, earlier, Errno::IO);
+        let fake = Fake::default()
+            .image("/pool/a", blank())
+            .fail(call, earlier, Errno::EIO);
         let task = task("client=local,source=a");
         assert!(mount(&fake, pool(), &task).is_err(), "{call}");
         fake.kill_worker();

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::options::VERSION_3;
 use crate::sys::SysError;
@@ -27,7 +27,7 @@ fn lacks_version(error: &SysError) -> bool {
 
 /// Whether an older version may work: the server does not speak this one, or (`INVAL`) the kernel does not.
 pub(super) fn is_about_the_version(error: &SysError) -> bool {
-    matches!(error.errno, Some(Errno::PROTONOSUPPORT | Errno::INVAL)) && !lacks_version(error)
+    matches!(error.errno, Some(Errno::EPROTONOSUPPORT | Errno::EINVAL)) && !lacks_version(error)
 }
 
 /// The error as the user reads it.
@@ -37,30 +37,30 @@ pub(super) fn explain(error: SysError, about: &Circumstances<'_>) -> MountError 
     let is_three = about.versions == [VERSION_3];
     let module = if is_three { "nfsv3" } else { "nfsv4" };
     let cure = match error.errno {
-        Some(Errno::NODEV) => return no_nfs("has no NFS", module),
-        Some(Errno::PROTONOSUPPORT) if lacks_version(&error) => {
+        Some(Errno::ENODEV) => return no_nfs("has no NFS", module),
+        Some(Errno::EPROTONOSUPPORT) if lacks_version(&error) => {
             return no_nfs("has NFS, but not this version", module);
         }
-        Some(Errno::ACCESS | Errno::PERM) => format!(
+        Some(Errno::EACCES | Errno::EPERM) => format!(
             "{server} denies this node access: add the node's own address (not a Pod's) to the clients of the export, \
              and check that the export allows sec=sys"
         ),
-        Some(Errno::LOOP) => format!(
+        Some(Errno::ELOOP) => format!(
             "the path leads through a symbolic link on {server}, and no link is followed: another directory than the \
              one that was allowed could be behind it; write the path without the link"
         ),
-        Some(Errno::NOENT) if is_three => {
+        Some(Errno::ENOENT) if is_three => {
             format!("{server} has no such path for this node: see how it is exported there, and to whom")
         }
-        Some(Errno::CONNREFUSED | Errno::PROTONOSUPPORT) if is_three => format!(
+        Some(Errno::ECONNREFUSED | Errno::EPROTONOSUPPORT) if is_three => format!(
             "{server} does not speak NFS version 3 with this node: run its rpcbind (port 111) and mountd, or name \
              their ports by mount options port= and mountport=, or ask for version 4"
         ),
-        Some(Errno::NOENT) => format!(
+        Some(Errno::ENOENT) => format!(
             "{server} has no such path for this node: version 4 counts paths from the server's NFSv4 root, and shows \
              a client only what is exported to it; see how it is exported there, and to whom"
         ),
-        Some(Errno::PROTONOSUPPORT) => format!(
+        Some(Errno::EPROTONOSUPPORT) => format!(
             "{server} does not speak NFS {versions}: enable it there, or ask for another version by mount option \
              vers="
         ),

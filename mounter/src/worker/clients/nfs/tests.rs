@@ -6,7 +6,7 @@ use crate::worker::clients::remote::tests::{
 };
 use crate::worker::clients::self_mode;
 use crate::worker::task::tests::task;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 const LINE: &str = "client=nfs,source=10.0.0.4:/exports/a";
 
@@ -27,8 +27,8 @@ fn the_newest_version_is_mounted_from_the_host_s_network() {
 #[test]
 fn a_server_of_an_older_version_is_mounted_by_that() {
     let fake = Fake::default()
-        .fail("new_mount", 0, Errno::PROTONOSUPPORT)
-        .fail("new_mount", 0, Errno::INVAL);
+        .fail("new_mount", 0, Errno::EPROTONOSUPPORT)
+        .fail("new_mount", 0, Errno::EINVAL);
     try_with(&fake, LINE).unwrap();
     assert_eq!(
         fake.new_mounts(),
@@ -42,7 +42,7 @@ fn a_server_of_an_older_version_is_mounted_by_that() {
 
 #[test]
 fn a_version_that_was_asked_for_is_the_only_one() {
-    let fake = Fake::default().fail("new_mount", 0, Errno::PROTONOSUPPORT);
+    let fake = Fake::default().fail("new_mount", 0, Errno::EPROTONOSUPPORT);
     let error = try_with(&fake, &format!("{LINE},mount-options=vers=4.1"))
         .unwrap_err()
         .to_string();
@@ -74,9 +74,9 @@ fn version_3_is_mounted_where_its_locks_are_kept_or_not_asked_for() {
 
     assert!(!calls.contains(&"directory_of".to_owned()), "the server walks");
     for (errno, words) in [
-        (Errno::CONNREFUSED, "rpcbind"),
-        (Errno::NODEV, "modprobe nfsv3"),
-        (Errno::NOENT, "see how it is exported"),
+        (Errno::ECONNREFUSED, "rpcbind"),
+        (Errno::ENODEV, "modprobe nfsv3"),
+        (Errno::ENOENT, "see how it is exported"),
     ] {
         let fake = Fake::default().fail("new_mount", 0, errno);
         let error = try_with(&fake, &line("vers=3,nolock")).unwrap_err().to_string();
@@ -88,7 +88,7 @@ fn version_3_is_mounted_where_its_locks_are_kept_or_not_asked_for() {
 fn each_address_of_a_name_is_tried_and_the_name_stays_in_the_mount_table() {
     let fake = Fake::default()
         .host("nas", &["[2001:db8::4]:0", "10.0.0.4:0"])
-        .fail("new_mount", 0, Errno::NETUNREACH);
+        .fail("new_mount", 0, Errno::ENETUNREACH);
     try_with(&fake, "client=nfs,source=nas:/a").unwrap();
     assert_eq!(
         fake.new_mounts(),
@@ -109,26 +109,26 @@ fn each_address_of_a_name_is_tried_and_the_name_stays_in_the_mount_table() {
 #[test]
 fn every_failure_says_what_to_do() {
     let failures = [
-        (Errno::NODEV, "node", "modprobe nfsv4"),
+        (Errno::ENODEV, "node", "modprobe nfsv4"),
         (
-            Errno::CONNREFUSED,
+            Errno::ECONNREFUSED,
             "failed",
             "no NFS server listens on port 2049 of 10.0.0.4",
         ),
-        (Errno::ACCESS, "failed", "add the node's own address"),
-        (Errno::PERM, "failed", "add the node's own address"),
-        (Errno::NOENT, "failed", "has no such path for this node"),
-        (Errno::NETUNREACH, "failed", "no route to 10.0.0.4"),
-        (Errno::TIMEDOUT, "timeout", "10.0.0.4 did not answer"),
-        (Errno::HOSTUNREACH, "timeout", "10.0.0.4 did not answer"),
-        (Errno::IO, "failed", "Input/output error"),
+        (Errno::EACCES, "failed", "add the node's own address"),
+        (Errno::EPERM, "failed", "add the node's own address"),
+        (Errno::ENOENT, "failed", "has no such path for this node"),
+        (Errno::ENETUNREACH, "failed", "no route to 10.0.0.4"),
+        (Errno::ETIMEDOUT, "timeout", "10.0.0.4 did not answer"),
+        (Errno::EHOSTUNREACH, "timeout", "10.0.0.4 did not answer"),
+        (Errno::EIO, "failed", "Input/output error"),
     ];
     assert_each_failure_is_told(try_with, LINE, &failures, &[]);
     for (errno, words) in [
-        (Errno::NOENT, "has no such path for this node"),
-        (Errno::ACCESS, "add the node's own address"),
+        (Errno::ENOENT, "has no such path for this node"),
+        (Errno::EACCES, "add the node's own address"),
         (
-            Errno::NOTDIR,
+            Errno::ENOTDIR,
             "failed to mount 10.0.0.4:/exports/a as nfs4: Not a directory",
         ),
     ] {

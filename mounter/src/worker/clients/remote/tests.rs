@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mooring_contract::volume::clients::record;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::source::RemoteSource;
 use super::{Remote, each_once, text_of};
@@ -61,7 +61,7 @@ pub(in crate::worker::clients) fn assert_each_failure_is_told(
         assert!(error.contains(words), "{error}");
         assert!(!secrets.iter().any(|secret| error.contains(secret)), "{error}");
     }
-    let lost = Fake::default().fail("enter_host_network", 0, Errno::SRCH);
+    let lost = Fake::default().fail("enter_host_network", 0, Errno::ESRCH);
     assert_eq!(try_with(&lost, line).unwrap_err().category(), "node");
     assert!(lost.new_mounts().is_empty(), "nothing is mounted in a Pod's network");
 }

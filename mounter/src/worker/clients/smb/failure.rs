@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::options::SmbOptions;
 use crate::sys::SysError;
@@ -19,27 +19,29 @@ pub(super) fn explain(
     let server = &source.host;
     let path = &source.path;
     let cure = match error.errno {
-        Some(Errno::NODEV) => return no_smb("has no SMB"),
-        Some(Errno::LIBACC) => return no_smb("has SMB, but not the character set utf8 that file names are written in"),
-        Some(Errno::ACCESS | Errno::PERM | Errno::KEYREJECTED) => format!(
+        Some(Errno::ENODEV) => return no_smb("has no SMB"),
+        Some(Errno::ELIBACC) => {
+            return no_smb("has SMB, but not the character set utf8 that file names are written in");
+        }
+        Some(Errno::EACCES | Errno::EPERM | Errno::EKEYREJECTED) => format!(
             "{server} does not take the user and password of the volume's Secret, or denies this user access to \
              {path}: correct the Secret (keys username, password, domain), or check who may use the share"
         ),
-        Some(Errno::KEYEXPIRED) => format!(
+        Some(Errno::EKEYEXPIRED) => format!(
             "{server} says that the user's password has expired: give the user a new one there, and write it into the \
              volume's Secret"
         ),
-        Some(Errno::NOENT) => format!(
+        Some(Errno::ENOENT) => format!(
             "{server} has no share or no directory {path}: correct the volume's source, or make it there; if it is \
              there, the node's kernel may lack the cryptography of SMB (its log then has \"crypto alloc failed\"): \
              run modprobe -a cmac ccm gcm on the host"
         ),
-        Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT) => format!(
+        Some(Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT) => format!(
             "{server} does not speak SMB {}, or not as the volume's mount options ask: enable it there, or ask for \
              another version by mount option vers=",
             options.version
         ),
-        Some(Errno::REMOTE) => format!(
+        Some(Errno::EREMOTE) => format!(
             "{server} refers to another server for {path} (DFS), which is not followed: name that server in the \
              volume's source"
         ),

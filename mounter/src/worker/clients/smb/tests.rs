@@ -7,7 +7,7 @@ use crate::worker::clients::remote::tests::{
 use crate::worker::clients::self_mode;
 use crate::worker::task::MountTask;
 use crate::worker::task::tests::task;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 const LINE: &str = "client=smb,source=//10.0.0.4/volumes/a";
 
@@ -76,7 +76,7 @@ fn an_open_share_needs_no_secret_and_sends_none() {
 fn the_next_address_of_a_server_is_tried_where_one_can_t_be_reached() {
     let fake = Fake::default()
         .host("nas", &["[2001:db8::4]:0", "10.0.0.4:0"])
-        .fail("new_mount", 0, Errno::NETUNREACH);
+        .fail("new_mount", 0, Errno::ENETUNREACH);
     try_with(&fake, "client=smb,source=//nas/volumes").unwrap();
     let mounts = fake.new_mounts();
     assert!(
@@ -106,23 +106,23 @@ fn a_silent_server_does_not_reach_the_kernel_which_would_keep_all_others_waiting
 #[test]
 fn every_failure_says_what_to_do_and_contains_no_secret() {
     let failures = [
-        (Errno::NODEV, "node", "modprobe -a cifs"),
-        (Errno::LIBACC, "node", "nls_utf8"),
+        (Errno::ENODEV, "node", "modprobe -a cifs"),
+        (Errno::ELIBACC, "node", "nls_utf8"),
         (
-            Errno::CONNREFUSED,
+            Errno::ECONNREFUSED,
             "failed",
             "no SMB server listens on port 445 of 10.0.0.4",
         ),
-        (Errno::ACCESS, "failed", "does not take the user and password"),
-        (Errno::KEYREJECTED, "failed", "does not take the user and password"),
-        (Errno::KEYEXPIRED, "failed", "has expired"),
-        (Errno::NOENT, "failed", "no share or no directory volumes/a"),
-        (Errno::OPNOTSUPP, "failed", "does not speak SMB 3.1.1"),
-        (Errno::REMOTE, "failed", "refers to another server"),
-        (Errno::NETUNREACH, "failed", "no route to 10.0.0.4"),
-        (Errno::HOSTDOWN, "timeout", "10.0.0.4 did not answer"),
-        (Errno::INPROGRESS, "timeout", "10.0.0.4 did not answer"),
-        (Errno::IO, "failed", "dmesg"),
+        (Errno::EACCES, "failed", "does not take the user and password"),
+        (Errno::EKEYREJECTED, "failed", "does not take the user and password"),
+        (Errno::EKEYEXPIRED, "failed", "has expired"),
+        (Errno::ENOENT, "failed", "no share or no directory volumes/a"),
+        (Errno::EOPNOTSUPP, "failed", "does not speak SMB 3.1.1"),
+        (Errno::EREMOTE, "failed", "refers to another server"),
+        (Errno::ENETUNREACH, "failed", "no route to 10.0.0.4"),
+        (Errno::EHOSTDOWN, "timeout", "10.0.0.4 did not answer"),
+        (Errno::EINPROGRESS, "timeout", "10.0.0.4 did not answer"),
+        (Errno::EIO, "failed", "dmesg"),
     ];
     assert_each_failure_is_told(try_with, LINE, &failures, &["hunter2", "tom"]);
 }

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::super::{expand, mount};
 use super::{hide, show};
@@ -168,7 +168,7 @@ fn whatever_call_fails_the_next_try_ends_with_one_device_and_the_end_leaves_none
         for (index, call) in calls.iter().enumerate() {
             let earlier = calls[..index].iter().filter(|other| *other == call).count();
             let broken = || {
-                let fake = fake().fail(call, earlier, Errno::IO);
+                let fake = fake().fail(call, earlier, Errno::EIO);
                 assert!(show(&fake, pool(), &task).is_err(), "{call}");
                 fake.kill_worker();
                 fake
@@ -210,7 +210,7 @@ fn whatever_call_of_the_end_fails_the_next_try_leaves_nothing() {
     };
     for (index, call) in calls.iter().enumerate() {
         let earlier = calls[..index].iter().filter(|other| *other == call).count();
-        let fake = shown().fail(call, earlier, Errno::IO);
+        let fake = shown().fail(call, earlier, Errno::EIO);
         assert!(hide(&fake, pool(), &device("u")).is_err(), "{call}");
         fake.kill_worker();
         hide(&fake, pool(), &device("u")).unwrap_or_else(|error| panic!("after a failed {call}: {error}"));
@@ -228,7 +228,7 @@ fn a_device_whose_image_file_is_being_backed_up_stays_until_that_is_done() {
     let fake = fake();
     show(&fake, pool(), &of(LINE, "u")).unwrap();
     // As long as the mounter waits for it.
-    let fake = (0..50).fold(fake, |fake, _| fake.fail("open_image", 0, Errno::AGAIN));
+    let fake = (0..50).fold(fake, |fake, _| fake.fail("open_image", 0, Errno::EAGAIN));
     let error = hide(&fake, pool(), &device("u")).unwrap_err();
     assert_eq!(error.category(), "image-busy", "{error}");
     assert_eq!((fake.mounts_on(&device("u")), fake.loops()), (1, 1));
