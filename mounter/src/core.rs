@@ -37,7 +37,7 @@ use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
 use crate::worker::usage::Usage;
-use crate::worker::{MountTask, REAP, Task, WorkerError, Workers};
+use crate::worker::{REAP, Task, WorkerError, Workers};
 
 /// The part of an unmount's time that a plain one gets; the rest is for a lazy unmount (`MNT_DETACH`) of what hangs.
 const PLAIN_UNMOUNT: f32 = 0.6;
@@ -323,7 +323,6 @@ impl Core {
         if grant.access() == Access::Device && !matches!(serving, Serving::Local | Serving::Container(_)) {
             return Err(MountError::NoDevice { client });
         }
-        let mount = MountTask::from(grant);
         let is_remote = serving.is_remote();
         let task = match serving {
             Serving::Container(image) => {
@@ -337,24 +336,21 @@ impl Core {
                 job.image = Some(image);
                 return container.mount(&job).await;
             }
-            Serving::Local => {
-                let pool = self.places.pool.clone();
-                match grant.access() {
-                    Access::FileSystem => Task::Local { pool, mount },
-                    Access::Device => Task::Show { pool, mount },
-                }
-            }
+            Serving::Local => Task::Local {
+                pool: self.places.pool.clone(),
+                grant: grant.clone(),
+            },
             Serving::Pool => Task::Pool {
                 pool: self.places.pool.clone(),
-                mount,
+                grant: grant.clone(),
             },
             Serving::Kernel => Task::Kernel {
                 namespace: self.places.host_namespace.clone(),
-                mount,
+                grant: grant.clone(),
             },
             Serving::Host => Task::Host {
                 namespace: self.places.host_namespace.clone(),
-                mount,
+                grant: grant.clone(),
             },
         };
         let attempted = format!("the mount of {client} volume {}", grant.volume().source);

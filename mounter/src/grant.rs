@@ -14,6 +14,7 @@ pub mod granter;
 pub mod request;
 
 use mooring_contract::volume::Volume;
+use serde::{Deserialize, Serialize};
 
 use self::author::Author;
 use self::request::MountRequest;
@@ -28,6 +29,15 @@ pub use self::attach::{ConnectionError, ToAttach};
 pub struct Grant {
     author: Author,
     /// What was asked for, with the volume as it was judged in place of what the kubelet said of it.
+    asked: MountRequest,
+}
+
+/// A grant on its way from the daemon to a worker, by a pipe that nobody else has. A [`Grant`] itself can be read from
+/// nothing.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Grant")]
+pub(crate) struct GrantForWorker {
+    author: Author,
     asked: MountRequest,
 }
 
@@ -115,13 +125,18 @@ pub(crate) mod tests {
 
     use super::Grant;
     use super::author::Author;
+    use super::request::MountRequest;
     use super::request::tests::request;
     use crate::volume::target::Target;
 
+    /// What an administrator's volume is granted.
+    pub(crate) fn granted(request: MountRequest) -> Grant {
+        Grant::new(Author::Administrator, request.volume.clone(), request)
+    }
+
     /// An administrator's volume on a target.
     pub(crate) fn grant(line: &str, target: Target) -> Grant {
-        let volume = Volume::from_line(line).unwrap();
-        Grant::new(Author::Administrator, volume.clone(), request(volume, target))
+        granted(request(Volume::from_line(line).unwrap(), target))
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub mod unmount;
 pub mod usage;
 
 pub use process::{REAP, WorkerError, Workers};
-pub use task::{MountTask, Task};
+pub use task::Task;
 
 use std::ffi::CStr;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ use crate::sys::graft::DeviceNode;
 use crate::sys::look::LookedAt;
 use crate::sys::{Kernel, Sys};
 use crate::volume::cause::Cause;
-use crate::volume::job::MountError;
+use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
 use last_user::LastUser;
@@ -108,18 +108,15 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
         Task::Look { target } => return look(sys, target).map(WorkerReport::Found),
         Task::Usage { target } => return usage::usage(target).map(WorkerReport::Usage),
         Task::Graft(task) => graft::graft(&mut DeviceNode::default(), task),
-        Task::Local { pool, mount } => local::mount(sys, pool, mount),
-        Task::Show { pool, mount } => local::show(sys, pool, mount),
-        Task::ShowGiven {
-            device,
-            sole,
-            read_only,
-            target,
-        } => given::show(sys, *device, *sole, *read_only, target),
+        Task::Local { pool, grant } => match grant.access() {
+            Access::FileSystem => local::mount(sys, pool, grant),
+            Access::Device => local::show(sys, pool, grant),
+        },
+        Task::ShowGiven { device, grant } => given::show(sys, *device, grant),
         Task::Hide { pool, target } => local::hide(sys, pool, target),
-        Task::Pool { pool, mount } => pool::mount(sys, pool, mount),
-        Task::Kernel { namespace, mount } => self_mode::mount(sys, namespace.as_deref(), mount),
-        Task::Host { namespace, mount } => host::mount(sys, namespace.as_deref(), mount),
+        Task::Pool { pool, grant } => pool::mount(sys, pool, grant),
+        Task::Kernel { namespace, grant } => self_mode::mount(sys, namespace.as_deref(), grant),
+        Task::Host { namespace, grant } => host::mount(sys, namespace.as_deref(), grant),
         Task::Unmount { target, detach } => unmount::unmount(sys, target, *detach),
         Task::Force {
             namespace,

@@ -175,9 +175,7 @@ impl ContainerClient {
         };
         let show = Task::ShowGiven {
             device,
-            sole: job.grant.is_sole(),
-            read_only: job.grant.is_read_only(),
-            target: job.grant.target().clone(),
+            grant: job.grant.clone(),
         };
         let deadline = job.deadline.min(Instant::now() + SHOW_LIMIT);
         let shown = self.pods.workers.run(&show, deadline).await;

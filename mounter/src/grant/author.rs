@@ -4,12 +4,13 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use mooring_contract::names::{annotations, labels};
 use mooring_contract::volume::clients::NODE_CLIENTS;
 use mooring_contract::volume::{ClientName, Speaker, Volume};
+use serde::{Deserialize, Serialize};
 
 use crate::volume::job::MountError;
 use crate::volume::mount_options;
 
 /// Who wrote a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Author {
     /// Someone who may write `PersistentVolumes`.
     Administrator,

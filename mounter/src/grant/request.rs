@@ -2,13 +2,14 @@
 //! [`super::granter`] and used by nobody else.
 
 use mooring_contract::volume::Volume;
+use serde::{Deserialize, Serialize};
 
 use crate::volume::job::{Access, PodRef, Secrets};
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
 
 /// What the kubelet says about which volume it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Told {
     /// Nothing: a `FlexVolume`'s options may be a Pod's or a PersistentVolume's.
     Nothing,
@@ -24,10 +25,11 @@ pub enum Told {
 }
 
 /// One mount that is asked for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MountRequest {
     pub told: Told,
     /// The volume, as the options of the call describe it.
+    #[serde(with = "flat_options")]
     pub volume: Volume,
     pub secrets: Secrets,
     pub target: Target,
@@ -45,6 +47,23 @@ pub struct MountRequest {
     /// The Pod that the mount is for. Its uid comes from the target, and so from the kubelet; name and namespace may be
     /// forged.
     pub pod: PodRef,
+}
+
+/// A volume as its flat options.
+mod flat_options {
+    use std::collections::BTreeMap;
+
+    use mooring_contract::volume::Volume;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(volume: &Volume, to: S) -> Result<S::Ok, S::Error> {
+        volume.to_options().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Volume, D::Error> {
+        Volume::from_options(&BTreeMap::deserialize(from)?).map_err(D::Error::custom)
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub struct PodRef {
 }
 
 /// How a Pod has a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
     /// As a directory, with a file system.
     FileSystem,

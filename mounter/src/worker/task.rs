@@ -1,16 +1,14 @@
 //! The task of a worker and its report, as JSON over pipes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
-use crate::grant::Grant;
+use crate::grant::{Grant, GrantForWorker};
 use crate::sys::look::LookedAt;
-use crate::volume::job::{MountError, Secrets};
+use crate::volume::job::MountError;
 use crate::volume::mount_table::DeviceNumber;
-use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
 use crate::worker::graft::GraftTask;
 use crate::worker::usage::Usage;
@@ -19,38 +17,39 @@ use crate::worker::usage::Usage;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
-    /// Mount an image file of the pool.
-    Local { pool: PathBuf, mount: MountTask },
-    /// Give a Pod an image file of the pool as a device.
-    Show {
+    /// Mount an image file of the pool, or give it to a Pod as a device.
+    Local {
         pool: PathBuf,
-        /// Which file, and where.
-        mount: MountTask,
+        #[serde(with = "GrantForWorker")]
+        grant: Grant,
     },
     /// Give a Pod a device that a client container has.
     ShowGiven {
         device: DeviceNumber,
-        /// Whether no other Pod may have the volume.
-        sole: bool,
-        /// Whether the Pod is only to read it.
-        read_only: bool,
-        target: Target,
+        #[serde(with = "GrantForWorker")]
+        grant: Grant,
     },
     /// Take a device from a Pod.
     Hide { pool: PathBuf, target: Target },
     /// Mount the pool itself.
-    Pool { pool: PathBuf, mount: MountTask },
+    Pool {
+        pool: PathBuf,
+        #[serde(with = "GrantForWorker")]
+        grant: Grant,
+    },
     /// Mount by system call.
     Kernel {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        mount: MountTask,
+        #[serde(with = "GrantForWorker")]
+        grant: Grant,
     },
     /// Mount by the host's own program.
     Host {
         /// The host's mount namespace, if not the kubelet's.
         namespace: Option<PathBuf>,
-        mount: MountTask,
+        #[serde(with = "GrantForWorker")]
+        grant: Grant,
     },
     /// Unmount whatever is on a target.
     Unmount {
@@ -92,7 +91,6 @@ impl Task {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Local { .. } => "local",
-            Self::Show { .. } => "show",
             Self::ShowGiven { .. } => "show-given",
             Self::Hide { .. } => "hide",
             Self::Pool { .. } => "pool",
@@ -106,56 +104,6 @@ impl Task {
             Self::Expand { .. } => "expand",
             Self::Graft(_) => "graft",
         }
-    }
-}
-
-/// A mount, as a worker needs to know it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct MountTask {
-    pub volume: FlatVolume,
-    pub target: Target,
-    /// Whether no other Pod may have it.
-    pub sole: bool,
-    pub read_only: bool,
-    /// Whether no Pod may write it.
-    pub only_read: bool,
-    /// The volume's secrets. They come over the pipe only, like all of the task.
-    pub secrets: Secrets,
-    /// The group that the Pod's files should belong to.
-    pub fs_group: Option<u32>,
-    /// The label that the mount is to give to all files.
-    pub label: Option<SelinuxLabel>,
-}
-
-impl From<&Grant> for MountTask {
-    fn from(grant: &Grant) -> Self {
-        Self {
-            volume: FlatVolume::from(grant.volume()),
-            target: grant.target().clone(),
-            sole: grant.is_sole(),
-            read_only: grant.is_read_only(),
-            only_read: grant.is_only_read(),
-            secrets: grant.secrets().clone(),
-            fs_group: grant.fs_group(),
-            label: grant.label().cloned(),
-        }
-    }
-}
-
-/// A volume as its flat options.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FlatVolume(BTreeMap<String, String>);
-
-impl From<&Volume> for FlatVolume {
-    fn from(volume: &Volume) -> Self {
-        Self(volume.to_options())
-    }
-}
-
-impl FlatVolume {
-    pub fn read(&self) -> Result<Volume, MountError> {
-        Volume::from_options(&self.0).map_err(MountError::bad_options)
     }
 }
 
@@ -175,20 +123,45 @@ pub enum WorkerReport {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{MountTask, Secrets, Volume};
+    use mooring_contract::volume::Volume;
+
+    use super::Task;
+    use crate::grant::Grant;
+    use crate::grant::request::MountRequest;
+    use crate::grant::request::tests::request;
+    use crate::grant::tests::granted;
     use crate::sys::fake::target;
+    use crate::volume::job::Secrets;
+
+    /// A request for a volume on the target of tests.
+    pub(crate) fn asked(line: &str) -> MountRequest {
+        request(Volume::from_line(line).unwrap(), target())
+    }
 
     /// A mount of a volume onto the target of tests.
-    pub(crate) fn task(line: &str) -> MountTask {
-        MountTask {
-            volume: (&Volume::from_line(line).unwrap()).into(),
-            target: target(),
-            sole: false,
-            read_only: false,
-            only_read: false,
-            secrets: Secrets::default(),
-            fs_group: None,
-            label: None,
-        }
+    pub(crate) fn task(line: &str) -> Grant {
+        granted(asked(line))
+    }
+
+    #[test]
+    fn a_worker_gets_what_was_granted() {
+        let request = MountRequest {
+            secrets: Secrets([("key".to_owned(), b"\0\xff".to_vec())].into()),
+            sole: true,
+            only_read: true,
+            fs_group: Some(7),
+            ..asked("client=smb,source=//h/a,mount-options=ro;seal")
+        };
+        let grant = granted(request);
+        let sent = Task::Pool {
+            pool: "/pool".into(),
+            grant: grant.clone(),
+        };
+        let text = serde_json::to_vec(&sent).unwrap();
+        let Task::Pool { grant: got, .. } = serde_json::from_slice(&text).unwrap() else {
+            panic!("another task");
+        };
+        assert_eq!(format!("{got:?}"), format!("{grant:?}"));
+        assert_eq!((got.volume(), got.secrets()), (grant.volume(), grant.secrets()));
     }
 }

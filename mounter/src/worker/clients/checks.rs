@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use crate::grant::Grant;
 use crate::sys::Sys;
 use crate::volume::job::MountError;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
 use crate::volume::volume_id::source_in_words;
-use crate::worker::task::MountTask;
 
 /// Refuses a relative name of a file or device that exists: only a source with a slash at its beginning counts as a
 /// path when a volume is judged.
@@ -26,17 +26,17 @@ pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountEr
 /// have.
 pub(super) fn already(
     entry: &MountEntry,
-    task: &MountTask,
+    grant: &Grant,
     fs_type: &str,
     source: &str,
     flags: MountFlags,
 ) -> Result<(), MountError> {
     // `mount -t nfs` shows nfs4, `mount -t sshfs` fuse.sshfs: the kernel's name has the asked one in it.
     if entry.source == source && entry.fs_type.contains(fs_type) {
-        return has_flags(entry, &task.target, flags);
+        return has_flags(entry, grant.target(), flags);
     }
     Err(MountError::Occupied {
-        target: task.target.to_string(),
+        target: grant.target().to_string(),
         found: format!("{} ({})", source_in_words(entry), entry.fs_type),
         wanted: format!("{source} ({fs_type})"),
     })
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn the_same_source_counts_only_with_the_flags_that_are_wanted() {
         let task = task("client=nfs,source=h:/x");
-        let path = task.target.path();
+        let path = task.target().path();
         let already = |flags: &str, wanted: &[&str]| {
             let line = format!("9 1 0:5 / {} {flags} - nfs4 h:/x rw\n", path.display());
             let options: Vec<_> = wanted.iter().map(|&option| option.to_owned()).collect();

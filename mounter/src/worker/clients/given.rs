@@ -2,27 +2,22 @@
 //! kubelet names for the Pod. The client container keeps the device for as long as the node is mounted there.
 
 use super::checks::shown_as;
+use crate::grant::Grant;
 use crate::sys::Sys;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::DeviceNumber;
-use crate::volume::target::Target;
 use crate::worker::unmount::unmount;
 
-/// Shows a Pod a device of this node. `sole`: no other Pod may have the volume. `read_only`: the Pod is to read it.
-pub fn show(
-    sys: &impl Sys,
-    device: DeviceNumber,
-    sole: bool,
-    read_only: bool,
-    target: &Target,
-) -> Result<(), MountError> {
+/// Shows a Pod a device of this node.
+pub fn show(sys: &impl Sys, device: DeviceNumber, grant: &Grant) -> Result<(), MountError> {
+    let (target, read_only) = (grant.target(), grant.is_read_only());
     let table = sys.mount_table()?;
     for entry in &table.0 {
         let place = &entry.mount_point;
         if *place == target.path() || place.parent() != target.path().parent() {
             continue;
         }
-        if sole {
+        if grant.is_sole() {
             return Err(MountError::NotAlone {
                 volume: format!("volume {}", target.name()),
                 other: place.display().to_string(),
@@ -60,7 +55,13 @@ pub fn show(
 mod tests {
     use std::path::Path;
 
+    use mooring_contract::volume::Volume;
+
     use super::show;
+    use crate::grant::Grant;
+    use crate::grant::request::MountRequest;
+    use crate::grant::request::tests::request;
+    use crate::grant::tests::granted;
     use crate::sys::fake::Fake;
     use crate::volume::mount_table::DeviceNumber;
     use crate::volume::target::Target;
@@ -74,15 +75,30 @@ mod tests {
         Target::parse_csi(Path::new("/kubelet"), &path).unwrap()
     }
 
+    fn asked(pod: &str) -> MountRequest {
+        request(Volume::from_line("client=iscsi,source=h/iqn").unwrap(), target(pod))
+    }
+
+    fn shared(pod: &str) -> Grant {
+        granted(asked(pod))
+    }
+
+    fn sole(pod: &str) -> Grant {
+        granted(MountRequest {
+            sole: true,
+            ..asked(pod)
+        })
+    }
+
     /// Proves: M2
     #[test]
     fn a_device_is_shown_once_however_often_that_is_asked_and_is_taken_away_once() {
         let fake = Fake::default();
         for _ in 0..2 {
-            show(&fake, ONE, true, false, &target("u")).unwrap();
+            show(&fake, ONE, &sole("u")).unwrap();
             assert_eq!(fake.mounts_on(&target("u")), 1);
         }
-        let error = show(&fake, OTHER, true, false, &target("u")).unwrap_err();
+        let error = show(&fake, OTHER, &sole("u")).unwrap_err();
         assert_eq!(error.category(), "occupied");
         for _ in 0..2 {
             hide(&fake, Path::new("/pool"), &target("u")).unwrap();
@@ -93,12 +109,12 @@ mod tests {
     #[test]
     fn two_pods_share_one_device_but_have_no_two_devices_of_one_volume() {
         let fake = Fake::default();
-        show(&fake, ONE, false, false, &target("u")).unwrap();
-        show(&fake, ONE, false, false, &target("w")).unwrap();
-        let error = show(&fake, OTHER, false, false, &target("x")).unwrap_err();
+        show(&fake, ONE, &shared("u")).unwrap();
+        show(&fake, ONE, &shared("w")).unwrap();
+        let error = show(&fake, OTHER, &shared("x")).unwrap_err();
         assert_eq!(error.category(), "node");
         assert!(error.to_string().contains("each other's writes"), "{error}");
-        let error = show(&fake, ONE, true, false, &target("x")).unwrap_err();
+        let error = show(&fake, ONE, &sole("x")).unwrap_err();
         assert_eq!(error.category(), "not-alone");
         assert_eq!(fake.mounts_on(&target("x")), 0);
     }

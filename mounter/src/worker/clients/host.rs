@@ -10,15 +10,15 @@ use std::path::Path;
 use mooring_contract::volume::check_kind;
 
 use super::checks::{already, check_not_here};
+use crate::grant::Grant;
 use crate::sys::{Program, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::target::Target;
-use crate::worker::task::MountTask;
 
 /// Runs `mount -t TYPE -o OPTIONS -- SOURCE STAGE` on the host and moves the mount to the target.
-pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Result<(), MountError> {
-    let volume = task.volume.read()?;
+pub fn mount(sys: &impl Sys, namespace: Option<&Path>, grant: &Grant) -> Result<(), MountError> {
+    let volume = grant.volume();
     let fs_type = if volume.fs_type.is_empty() {
         volume.client.as_str()
     } else {
@@ -36,26 +36,26 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
             "fs-type {fs_type:?} would run a program of the volume's choice on the host: give a plain file system type"
         ));
     }
-    let flags = mount_options::sort(&volume.mount_options, task.read_only)
+    let flags = mount_options::sort(&volume.mount_options, grant.is_read_only())
         .map_err(MountError::bad_options)?
         .flags;
-    let options = mount_options::join_for(fs_type, &volume.mount_options, task.read_only);
+    let options = mount_options::join_for(fs_type, &volume.mount_options, grant.is_read_only());
     let options = options.map_err(MountError::bad_options)?;
-    let options = match &task.label {
+    let options = match grant.label() {
         Some(label) => format!("{options},{}", label.for_mount()),
         None => options,
     };
     check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
 
-    sys.enter_host(namespace, &task.target)?;
+    sys.enter_host(namespace, grant.target())?;
     check_not_here(sys, &volume.source)?;
-    if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
+    if let Some(entry) = sys.mount_table()?.top(&grant.target().path()) {
         let found = MountFlags::of(entry);
         // The host's program may set more flags than it was asked for, such as `ro` for a disk that can't be written.
         let flags = if flags.shown().are_all_in(found) { found } else { flags };
-        return already(entry, task, fs_type, &volume.source, flags);
+        return already(entry, grant, fs_type, &volume.source, flags);
     }
-    let stage = sys.make_stage(&task.target)?;
+    let stage = sys.make_stage(grant.target())?;
     let moved = sys
         .run(&Program {
             name: "mount".to_owned(),
@@ -80,9 +80,9 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
                     .to_owned()
                     .into(),
             })?;
-            check_label(sys, task, &stage)?;
+            check_label(sys, grant, &stage)?;
             let mount = sys.clone_mount(&directory, flags)?;
-            let target = sys.open_target(&task.target)?;
+            let target = sys.open_target(grant.target())?;
             Ok(sys.attach(&mount, &target)?)
         });
     let removed = sys.remove_stage(&stage);
@@ -91,8 +91,8 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
 }
 
 /// Fails if the Pod has a label and the host's program mounted without: nobody else would label the files.
-fn check_label(sys: &impl Sys, task: &MountTask, stage: &Path) -> Result<(), MountError> {
-    let Some(label) = &task.label else { return Ok(()) };
+fn check_label(sys: &impl Sys, grant: &Grant, stage: &Path) -> Result<(), MountError> {
+    let Some(label) = grant.label() else { return Ok(()) };
     if label.is_borne_at(stage, &sys.mount_table()?) {
         return Ok(());
     }
@@ -124,9 +124,11 @@ fn is_plain_type(fs_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{clear, mount};
+    use crate::grant::request::MountRequest;
+    use crate::grant::tests::granted;
     use crate::sys::fake::{Fake, target};
     use crate::volume::selinux_label::SelinuxLabel;
-    use crate::worker::task::tests::task;
+    use crate::worker::task::tests::{asked, task};
 
     /// Proves: M4
     #[test]
@@ -156,8 +158,10 @@ mod tests {
     #[test]
     fn a_mount_without_the_label_of_the_pod_is_taken_away() {
         let fake = Fake::default();
-        let mut labelled = task("client=nfs,source=10.10.2.4:/exports");
-        labelled.label = SelinuxLabel::read("u:r:t:s0:c1,c2").ok();
+        let labelled = granted(MountRequest {
+            label: SelinuxLabel::read("u:r:t:s0:c1,c2").ok(),
+            ..asked("client=nfs,source=10.10.2.4:/exports")
+        });
         let error = mount(&fake, None, &labelled).unwrap_err().to_string();
         assert!(error.contains("left it out"), "{error}");
         assert_eq!(

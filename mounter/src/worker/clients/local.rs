@@ -28,12 +28,12 @@ pub use expand::expand;
 use self::pool::{content, fail_unless_alone, file_name, open};
 use super::checks::has_flags;
 use super::image::{FileSystem, ImageContent};
+use crate::grant::Grant;
 use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmount};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountFlags, MountOptions};
 use crate::volume::target::Target;
 use crate::volume::volume_id::source_in_words;
-use crate::worker::task::MountTask;
 
 /// A pool with less space than this is full: a file system's own metadata takes more.
 const LEAST_SPACE: u64 = 1 << 20;
@@ -42,14 +42,14 @@ const LEAST_SPACE: u64 = 1 << 20;
 const LARGEST_BLOCK: u64 = 1 << 16;
 
 /// Mounts an image file. Each step first checks whether it was done before.
-pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
-    let volume = task.volume.read()?;
+pub fn mount(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountError> {
+    let volume = grant.volume();
     let name = file_name(&volume.source)?;
     let wanted = wanted_file_system(&volume.fs_type)?;
-    let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
-    let options = options.labelled(task.label.as_ref());
+    let options = mount_options::sort(&volume.mount_options, grant.is_read_only()).map_err(MountError::bad_options)?;
+    let options = options.labelled(grant.label());
     let image = open(sys, pool, name)?;
-    let mounted = mount_image(sys, &image, name, wanted, task, &options);
+    let mounted = mount_image(sys, &image, name, wanted, grant, &options);
     mounted.map_err(|error| explained(sys, pool, &image, error))
 }
 
@@ -58,20 +58,20 @@ fn mount_image(
     image: &ImageFile,
     name: &str,
     wanted: Option<FileSystem>,
-    task: &MountTask,
+    grant: &Grant,
     options: &MountOptions,
 ) -> Result<(), MountError> {
     let found = sys.find_loop(image)?;
     if let Some(device) = &found {
         let table = sys.mount_table()?;
-        device::fail_if_shown(&table, device, &task.target)?;
+        device::fail_if_shown(&table, device, grant.target())?;
         let mounts = table.0.iter().filter(|entry| entry.device == device.number);
-        fail_unless_alone(task, name, mounts)?;
+        fail_unless_alone(grant, name, mounts)?;
     }
-    if is_mounted(sys, task, name, found.as_ref(), options.flags)? {
+    if is_mounted(sys, grant, name, found.as_ref(), options.flags)? {
         // An earlier try may have been ended before it grew.
         return match &found {
-            Some(device) => grow_if_short(sys, image, device, &task.target, options),
+            Some(device) => grow_if_short(sys, image, device, grant.target(), options),
             None => Ok(()),
         };
     }
@@ -87,10 +87,10 @@ fn mount_image(
         Some(device) => device,
         None => sys.attach_loop(image, false)?,
     };
-    attach(sys, &task.target, file_system, &device, options)?;
-    grow_if_short(sys, image, &device, &task.target, options).inspect_err(|_| {
+    attach(sys, grant.target(), file_system, &device, options)?;
+    grow_if_short(sys, image, &device, grant.target(), options).inspect_err(|_| {
         // The kubelet would take what is mounted there for a volume that is ready.
-        let _ = sys.unmount(&task.target, Unmount::Detach);
+        let _ = sys.unmount(grant.target(), Unmount::Detach);
     })
 }
 
@@ -146,18 +146,18 @@ fn wanted_file_system(fs_type: &str) -> Result<Option<FileSystem>, MountError> {
 /// Whether the volume is mounted on the target; an error if something else is, or the volume with other flags.
 fn is_mounted(
     sys: &impl Sys,
-    task: &MountTask,
+    grant: &Grant,
     name: &str,
     device: Option<&LoopDevice>,
     flags: MountFlags,
 ) -> Result<bool, MountError> {
-    match sys.mount_table()?.top(&task.target.path()) {
+    match sys.mount_table()?.top(&grant.target().path()) {
         None => Ok(false),
         Some(entry) if device.is_some_and(|device| device.number == entry.device) => {
-            has_flags(entry, &task.target, flags).map(|()| true)
+            has_flags(entry, grant.target(), flags).map(|()| true)
         }
         Some(entry) => Err(MountError::Occupied {
-            target: task.target.to_string(),
+            target: grant.target().to_string(),
             found: format!("{} ({})", source_in_words(entry), entry.fs_type),
             wanted: format!("image file {name}"),
         }),

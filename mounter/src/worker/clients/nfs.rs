@@ -15,15 +15,14 @@ mod source;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use mooring_contract::volume::Volume;
 use nix::errno::Errno;
 
 use super::remote::source::RemoteSource;
 use super::remote::{Remote, text_of};
+use crate::grant::Grant;
 use crate::sys::{NewMount, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::selinux_label::SelinuxLabel;
-use crate::worker::task::MountTask;
 use failure::Circumstances;
 use options::{NfsOptions, VERSION_3};
 
@@ -76,10 +75,11 @@ impl Remote for NfsPlan {
     const FS_TYPE: &'static str = TYPES[0];
     const NAMES: &'static [&'static str] = &TYPES;
 
-    fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
-        let options = NfsOptions::read(&volume.mount_options, task.read_only);
+    fn of(grant: &Grant) -> Result<Self, MountError> {
+        let volume = grant.volume();
+        let options = NfsOptions::read(&volume.mount_options, grant.is_read_only());
         let mut options = options.map_err(MountError::bad_options)?;
-        options.rest.extend(task.label.as_ref().map(SelinuxLabel::option));
+        options.rest.extend(grant.label().map(SelinuxLabel::option));
         Ok(Self {
             source: source::read(&volume.source).map_err(MountError::bad_options)?,
             options,

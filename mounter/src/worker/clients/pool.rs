@@ -6,18 +6,18 @@
 use std::path::Path;
 
 use super::checks::otherwise;
+use crate::grant::Grant;
 use crate::sys::Sys;
 use crate::volume::job::MountError;
 use crate::volume::mount_options::MountFlags;
 use crate::volume::volume_id::source_in_words;
-use crate::worker::task::MountTask;
 
 /// Only root may read the pool: each file in it is someone's volume.
 const MODE: u32 = 0o700;
 
 /// Mounts the pool's directory, which is made if it is missing.
-pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
-    let volume = task.volume.read()?;
+pub fn mount(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountError> {
+    let volume = grant.volume();
     if !volume.source.is_empty() || !volume.mount_options.is_empty() || !volume.rest.is_empty() {
         return Err(MountError::BadOptions(
             "client=pool takes no other option: it is the whole pool of the node"
@@ -25,10 +25,10 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
                 .into(),
         ));
     }
-    let flags = MountFlags::safe().read_only(task.read_only);
+    let flags = MountFlags::safe().read_only(grant.is_read_only());
     let directory = sys.open_or_make_directory(pool, MODE)?;
-    if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
-        let mounted = sys.open_target(&task.target)?;
+    if let Some(entry) = sys.mount_table()?.top(&grant.target().path()) {
+        let mounted = sys.open_target(grant.target())?;
         if sys.same_file(&directory, &mounted)? {
             let found = MountFlags::of(entry);
             // The file system of the pool may be mounted with more.
@@ -36,16 +36,16 @@ pub fn mount(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountE
             return if is_alike {
                 Ok(())
             } else {
-                Err(otherwise("the node's pool", &task.target, found, flags))
+                Err(otherwise("the node's pool", grant.target(), found, flags))
             };
         }
         return Err(MountError::Occupied {
-            target: task.target.to_string(),
+            target: grant.target().to_string(),
             found: format!("{} ({})", source_in_words(entry), entry.fs_type),
             wanted: "the node's pool".to_owned(),
         });
     }
     let mount = sys.clone_mount(&directory, flags)?;
-    let target = sys.open_target(&task.target)?;
+    let target = sys.open_target(grant.target())?;
     Ok(sys.attach(&mount, &target)?)
 }

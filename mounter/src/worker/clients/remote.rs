@@ -19,12 +19,12 @@ use nix::errno::Errno;
 
 use self::source::RemoteSource;
 use super::checks::{already, has_flags};
+use crate::grant::Grant;
 use crate::sys::{Sys, SysError};
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::mount_options;
 use crate::volume::mount_table::MountEntry;
-use crate::worker::task::MountTask;
 
 /// A volume of a file server, ready to be mounted.
 pub(super) trait Remote: Sized {
@@ -35,7 +35,7 @@ pub(super) trait Remote: Sized {
     const NAMES: &'static [&'static str];
 
     /// Reads a volume that is one of these by name.
-    fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError>;
+    fn of(grant: &Grant) -> Result<Self, MountError>;
 
     /// Reads a source; nothing if it is not one of these.
     fn read_source(text: &str) -> Option<RemoteSource>;
@@ -65,23 +65,19 @@ pub(super) fn is_one<R: Remote>(volume: &Volume) -> bool {
 }
 
 /// Mounts a volume of a file server, from the first of its addresses that works.
-pub(super) fn mount<R: Remote>(
-    sys: &impl Sys,
-    namespace: Option<&Path>,
-    task: &MountTask,
-    volume: &Volume,
-) -> Result<(), MountError> {
+pub(super) fn mount<R: Remote>(sys: &impl Sys, namespace: Option<&Path>, grant: &Grant) -> Result<(), MountError> {
+    let volume = grant.volume();
     check_type::<R>(volume)?;
-    let wanted = R::of(volume, task)?;
-    let flags = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
+    let wanted = R::of(grant)?;
+    let flags = mount_options::sort(&volume.mount_options, grant.is_read_only()).map_err(MountError::bad_options)?;
     let flags = flags.flags;
     let source = wanted.source();
     let table = sys.mount_table()?;
-    let there = table.top(&task.target.path());
+    let there = table.top(&grant.target().path());
     if let Some(entry) = there
         && !may_be(&wanted, entry)
     {
-        return already(entry, task, R::FS_TYPE, &source.text, flags);
+        return already(entry, grant, R::FS_TYPE, &source.text, flags);
     }
     // With the resolver of the mounter's Pod, so before the worker leaves its network namespace.
     let found = sys.resolve(&source.host).map_err(|error| MountError::Failed {
@@ -92,15 +88,15 @@ pub(super) fn mount<R: Remote>(
     if let Some(entry) = there {
         let is_same = |address: &SocketAddr| entry.option("addr") == Some(&address.ip().to_string());
         if addresses.iter().any(is_same) {
-            return has_flags(entry, &task.target, flags);
+            return has_flags(entry, grant.target(), flags);
         }
-        return already(entry, task, R::FS_TYPE, &source.text, flags);
+        return already(entry, grant, R::FS_TYPE, &source.text, flags);
     }
-    sys.enter_host_network(namespace, &task.target)
+    sys.enter_host_network(namespace, grant.target())
         .map_err(|error| MountError::Node(Cause::of(error)))?;
     wanted.before(sys)?;
     let mount = first_that_works(sys, &wanted, &addresses)?;
-    let directory = sys.open_target(&task.target)?;
+    let directory = sys.open_target(grant.target())?;
     Ok(sys.attach(&mount, &directory)?)
 }
 

@@ -8,21 +8,21 @@ use super::checks::{already, check_not_here};
 use super::nfs::NfsPlan;
 use super::remote;
 use super::smb::SmbPlan;
+use crate::grant::Grant;
 use crate::sys::{NewMount, Sys};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options;
-use crate::worker::task::MountTask;
 
 /// Mounts `source` as `fs-type` (or as what the client is called) with the volume's options. `namespace` is the host's
 /// mount namespace, if not the kubelet's.
-pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Result<(), MountError> {
-    let volume = task.volume.read()?;
+pub fn mount(sys: &impl Sys, namespace: Option<&Path>, grant: &Grant) -> Result<(), MountError> {
+    let volume = grant.volume();
     // For these, `mount` has helpers that do more than pass the options on.
-    if remote::is_one::<NfsPlan>(&volume) {
-        return remote::mount::<NfsPlan>(sys, namespace, task, &volume);
+    if remote::is_one::<NfsPlan>(volume) {
+        return remote::mount::<NfsPlan>(sys, namespace, grant);
     }
-    if remote::is_one::<SmbPlan>(&volume) {
-        return remote::mount::<SmbPlan>(sys, namespace, task, &volume);
+    if remote::is_one::<SmbPlan>(volume) {
+        return remote::mount::<SmbPlan>(sys, namespace, grant);
     }
     let fs_type = if volume.fs_type.is_empty() {
         volume.client.as_str()
@@ -35,12 +35,12 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
     } else {
         &volume.source
     };
-    let options = mount_options::sort(&volume.mount_options, task.read_only).map_err(MountError::bad_options)?;
-    let options = options.labelled(task.label.as_ref()).safe_for(fs_type);
+    let options = mount_options::sort(&volume.mount_options, grant.is_read_only()).map_err(MountError::bad_options)?;
+    let options = options.labelled(grant.label()).safe_for(fs_type);
     check_kind(fs_type, &volume.mount_options).map_err(MountError::bad_options)?;
     check_not_here(sys, source)?;
-    if let Some(entry) = sys.mount_table()?.top(&task.target.path()) {
-        return already(entry, task, fs_type, source, options.flags);
+    if let Some(entry) = sys.mount_table()?.top(&grant.target().path()) {
+        return already(entry, grant, fs_type, source, options.flags);
     }
     let mount = sys.new_mount(&NewMount {
         fs_type: fs_type.to_owned(),
@@ -49,6 +49,6 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, task: &MountTask) -> Resu
         credentials: Secrets::default(),
         flags: options.flags,
     })?;
-    let directory = sys.open_target(&task.target)?;
+    let directory = sys.open_target(grant.target())?;
     Ok(sys.attach(&mount, &directory)?)
 }

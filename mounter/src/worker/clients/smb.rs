@@ -12,14 +12,12 @@ mod source;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use mooring_contract::volume::Volume;
-
 use super::remote::source::RemoteSource;
 use super::remote::{Remote, text_of};
+use crate::grant::Grant;
 use crate::sys::{NewMount, Sys, SysError};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::selinux_label::SelinuxLabel;
-use crate::worker::task::MountTask;
 use options::SmbOptions;
 
 /// What it is called in the kernel, which loads its module by this name.
@@ -40,15 +38,16 @@ impl Remote for SmbPlan {
     const FS_TYPE: &'static str = FS_TYPE;
     const NAMES: &'static [&'static str] = &["smb", FS_TYPE, "smb3"];
 
-    fn of(volume: &Volume, task: &MountTask) -> Result<Self, MountError> {
+    fn of(grant: &Grant) -> Result<Self, MountError> {
+        let volume = grant.volume();
         let source = source::read(&volume.source).map_err(MountError::bad_options)?;
-        let options = SmbOptions::read(&volume.mount_options, task.read_only, task.fs_group);
+        let options = SmbOptions::read(&volume.mount_options, grant.is_read_only(), grant.fs_group());
         let mut options = options.map_err(MountError::bad_options)?;
-        options.rest.extend(task.label.as_ref().map(SelinuxLabel::option));
+        options.rest.extend(grant.label().map(SelinuxLabel::option));
         let credentials = if options.anonymous {
             Secrets::default()
         } else {
-            credentials::of(&task.secrets).map_err(MountError::bad_options)?
+            credentials::of(grant.secrets()).map_err(MountError::bad_options)?
         };
         Ok(Self {
             source,

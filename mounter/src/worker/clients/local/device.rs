@@ -13,16 +13,16 @@ use std::path::Path;
 use super::super::checks::shown_as;
 use super::expand::image_behind;
 use super::pool::{fail_unless_alone, file_name, open};
+use crate::grant::Grant;
 use crate::sys::{ImageFile, LoopDevice, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::target::Target;
-use crate::worker::task::MountTask;
 use crate::worker::unmount::unmount;
 
 /// Gives a Pod an image file as a device.
-pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountError> {
-    let volume = task.volume.read()?;
+pub fn show(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountError> {
+    let volume = grant.volume();
     let name = file_name(&volume.source)?;
     if !volume.fs_type.is_empty() || !volume.mount_options.is_empty() {
         let message = format!(
@@ -36,35 +36,35 @@ pub fn show(sys: &impl Sys, pool: &Path, task: &MountTask) -> Result<(), MountEr
     let table = sys.mount_table()?;
     if let Some(device) = &found {
         fail_if_mounted(&table, device, name)?;
-        fail_unless_alone(task, name, table.shows(&device.path, &task.target.devices()))?;
+        fail_unless_alone(grant, name, table.shows(&device.path, &grant.target().devices()))?;
     }
-    if let Some(entry) = table.top(&task.target.path()) {
-        match (&found, sys.device_at(&task.target)?) {
+    if let Some(entry) = table.top(&grant.target().path()) {
+        match (&found, sys.device_at(grant.target())?) {
             (Some(device), Some(shown)) if device.number == shown => {
-                shown_as(entry, &task.target, task.read_only)?;
-                return keep(sys, &table, device, task);
+                shown_as(entry, grant.target(), grant.is_read_only())?;
+                return keep(sys, &table, device, grant);
             }
             // An earlier try ended before it could keep the device.
-            (_, Some(shown)) if sys.file_behind(shown)?.is_none() => unmount(sys, &task.target, false)?,
-            _ => return Err(occupied(&task.target, name)),
+            (_, Some(shown)) if sys.file_behind(shown)?.is_none() => unmount(sys, grant.target(), false)?,
+            _ => return Err(occupied(grant.target(), name)),
         }
     }
     let device = match found {
-        Some(device) if sys.is_read_only(&device)? != task.only_read => return Err(other_access(name)),
+        Some(device) if sys.is_read_only(&device)? != grant.is_only_read() => return Err(other_access(name)),
         Some(device) => device,
-        None => sys.attach_loop(&image, task.only_read)?,
+        None => sys.attach_loop(&image, grant.is_only_read())?,
     };
-    let node = sys.clone_node(&device, task.read_only)?;
-    sys.attach(&node, &sys.open_target(&task.target)?)?;
-    keep(sys, &table, &device, task)
+    let node = sys.clone_node(&device, grant.is_read_only())?;
+    sys.attach(&node, &sys.open_target(grant.target())?)?;
+    keep(sys, &table, &device, grant)
 }
 
 /// Keeps a device that a Pod has now. Only after that the kernel may be told to refuse writes: what it is told outlives
 /// the file behind the device, and only a device that is kept is taken away by [`release`].
-fn keep(sys: &impl Sys, table: &Table, device: &LoopDevice, task: &MountTask) -> Result<(), MountError> {
+fn keep(sys: &impl Sys, table: &Table, device: &LoopDevice, grant: &Grant) -> Result<(), MountError> {
     sys.keep_loop(device, true)?;
-    if !task.only_read {
-        let is_written = !task.read_only || is_written(table, device, &task.target);
+    if !grant.is_only_read() {
+        let is_written = !grant.is_read_only() || is_written(table, device, grant.target());
         sys.allow_writes(device, is_written)?;
     }
     Ok(())

@@ -6,10 +6,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::super::image::ImageContent;
+use crate::grant::Grant;
 use crate::sys::{ImageFile, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::MountEntry;
-use crate::worker::task::MountTask;
 
 /// How often to look whether an image file is still locked, and how many times: another Pod's mount has it for a moment,
 /// a backup for as long as it takes, and the kubelet waits for neither.
@@ -18,14 +18,14 @@ const LOCK_TRIES: u32 = 50;
 
 /// Fails if a volume for one Pod is in the directory of another. A Pod's own has more mounts, of parts of the volume.
 pub(super) fn fail_unless_alone<'a>(
-    task: &MountTask,
+    grant: &Grant,
     name: &str,
     mut mounts: impl Iterator<Item = &'a MountEntry>,
 ) -> Result<(), MountError> {
-    if !task.sole {
+    if !grant.is_sole() {
         return Ok(());
     }
-    let own = task.target.pod_uid();
+    let own = grant.target().pod_uid();
     match mounts.find(|entry| !entry.mount_point.iter().any(|part| part == own)) {
         Some(entry) => Err(MountError::NotAlone {
             volume: format!("image file {name}"),

@@ -1,3 +1,6 @@
+use crate::grant::Grant;
+use crate::grant::request::MountRequest;
+use crate::grant::tests::granted;
 use crate::sys::fake::Fake;
 use crate::volume::job::{MountError, Secrets};
 use crate::worker::clients::remote::tests::{
@@ -5,8 +8,7 @@ use crate::worker::clients::remote::tests::{
     assert_refused_before_anything_happens,
 };
 use crate::worker::clients::self_mode;
-use crate::worker::task::MountTask;
-use crate::worker::task::tests::task;
+use crate::worker::task::tests::{asked, task};
 use nix::errno::Errno;
 
 const LINE: &str = "client=smb,source=//10.0.0.4/volumes/a";
@@ -20,11 +22,15 @@ fn secrets(password: &str) -> Secrets {
     )
 }
 
-fn by_tom(line: &str) -> MountTask {
-    MountTask {
+fn asked_by_tom(line: &str) -> MountRequest {
+    MountRequest {
         secrets: secrets("hunter2"),
-        ..task(line)
+        ..asked(line)
     }
+}
+
+fn by_tom(line: &str) -> Grant {
+    granted(asked_by_tom(line))
 }
 
 fn try_with(fake: &Fake, line: &str) -> Result<(), MountError> {
@@ -45,11 +51,11 @@ fn the_newest_version_is_mounted_from_the_host_s_network_for_the_secret_s_user()
 #[test]
 fn a_pod_s_group_has_the_files() {
     let fake = Fake::default();
-    let task = MountTask {
+    let grant = granted(MountRequest {
         fs_group: Some(2000),
-        ..by_tom(LINE)
-    };
-    self_mode::mount(&fake, None, &task).unwrap();
+        ..asked_by_tom(LINE)
+    });
+    self_mode::mount(&fake, None, &grant).unwrap();
     let mounts = fake.new_mounts();
     assert!(
         mounts[0].contains("gid=2000,file_mode=0770,dir_mode=02770"),

@@ -4,11 +4,13 @@ use nix::errno::Errno;
 
 use super::super::{expand, mount};
 use super::{hide, show};
+use crate::grant::Grant;
+use crate::grant::request::MountRequest;
+use crate::grant::tests::granted;
 use crate::sys::fake::{Fake, Image, target};
 use crate::sys::{Kernel, Sys};
 use crate::volume::target::Target;
-use crate::worker::task::MountTask;
-use crate::worker::task::tests::task;
+use crate::worker::task::tests::{asked, task};
 use crate::worker::usage::usage;
 
 const POOL: &str = "/pool";
@@ -33,11 +35,15 @@ fn device(pod: &str) -> Target {
     Target::parse_csi(Path::new("/kubelet"), &path).unwrap()
 }
 
-fn of(line: &str, pod: &str) -> MountTask {
-    MountTask {
+fn asked_by(line: &str, pod: &str) -> MountRequest {
+    MountRequest {
         target: device(pod),
-        ..task(line)
+        ..asked(line)
     }
+}
+
+fn of(line: &str, pod: &str) -> Grant {
+    granted(asked_by(line, pod))
 }
 
 const LINE: &str = "client=local,source=a";
@@ -77,9 +83,11 @@ fn two_pods_share_one_device_which_goes_with_the_last_of_them() {
 
 #[test]
 fn what_is_only_read_is_a_device_that_no_pod_can_write() {
-    let readers = |pod| MountTask {
-        only_read: true,
-        ..of(LINE, pod)
+    let readers = |pod| {
+        granted(MountRequest {
+            only_read: true,
+            ..asked_by(LINE, pod)
+        })
     };
     let fake = fake();
     for pod in ["u", "u", "w"] {
@@ -99,9 +107,11 @@ fn what_is_only_read_is_a_device_that_no_pod_can_write() {
 
 #[test]
 fn a_device_can_be_written_while_a_pod_has_it_for_writing() {
-    let reader = |pod| MountTask {
-        read_only: true,
-        ..of(LINE, pod)
+    let reader = |pod| {
+        granted(MountRequest {
+            read_only: true,
+            ..asked_by(LINE, pod)
+        })
     };
     let fake = fake();
     for pod in ["r", "r", "s"] {
@@ -123,9 +133,11 @@ fn a_device_can_be_written_while_a_pod_has_it_for_writing() {
 
 #[test]
 fn what_is_for_one_pod_is_not_given_to_a_second() {
-    let sole = |pod| MountTask {
-        sole: true,
-        ..of(LINE, pod)
+    let sole = |pod| {
+        granted(MountRequest {
+            sole: true,
+            ..asked_by(LINE, pod)
+        })
     };
     let fake = fake();
     for _ in 0..2 {
@@ -137,14 +149,16 @@ fn what_is_for_one_pod_is_not_given_to_a_second() {
     show(&fake, pool(), &sole("w")).unwrap();
 
     let fake = self::fake();
-    let of_pod = |uid: &str| MountTask {
-        sole: true,
-        target: Target::parse(
-            Path::new("/kubelet"),
-            &format!("/kubelet/pods/{uid}/volumes/mooring.dev~vcs/v"),
-        )
-        .unwrap(),
-        ..task(LINE)
+    let of_pod = |uid: &str| {
+        granted(MountRequest {
+            sole: true,
+            target: Target::parse(
+                Path::new("/kubelet"),
+                &format!("/kubelet/pods/{uid}/volumes/mooring.dev~vcs/v"),
+            )
+            .unwrap(),
+            ..asked(LINE)
+        })
     };
     for _ in 0..2 {
         mount(&fake, pool(), &of_pod("u")).unwrap();
@@ -156,10 +170,10 @@ fn what_is_for_one_pod_is_not_given_to_a_second() {
 #[test]
 fn whatever_call_fails_the_next_try_ends_with_one_device_and_the_end_leaves_none() {
     for read_only in [false, true] {
-        let task = MountTask {
+        let task = granted(MountRequest {
             read_only,
-            ..of(LINE, "u")
-        };
+            ..asked_by(LINE, "u")
+        });
         let calls = {
             let fake = fake();
             show(&fake, pool(), &task).unwrap();
@@ -195,10 +209,10 @@ fn whatever_call_fails_the_next_try_ends_with_one_device_and_the_end_leaves_none
 fn whatever_call_of_the_end_fails_the_next_try_leaves_nothing() {
     let shown = || {
         let fake = fake();
-        let task = MountTask {
+        let task = granted(MountRequest {
             read_only: true,
-            ..of(LINE, "u")
-        };
+            ..asked_by(LINE, "u")
+        });
         show(&fake, pool(), &task).unwrap();
         fake
     };
@@ -305,11 +319,11 @@ fn the_kernel_keeps_a_device_without_a_user_until_it_is_taken_away() {
         .unwrap();
     let target = Target::parse_csi(root.path(), volume.join("u").to_str().unwrap()).unwrap();
     target.make().unwrap();
-    let task = MountTask {
+    let task = granted(MountRequest {
         target: target.clone(),
         read_only: true,
-        ..task(&format!("client=local,source={name}"))
-    };
+        ..asked(&format!("client=local,source={name}"))
+    });
     // Only root can, where there are such devices.
     if show(&Kernel, &pool, &task).is_err() {
         return;
