@@ -20,7 +20,7 @@ use super::revivals::Revivals;
 use super::run::{self, OUTPUT_GRACE, ProgramError, REAP};
 use super::services::{ServiceError, ServiceRun, Services};
 
-use super::store::{self, Store, StoreError, without_secrets};
+use super::store::{self, Store, StoreError};
 use super::target_mounts::{self, TargetMountError};
 use crate::deadlines::{AgentDeadlines, SMALLEST_MARGIN};
 use crate::sys::look::{self, LookError, LookedAt};
@@ -331,10 +331,10 @@ impl Mounts {
                 silent_ms: self.silence(&call.target).map(in_ms),
                 on_device: self.has_device_to_share(&call),
                 clean_up_failure: self.clean_up_failure(&call.target),
-                pod: call.pod,
-                target: call.target,
-                client: call.client,
-                source: call.source,
+                pod: call.pod.clone(),
+                target: call.target.clone(),
+                client: call.client.clone(),
+                source: call.source.clone(),
                 health,
             });
         }
@@ -360,14 +360,18 @@ impl Mounts {
             LookedAt::Nothing => check_size(&call)?,
             LookedAt::Alive if self.recorded_as(&call) && target.is_device() => return Ok(target.device()?),
             LookedAt::Alive if self.recorded_as(&call) => return Ok(None),
-            LookedAt::Dead if target.is_device() => return Err(AgentError::DeadDevice(call.target)),
-            LookedAt::Alive => return Err(AgentError::Occupied { target: call.target }),
+            LookedAt::Dead if target.is_device() => return Err(AgentError::DeadDevice(call.target.clone())),
+            LookedAt::Alive => {
+                return Err(AgentError::Occupied {
+                    target: call.target.clone(),
+                });
+            }
             LookedAt::Dead => {
                 let recorded = self.store.recorded(&call.target);
                 self.revive(recorded.ok_or_else(|| AgentError::Occupied {
                     target: call.target.clone(),
                 })?);
-                return Err(AgentError::Dead(call.target));
+                return Err(AgentError::Dead(call.target.clone()));
             }
         }
         let (other, alone) = self.shared(&call, deadlines).await?;
@@ -405,10 +409,7 @@ impl Mounts {
     pub fn recall(&self, target: &str) -> Result<MountCall, AgentError> {
         let call = self.store.recorded(target);
         let call = call.ok_or_else(|| AgentError::Unknown(target.to_owned()))?;
-        Ok(MountCall {
-            secrets: self.store.read_secrets(target)?,
-            ..call
-        })
+        Ok(call.with_secrets(self.store.read_secrets(target)?))
     }
 
     /// Takes over a volume whose mount died with the Pod that had made it, and starts to mount it again.
@@ -417,7 +418,7 @@ impl Mounts {
         check_secrets(&call)?;
         let busy = self.begin(&call.target)?;
         if self.look(&call.target).await? != LookedAt::Dead {
-            return Err(AgentError::NotDead(call.target));
+            return Err(AgentError::NotDead(call.target.clone()));
         }
         if self.draining.load(Ordering::SeqCst) {
             return Err(AgentError::Draining);
@@ -432,7 +433,7 @@ impl Mounts {
         self.store.prepare(&call.target, &call.secrets)?;
         self.store.record(&call, &store::id(&call.target))?;
         drop(busy);
-        self.revive(without_secrets(&call));
+        self.revive(call.without_secrets());
         Ok(())
     }
 
@@ -462,7 +463,7 @@ impl Mounts {
         let staging = self.store.staging(&call.target);
         let secrets = self.store.secrets(&call.target);
         let invocation = program::device(call, Brings::of(call), &staging, &secrets)?;
-        let volume = without_secrets(call);
+        let volume = call.without_secrets();
         let checked = thread::run(move || record::check_device(&volume));
         checked.await.map_err(no_thread(&call.target))??;
         self.store.prepare(&call.target, &call.secrets)?;
@@ -685,14 +686,8 @@ impl Mounts {
 
     /// Whether the target's record is for the same volume.
     fn recorded_as(&self, call: &MountCall) -> bool {
-        let wanted = without_secrets(call);
-        self.store.recorded(&call.target).is_some_and(|recorded| {
-            MountCall {
-                limit_ms: wanted.limit_ms,
-                pod: wanted.pod.clone(),
-                ..recorded
-            } == wanted
-        })
+        let recorded = self.store.recorded(&call.target);
+        recorded.is_some_and(|recorded| recorded.mounts_the_same_as(call))
     }
 
     pub(super) fn begin(self: &Arc<Self>, target: &str) -> Result<Busy, AgentError> {
@@ -777,7 +772,7 @@ pub(super) fn flags(call: &MountCall) -> Result<MountFlags, InvalidVolume> {
 
 /// Checks the volume against the client image's own record, if it has one.
 async fn check_record(call: &MountCall) -> Result<(), AgentError> {
-    let volume = without_secrets(call);
+    let volume = call.without_secrets();
     let checked = thread::run(move || record::check(&volume));
     Ok(checked.await.map_err(no_thread(&call.target))??)
 }
@@ -934,11 +929,9 @@ mod tests {
             (1, most, PAGE, false),
         ] {
             let key = |n| (format!("key-{n}"), SecretBytes(vec![0; bytes]));
-            let large = MountCall {
-                secrets: (0..keys).map(key).collect(),
-                options: BTreeMap::from([("option".to_owned(), "x".repeat(option))]),
-                ..call.clone()
-            };
+            let mut large = call.clone();
+            large.secrets = (0..keys).map(key).collect();
+            large.options = BTreeMap::from([("option".to_owned(), "x".repeat(option))]);
             let error = mounts.mount(large).await.unwrap_err();
             let expected = if fits {
                 FailureCategory::Draining

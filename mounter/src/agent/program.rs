@@ -328,9 +328,10 @@ fn is_plain_type(fs_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::protocol::MountFields;
 
     fn call(mount_options: &[&str], options: &[(&str, &str)]) -> MountCall {
-        MountCall {
+        MountCall::from(MountFields {
             target: "pods/u/volumes/mooring.dev~vcs/v".into(),
             client: "nfs".into(),
             source: "10.10.2.4:/exports".into(),
@@ -342,7 +343,7 @@ mod tests {
             label: None,
             pod: crate::volume::job::PodRef::default(),
             limit_ms: 1,
-        }
+        })
     }
 
     fn plan(call: &MountCall, overridden: bool) -> Result<Invocation, InvalidVolume> {

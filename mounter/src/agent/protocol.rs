@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::services::call::ServiceCall;
+use crate::grant::Grant;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::selinux_label::SelinuxLabel;
@@ -104,8 +107,14 @@ impl Call {
     }
 }
 
+/// What a grant lets an agent mount. It is made of a grant, or comes from who made it so, and can only be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MountCall {
+#[serde(transparent)]
+pub struct MountCall(MountFields);
+
+/// What is in a [`MountCall`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountFields {
     /// The directory to mount on, with its path as the kubelet sees it; it exists. Of a raw block volume it is the file
     /// on which the mounter shows the device.
     pub target: String,
@@ -135,6 +144,81 @@ pub struct MountCall {
     pub pod: PodRef,
     /// Milliseconds that the mount may take.
     pub limit_ms: u64,
+}
+
+impl Deref for MountCall {
+    type Target = MountFields;
+
+    fn deref(&self) -> &MountFields {
+        &self.0
+    }
+}
+
+impl MountCall {
+    /// What is granted, within a time.
+    pub fn of(grant: &Grant, limit: Duration) -> Self {
+        let volume = grant.volume();
+        let mut mount_options = volume.mount_options.clone();
+        if grant.is_read_only() && !mount_options.iter().any(|option| option == "ro") {
+            mount_options.retain(|option| option != "rw");
+            mount_options.push("ro".to_owned());
+        }
+        let secrets = grant.secrets().0.iter();
+        Self(MountFields {
+            target: grant.target().to_string(),
+            client: volume.client.to_string(),
+            source: volume.source.clone(),
+            fs_type: volume.fs_type.clone(),
+            mount_options,
+            options: volume.rest.clone(),
+            secrets: secrets
+                .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
+                .collect(),
+            fs_group: grant.fs_group(),
+            label: grant.label().cloned(),
+            pod: grant.pod().clone(),
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// As it is recorded.
+    pub(super) fn without_secrets(&self) -> Self {
+        self.with_secrets(BTreeMap::new())
+    }
+
+    /// With the secrets that were kept beside its record.
+    pub(super) fn with_secrets(&self, secrets: BTreeMap<String, SecretBytes>) -> Self {
+        Self(MountFields {
+            secrets,
+            ..self.0.clone()
+        })
+    }
+
+    /// Whether both mount the same, whatever their secrets.
+    pub(super) fn mounts_the_same_as(&self, other: &Self) -> bool {
+        let it = |call: &Self| MountFields {
+            secrets: BTreeMap::new(),
+            pod: PodRef::default(),
+            limit_ms: 0,
+            ..call.0.clone()
+        };
+        it(self) == it(other)
+    }
+}
+
+/// Tests say what no volume does.
+#[cfg(test)]
+impl std::ops::DerefMut for MountCall {
+    fn deref_mut(&mut self) -> &mut MountFields {
+        &mut self.0
+    }
+}
+
+#[cfg(test)]
+impl From<MountFields> for MountCall {
+    fn from(fields: MountFields) -> Self {
+        Self(fields)
+    }
 }
 
 /// What the caller gets back, once on each connection.
@@ -378,7 +462,7 @@ mod tests {
     fn call() -> AgentRequest {
         AgentRequest {
             version: VERSION,
-            call: Call::Mount(Box::new(MountCall {
+            call: Call::Mount(Box::new(MountCall(MountFields {
                 target: "pods/u/volumes/mooring.dev~vcs/v".into(),
                 client: "sshfs".into(),
                 source: "user@host:/path".into(),
@@ -390,7 +474,7 @@ mod tests {
                 label: None,
                 pod: PodRef::default(),
                 limit_ms: 1000,
-            })),
+            }))),
         }
     }
 

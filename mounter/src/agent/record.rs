@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
     use crate::agent::mounts::AgentError;
-    use crate::agent::protocol::AgentFailure;
+    use crate::agent::protocol::{AgentFailure, MountFields};
     use crate::agent::services::call;
     use crate::volume::job::PodRef;
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn volume(fs_type: &str, options: &[(&str, &str)]) -> MountCall {
-        MountCall {
+        MountCall::from(MountFields {
             target: "pods/u/volumes/mooring.dev~vcs/v".into(),
             client: "acme".into(),
             source: "pool/volume".into(),
@@ -236,7 +236,7 @@ mod tests {
             label: None,
             pod: PodRef::default(),
             limit_ms: 1,
-        }
+        })
     }
 
     /// What the user is told.

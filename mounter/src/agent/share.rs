@@ -255,10 +255,7 @@ mod tests {
     fn a_device_is_not_shared_with_who_has_another_secret_or_none() {
         let ours = call("/a", &[]);
         let secret = |value: &str| BTreeMap::from([("key".to_owned(), SecretBytes(value.into()))]);
-        let with = |secrets| MountCall {
-            secrets,
-            ..ours.clone()
-        };
+        let with = |secrets| ours.with_secrets(secrets);
         let theirs = secret("theirs");
         for guess in [secret("guess"), BTreeMap::new()] {
             let found = difference(&with(guess), &ours, &theirs).unwrap();

@@ -210,7 +210,7 @@ impl Store {
     /// Writes a target's record, without its secrets. `volume` is the name by which programs know its volume: [`id`],
     /// or the name of another target's volume whose device it shares.
     pub fn record(&self, call: &MountCall, volume: &str) -> Result<(), StoreError> {
-        let call = &without_secrets(call);
+        let call = &call.without_secrets();
         write(&self.record_path(&call.target), &Record { call, volume })
     }
 
@@ -293,17 +293,9 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
     serde_json::from_slice(&json).map_err(at("read", path))
 }
 
-/// A call as it is recorded.
-pub fn without_secrets(call: &MountCall) -> MountCall {
-    MountCall {
-        secrets: BTreeMap::new(),
-        ..call.clone()
-    }
-}
-
 /// How long the record of a call is.
 pub(super) fn record_length(call: &MountCall) -> usize {
-    let (call, volume) = (&without_secrets(call), &*id(&call.target));
+    let (call, volume) = (&call.without_secrets(), &*id(&call.target));
     serde_json::to_vec(&Record { call, volume }).map_or(0, |json| json.len())
 }
 
@@ -367,14 +359,14 @@ fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::MountCall;
+    use crate::agent::protocol::{MountCall, MountFields};
     use crate::volume::job::PodRef;
 
     #[test]
     fn a_record_reads_back_without_its_secrets_and_rubbish_beside_it_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::unprepared(dir.path());
-        let call = MountCall {
+        let call = MountCall::from(MountFields {
             target: "/k/pods/u/volumes/mooring.dev~vcs/v".into(),
             client: "sshfs".into(),
             source: "h:/p".into(),
@@ -386,23 +378,21 @@ mod tests {
             label: None,
             pod: PodRef::default(),
             limit_ms: 1,
-        };
+        });
         let volume = id(&call.target);
         store.record(&call, &volume).unwrap();
         assert!(!store.is_shared(&volume, &call.target).unwrap());
-        let other = MountCall {
-            target: "/k/pods/w/volumes/mooring.dev~vcs/v".into(),
-            ..call.clone()
-        };
+        let mut other = call.clone();
+        other.target = "/k/pods/w/volumes/mooring.dev~vcs/v".into();
         store.record(&other, &volume).unwrap();
         assert_eq!(store.volume(&other.target), volume);
         assert!(store.is_shared(&volume, &call.target).unwrap());
         store.forget(&other.target).unwrap();
         assert_eq!(store.volume(&other.target), id(&other.target));
         fs::write(store.records().join("x.json"), "{").unwrap();
-        assert_eq!(store.recorded(&call.target), Some(without_secrets(&call)));
+        assert_eq!(store.recorded(&call.target), Some(call.without_secrets()));
         let all = store.all().unwrap();
-        assert_eq!(all.calls, [without_secrets(&call)]);
+        assert_eq!(all.calls, [call.without_secrets()]);
         assert_eq!(all.unreadable.len(), 1);
         assert!(all.unreadable[0].path.ends_with("x.json"), "{:?}", all.unreadable);
         store.forget(&call.target).unwrap();

@@ -10,7 +10,7 @@ use mooring_contract::volume::clients::has_one_device;
 
 use crate::agent::mounts::SETTLED;
 use crate::agent::protocol::{
-    AgentAnswer, AgentFailure, Call, FailureCategory, Hello, MountCall, MountHealth, MountState, SecretBytes,
+    AgentAnswer, AgentFailure, Call, FailureCategory, Hello, MountCall, MountHealth, MountState,
 };
 use crate::client_pods::allowed::ImageError;
 use crate::client_pods::kept::KeptRecord;
@@ -95,9 +95,9 @@ impl ContainerClient {
             return Ok(());
         };
         let kept = self.pods.kept.get(&job.grant.target().to_string());
-        let asked_before = kept.map(|kept| kept.call.mount_options);
-        let wanted = mount_call(job, Duration::ZERO).mount_options;
-        alike(MountFlags::of(entry), asked_before.as_deref(), &wanted)?.map_or(Ok(()), |(found, wanted)| {
+        let asked_before = kept.as_ref().map(|kept| kept.call.mount_options.as_slice());
+        let wanted = MountCall::of(&job.grant, Duration::ZERO);
+        alike(MountFlags::of(entry), asked_before, &wanted.mount_options)?.map_or(Ok(()), |(found, wanted)| {
             Err(otherwise(&job.grant.volume().source, job.grant.target(), found, wanted))
         })
     }
@@ -264,7 +264,7 @@ impl Client for ContainerClient {
                 by: lease.uid.clone(),
                 image: image.clone(),
                 by_volume: job.grant.is_image_by_volume(),
-                call: mount_call(job, Duration::ZERO),
+                call: MountCall::of(&job.grant, Duration::ZERO),
             });
         }
         drop(lease);
@@ -348,7 +348,7 @@ async fn mounted_by<A: Future<Output = Result<AgentAnswer, LinkError>>>(
 ) -> Result<Option<DeviceNumber>, MountError> {
     let wait = job.remaining();
     let limit = deadlines::inner(wait);
-    let call = Call::Mount(Box::new(mount_call(job, limit)));
+    let call = Call::Mount(Box::new(MountCall::of(&job.grant, limit)));
     match ask(call, wait).await {
         Ok(AgentAnswer::Mounted) => Ok(None),
         Ok(AgentAnswer::Given { device }) => Ok(Some(device)),
@@ -394,34 +394,6 @@ fn mount_table() -> Result<Table, MountError> {
 /// Whether a mount is of the device that another Pod has of a job's volume.
 fn is_device_of(mount: &MountState, job: &MountJob) -> bool {
     mount.on_device && mount.client == job.grant.volume().client.as_str() && mount.source == job.grant.volume().source
-}
-
-fn mount_call(job: &MountJob, limit: Duration) -> MountCall {
-    let volume = job.grant.volume();
-    let mut mount_options = volume.mount_options.clone();
-    if job.grant.is_read_only() && !mount_options.iter().any(|option| option == "ro") {
-        mount_options.retain(|option| option != "rw");
-        mount_options.push("ro".to_owned());
-    }
-    MountCall {
-        target: job.grant.target().to_string(),
-        client: volume.client.to_string(),
-        source: volume.source.clone(),
-        fs_type: volume.fs_type.clone(),
-        mount_options,
-        options: volume.rest.clone(),
-        secrets: job
-            .grant
-            .secrets()
-            .0
-            .iter()
-            .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
-            .collect(),
-        fs_group: job.grant.fs_group(),
-        label: job.grant.label().cloned(),
-        pod: job.grant.pod().clone(),
-        limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-    }
 }
 
 /// How many seconds a program had that took too long, in a call with this `limit`.

@@ -137,7 +137,7 @@ pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::{KeptRecord, KeptVolumes};
-    use crate::agent::protocol::{MountCall, SecretBytes};
+    use crate::agent::protocol::{MountCall, MountFields, SecretBytes};
     use crate::volume::job::PodRef;
 
     pub(crate) fn record(target: &str, by: &str) -> KeptRecord {
@@ -145,7 +145,7 @@ pub(crate) mod tests {
             by: by.into(),
             image: "mooring.dev/client-sshfs:1".into(),
             by_volume: false,
-            call: MountCall {
+            call: MountCall::from(MountFields {
                 target: target.into(),
                 client: "sshfs".into(),
                 source: "a@b:/c".into(),
@@ -157,7 +157,7 @@ pub(crate) mod tests {
                 label: None,
                 pod: PodRef::default(),
                 limit_ms: 0,
-            },
+            }),
         }
     }
 
