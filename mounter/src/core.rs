@@ -25,12 +25,14 @@ use self::client::{Client, Expansion, MountJob, Rest, Trouble};
 use self::guard::Guards;
 use self::metrics::MounterMetrics;
 use self::waits::{Waiting, Waits};
+use crate::api::recorder::{Recorder, clean_up_failed};
 use crate::deadlines::{self, FAIR_LIMIT, LONGEST_CALL};
 use crate::grant::granter::Granter;
 use crate::grant::request::MountRequest;
 use crate::grant::{Grant, Granted, ToAttach};
 use crate::node::attachments::Attachments;
 use crate::sys::look::LookedAt;
+use crate::sys::{Kernel, Sys as _};
 use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::{MountEntry, Table};
@@ -113,6 +115,8 @@ pub struct Core {
     metrics: MounterMetrics,
     obstacle: fn(&Path) -> Option<String>,
     waits: Waits,
+    /// Where to say what stays on this node, and the node's name.
+    events: Option<(Recorder, String)>,
     granter: Granter,
     attachments: Option<Arc<Attachments>>,
     unheld: Obstacle,
@@ -136,6 +140,7 @@ impl Core {
             metrics,
             obstacle: |_| None,
             waits: Waits::new(None),
+            events: None,
             granter: Granter::new(None, []),
             attachments: None,
             unheld: Obstacle::default(),
@@ -167,6 +172,13 @@ impl Core {
     #[must_use]
     pub fn with_waits(mut self, waits: Waits) -> Self {
         self.waits = waits;
+        self
+    }
+
+    /// Reports what stays on this node by Events about it.
+    #[must_use]
+    pub fn reporting(mut self, events: Option<(Recorder, String)>) -> Self {
+        self.events = events;
         self
     }
 
@@ -378,11 +390,18 @@ impl Core {
             target: target.clone(),
         };
         if let Err(error) = self.workers.run(&task, Instant::now() + CLEAR_LIMIT).await {
-            warn!(
-                target.path = %target,
-                error = %chain(&error),
-                "failed to clean up after a mount by the host's program"
-            );
+            self.tell_of_stage(target, &error);
+        }
+    }
+
+    fn tell_of_stage(&self, target: &Target, error: &WorkerError) {
+        let why = chain(error);
+        warn!(target.path = %target, error = why, "failed to clean up after a mount by the host's program");
+        // A worker that was ended may have left nothing.
+        if let (WorkerError::Failed(_), Some((events, node))) = (error, &self.events) {
+            let words = left_on_stage(target.name(), &Kernel.stage(target), &why);
+            // If there is no room for the Event, the log has it.
+            let _ = events.record(clean_up_failed(node, words));
         }
     }
 
@@ -547,6 +566,16 @@ fn is_on_a_device(table: &Result<Table, MountError>, target: &Target) -> bool {
     // Some file systems, such as btrfs, have a number of the kernel's own, and show the device.
     let shows_device = !top.is_fuse() && top.source.starts_with('/') && !top.source.starts_with("//");
     top.device.is_of_a_device() || shows_device
+}
+
+/// What an administrator is to do about a directory on which the host's program was to mount.
+fn left_on_stage(volume: &str, stage: &Path, why: &str) -> String {
+    let stage = stage.display();
+    format!(
+        "what the host's mount program did for volume {volume} may still be on this node, and Mooring does not try \
+         again. If there is a directory {stage} on the node, run there: umount -l {stage}; rmdir {stage}. The reason: \
+         {why}"
+    )
 }
 
 /// A server may be dead as one type of server and alive as another.

@@ -122,6 +122,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             .attaching(attachments)
             .unless_there_is(status.unheld())
             .with_waits(waits)
+            .reporting(events.clone().zip(args.node_name.clone()))
             .working_by(workers),
     );
     core.workers().start_ahead();

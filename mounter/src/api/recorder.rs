@@ -11,6 +11,7 @@ use kube::Client;
 use kube::runtime::events::{self, EventType, Reporter};
 use mooring_contract::names::MOUNTER;
 use mooring_program::error::chain;
+use mooring_program::reasons;
 use tokio::sync::mpsc;
 use tracing::warn;
 
@@ -72,6 +73,18 @@ impl Recorder {
             );
         }
         taken.is_ok()
+    }
+}
+
+/// What a volume has left on a node.
+pub fn clean_up_failed(node: &str, words: String) -> Event {
+    Event {
+        type_: EventType::Warning,
+        reason: reasons::CLEAN_UP_FAILED,
+        action: "CleanUp",
+        note: words,
+        about: about_node(node, None),
+        joined: false,
     }
 }
 

@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::join_all;
-use kube::runtime::events::EventType;
 use mooring_contract::names::annotations;
 use mooring_program::error::chain;
-use mooring_program::reasons;
 use tracing::{info, warn};
 
 use super::link::LinkError;
@@ -19,7 +17,7 @@ use super::status::{PodPhase, SeenPod};
 use super::{ClientPods, HELLO_LIMIT, MounterIdentity};
 use crate::agent::mounts::CLEAR_UP_WAIT as CLEANUP_WAIT;
 use crate::agent::protocol::{AgentAnswer, Call, FailureCategory, MountState};
-use crate::api::recorder::{Event, about_node};
+use crate::api::recorder::clean_up_failed;
 use crate::core::client::Rest;
 use crate::deadlines::{self, LARGEST_MARGIN};
 use crate::node::attachments::CleanUps;
@@ -194,15 +192,7 @@ impl FailedCleanUps {
             let MounterIdentity { node, namespace, .. } = &pods.identity;
             let note = note(&volume, mount, (namespace, &pod.name), why);
             warn!(target.path = mount.target, "{note}");
-            let event = Event {
-                type_: EventType::Warning,
-                reason: reasons::CLEAN_UP_FAILED,
-                action: "CleanUp",
-                note,
-                about: about_node(node, None),
-                joined: false,
-            };
-            if pods.events.record(event) {
+            if pods.events.record(clean_up_failed(node, note)) {
                 self.0.insert(told);
             }
         }

@@ -12,14 +12,19 @@ use tokio::sync::Notify;
 use super::circuit_breaker::CallEnd;
 use super::client::{Client, MountJob, Trouble};
 use super::{Core, Places};
+use crate::api::recorder::Recorder;
+use crate::api::recorder::tests::{api, recorded};
 use crate::core::metrics::MounterMetrics;
 use crate::grant::granter::Granter;
 use crate::grant::request::MountRequest;
 use crate::grant::request::tests::request;
+use crate::sys::fake::target;
+use crate::sys::{Kernel, Sys as _};
 use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::Table;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
+use crate::worker::WorkerError;
 
 /// A client container whose server `dead` does not answer: the container gives up when the test says so, or soon.
 #[derive(Default)]
@@ -275,4 +280,29 @@ async fn one_tenant_s_options_can_t_trip_another_server() {
     core.mount_soon(volume("client=x,client-image=a/b:1,source=alive:/x", "b"))
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn what_the_host_s_program_may_have_left_is_told_of_on_the_node_with_how_to_remove_it() {
+    let (client, heard) = api(0);
+    let events = Recorder::start(client, None);
+    let core = core(&Arc::new(Container::default())).reporting(Some((events, "node-1".to_owned())));
+    let failed = MountError::Failed {
+        attempted: "unmount it".to_owned(),
+        cause: "no such device".to_owned().into(),
+    };
+    core.tell_of_stage(&target(), &WorkerError::Late { limit: Duration::ZERO });
+    core.tell_of_stage(&target(), &WorkerError::Failed(failed));
+    let events = recorded(&heard, 1).await;
+    let [(_, event)] = &events[..] else {
+        panic!("not one: {events:?}")
+    };
+    assert_eq!(
+        (&event["reason"], &event["regarding"]["kind"]),
+        (&"CleanUpFailed".into(), &"Node".into())
+    );
+    let note = event["note"].as_str().unwrap();
+    let stage = Kernel.stage(&target());
+    let command = format!("umount -l {0}; rmdir {0}", stage.display());
+    assert!(note.contains(&command) && note.contains("no such device"), "{note}");
 }
