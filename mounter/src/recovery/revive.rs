@@ -388,8 +388,8 @@ fn users(proc: &Path, revived: &[Revived]) -> io::Result<Vec<Namespace>> {
     namespaces(proc, |_, table| table.0.iter().any(is_dead))
 }
 
-/// What to do about mounts that are like those of volumes and that no agent recorded. `recorded` are the dead mounts of all volumes, `node`
-/// is this process' mount table.
+/// What to do about mounts that are like those of volumes and that no agent recorded. `recorded` are the dead mounts of
+/// all volumes, `node` is this process' mount table.
 fn unrecorded(
     proc: &Path,
     mounted: &[Target],
