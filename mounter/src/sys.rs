@@ -10,6 +10,7 @@ pub mod graft;
 mod host;
 pub mod look;
 pub mod loop_device;
+pub mod nowhere;
 pub(crate) mod raw;
 mod rpcbind;
 mod smb_server;
@@ -232,7 +233,7 @@ pub trait Sys {
     /// `rpcbind`.
     fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool>;
 
-    /// Waits until an SMB server answers, whatever it says; silence is [`Errno::TIMEDOUT`]. It can be killed meanwhile.
+    /// Waits until an SMB server answers, whatever it says; silence is [`Errno::ETIMEDOUT`]. It can be killed meanwhile.
     fn wait_for_smb(&self, server: SocketAddr) -> Result<()>;
 
     fn stage(&self, target: &Target) -> PathBuf;

@@ -79,7 +79,11 @@ use super::protocol::MountCall;
 use crate::volume::mount_options::{self, ForbiddenOption};
 use crate::volume::selinux_label::SelinuxLabel;
 
+/// Where programs run, except [`MOUNT`].
 pub const WORKING_DIRECTORY: &str = "/";
+
+/// What mounts where the image brings only a helper. It runs where a relative source leads nowhere ([`crate::sys::nowhere`]).
+pub const MOUNT: &str = "mount";
 
 /// A program to run: its arguments and additions to its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,7 +228,7 @@ pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Re
         return Err(InvalidVolume::FsType(fs_type.to_owned()));
     }
     check_kind(fs_type, &call.mount_options)?;
-    // `mount` would take a relative name for a device if a file with that name is in its working directory.
+    // `mount` finds no such file, since its working directory is empty: this says so.
     if !call.source.starts_with('/')
         && Path::new(WORKING_DIRECTORY)
             .join(&call.source)
@@ -244,7 +248,7 @@ pub fn mount(call: &MountCall, brings: Brings, dir: &Path, secrets: &Path) -> Re
         None => options,
     };
     Ok(Invocation {
-        program: "mount".into(),
+        program: MOUNT.into(),
         args: vec![
             "-t".into(),
             fs_type.into(),

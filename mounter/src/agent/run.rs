@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +15,8 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tracing::info;
 
-use super::program::{Invocation, WORKING_DIRECTORY};
+use super::program::{Invocation, MOUNT, WORKING_DIRECTORY};
+use crate::sys::nowhere;
 
 /// How many of a program's last lines to keep for the user.
 const LAST_LINES: usize = 5;
@@ -82,16 +85,22 @@ pub(super) fn start(
     stdout: impl Into<Stdio>,
     stderr: impl Into<Stdio>,
 ) -> Result<Child, ProgramError> {
+    let failed = |source| not_started(invocation.program.display().to_string(), source);
+    let nowhere = (invocation.program == Path::new(MOUNT)).then(nowhere::open).transpose();
+    let nowhere = nowhere.map_err(|error| failed(io::Error::other(error)))?;
+    let directory = nowhere
+        .as_ref()
+        .map(|directory| format!("/proc/self/fd/{}", directory.as_raw_fd()));
     Command::new(&invocation.program)
         .args(&invocation.args)
         .envs(&invocation.env)
-        .current_dir(WORKING_DIRECTORY)
+        .current_dir(directory.as_deref().unwrap_or(WORKING_DIRECTORY))
         .stdin(Stdio::null())
         .stdout(stdout)
         .stderr(stderr)
         .process_group(0)
         .spawn()
-        .map_err(|source| not_started(invocation.program.display().to_string(), source))
+        .map_err(failed)
 }
 
 /// Runs a program to its end, for at most `limit`.

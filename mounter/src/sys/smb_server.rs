@@ -1,6 +1,6 @@
 //! Asks an SMB server for a sign of life: a NEGOTIATE request, which comes before any login ([MS-SMB2], 2.2.3).
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) fn wait_for_answer(address: SocketAddr) -> Result<()> {
             format!("ask SMB server {address} for an answer"),
             // A socket that has waited for long enough gives the same error as one that doesn't wait.
             if kind == io::ErrorKind::WouldBlock || kind == io::ErrorKind::TimedOut {
-                rustix::io::Errno::TIMEDOUT.into()
+                nix::errno::Errno::ETIMEDOUT.into()
             } else {
                 error
             },
@@ -34,8 +34,7 @@ fn ask(address: SocketAddr, connect_limit: Duration, answer_limit: Duration) -> 
     link.set_write_timeout(Some(answer_limit))?;
     link.set_read_timeout(Some(answer_limit))?;
     link.write_all(&negotiate())?;
-    link.read(&mut [0; 4])?;
-    Ok(())
+    link.peek(&mut [0]).map(drop)
 }
 
 fn negotiate() -> Vec<u8> {

@@ -27,8 +27,8 @@ use rustix::mount::{
 
 use super::look::{self, LookError, LookedAt};
 use super::{
-    ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, raw, rpcbind,
-    smb_server, walk,
+    ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, nowhere, raw,
+    rpcbind, smb_server, walk,
 };
 use crate::volume::cause::Cause;
 use crate::volume::mount_options::MountFlags;
@@ -97,43 +97,7 @@ impl Sys for Kernel {
     }
 
     fn new_mount(&self, mount: &NewMount) -> Result<OwnedFd> {
-        let attempted = || format!("mount {} as {}", mount.source, mount.fs_type);
-        let context = fsopen(&*mount.fs_type, FsOpenFlags::FSOPEN_CLOEXEC);
-        let context = context.map_err(raw::errno).map_err(|errno| match errno {
-            Errno::ENODEV => SysError {
-                attempted: attempted(),
-                errno: Some(errno),
-                cause: format!(
-                    "the node's kernel has no file system {0}: load its module ({0})",
-                    mount.fs_type
-                )
-                .into(),
-            },
-            errno => SysError::call(attempted(), errno),
-        })?;
-        let said = |what: String| {
-            let context = context.as_fd();
-            // File systems have numbers that nix does not know.
-            move |errno: rustix::io::Errno| SysError {
-                attempted: what,
-                errno: Some(raw::errno(errno)),
-                cause: said_of(context, errno.into()),
-            }
-        };
-        fsconfig_set_string(&context, c"source", &*mount.source).map_err(said(attempted()))?;
-        for (key, value) in &mount.options {
-            match value {
-                Some(value) => fsconfig_set_string(&context, &**key, &**value),
-                None => fsconfig_set_flag(&context, &**key),
-            }
-            .map_err(said(format!("{} with mount option {key}", attempted())))?;
-        }
-        for (key, value) in &mount.credentials.0 {
-            fsconfig_set_string(&context, &**key, value.as_slice())
-                .map_err(said(format!("{} with the Secret's {key}", attempted())))?;
-        }
-        fsconfig_create(&context).map_err(said(attempted()))?;
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, mount.flags.attributes()).map_err(said(attempted()))
+        nowhere::act(|| new_mount(mount))
     }
 
     fn directory_of(&self, mount: OwnedFd, path: &str, flags: MountFlags) -> Result<OwnedFd> {
@@ -472,16 +436,15 @@ impl Sys for Kernel {
                 .map(Stdio::from)
                 .map_err(|e| SysError::io(attempted(), e))
         };
-        let status = Command::new(find_program(&program.name)?)
+        let mut command = Command::new(find_program(&program.name)?);
+        command
             .args(&program.args)
             .env_clear()
             .env("PATH", PROGRAM_DIRECTORIES)
-            .current_dir("/")
             .stdin(Stdio::null())
             .stdout(both()?)
-            .stderr(both()?)
-            .status()
-            .map_err(|e| SysError::io(attempted(), e))?;
+            .stderr(both()?);
+        let status = nowhere::act(|| command.status().map_err(|e| SysError::io(attempted(), e)))?;
         if status.success() {
             return Ok(());
         }
@@ -605,6 +568,46 @@ fn said_of(context: std::os::fd::BorrowedFd<'_>, source: std::io::Error) -> Caus
         said: said.join("; "),
         source,
     })
+}
+
+fn new_mount(mount: &NewMount) -> Result<OwnedFd> {
+    let attempted = || format!("mount {} as {}", mount.source, mount.fs_type);
+    let context = fsopen(&*mount.fs_type, FsOpenFlags::FSOPEN_CLOEXEC);
+    let context = context.map_err(raw::errno).map_err(|errno| match errno {
+        Errno::ENODEV => SysError {
+            attempted: attempted(),
+            errno: Some(errno),
+            cause: format!(
+                "the node's kernel has no file system {0}: load its module ({0})",
+                mount.fs_type
+            )
+            .into(),
+        },
+        errno => SysError::call(attempted(), errno),
+    })?;
+    let said = |what: String| {
+        let context = context.as_fd();
+        // File systems have numbers that nix does not know.
+        move |errno: rustix::io::Errno| SysError {
+            attempted: what,
+            errno: Some(raw::errno(errno)),
+            cause: said_of(context, errno.into()),
+        }
+    };
+    fsconfig_set_string(&context, c"source", &*mount.source).map_err(said(attempted()))?;
+    for (key, value) in &mount.options {
+        match value {
+            Some(value) => fsconfig_set_string(&context, &**key, &**value),
+            None => fsconfig_set_flag(&context, &**key),
+        }
+        .map_err(said(format!("{} with mount option {key}", attempted())))?;
+    }
+    for (key, value) in &mount.credentials.0 {
+        fsconfig_set_string(&context, &**key, value.as_slice())
+            .map_err(said(format!("{} with the Secret's {key}", attempted())))?;
+    }
+    fsconfig_create(&context).map_err(said(attempted()))?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, mount.flags.attributes()).map_err(said(attempted()))
 }
 
 #[cfg(test)]

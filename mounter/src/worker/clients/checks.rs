@@ -10,8 +10,8 @@ use crate::volume::mount_table::MountEntry;
 use crate::volume::target::Target;
 use crate::volume::volume_id::source_in_words;
 
-/// Refuses a relative name of a file or device that exists: only a source with a slash at its beginning counts as a
-/// path when a volume is judged.
+/// Refuses a relative name of a file or device that exists, with the cure. Such a name leads nowhere in any case
+/// ([`crate::sys::nowhere`]): only a source with a slash at its beginning counts as a path when a volume is judged.
 pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountError> {
     if !source.starts_with('/') && sys.is_here(Path::new(source)) {
         let message = format!(

@@ -262,6 +262,28 @@ async fn capacities(scope: &Scope, class: &str) -> Result<BTreeMap<String, u64>>
     Ok(found)
 }
 
+/// What a node that is gone is said to have left is taken back. No class owns this object, so no garbage collector removes
+/// it.
+async fn gone_node_has_nothing(scope: &Scope, class: &str) -> Result<()> {
+    let of_gone_node: CSIStorageCapacity = serde_json::from_value(json!({
+        "metadata": {
+            "generateName": "of-gone-node-",
+            "labels": {labels::MANAGED_BY: labels::MANAGED_BY_MOORING},
+        },
+        "storageClassName": class,
+        "nodeTopology": {"matchLabels": {HOSTNAME: "gone"}},
+        "capacity": "1Gi",
+    }))?;
+    let objects: Api<CSIStorageCapacity> = Api::namespaced(scope.client.clone(), NAMESPACE);
+    let of_gone_node = objects.create(&PostParams::default(), &of_gone_node).await?.name_any();
+    wait_until(
+        "what a gone node is said to have to be taken back",
+        WAITS_LIMIT,
+        async || Ok(objects.get_opt(&of_gone_node).await?.is_none().then_some(())),
+    )
+    .await
+}
+
 #[test]
 fn the_scheduler_knows_what_pools_have_left_where_the_class_has_the_csi_driver_s_name() {
     in_namespace("local-capacity", async |scope| {
@@ -318,24 +340,7 @@ fn the_scheduler_knows_what_pools_have_left_where_the_class_has_the_csi_driver_s
         let provisioner = provisioner.key("reserve", "5%");
         provisioner.apply().await?;
 
-        // A node that is gone has nothing left. No class owns this object, so no garbage collector removes it.
-        let of_gone_node: CSIStorageCapacity = serde_json::from_value(json!({
-            "metadata": {
-                "generateName": "of-gone-node-",
-                "labels": {labels::MANAGED_BY: labels::MANAGED_BY_MOORING},
-            },
-            "storageClassName": provisioner.class,
-            "nodeTopology": {"matchLabels": {HOSTNAME: "gone"}},
-            "capacity": "1Gi",
-        }))?;
-        let objects: Api<CSIStorageCapacity> = Api::namespaced(scope.client.clone(), NAMESPACE);
-        let of_gone_node = objects.create(&PostParams::default(), &of_gone_node).await?.name_any();
-        wait_until(
-            "what a gone node is said to have to be taken back",
-            WAITS_LIMIT,
-            async || Ok(objects.get_opt(&of_gone_node).await?.is_none().then_some(())),
-        )
-        .await?;
+        gone_node_has_nothing(&scope, &provisioner.class).await?;
 
         // No pool is so large: no node is chosen, and no run begun.
         let large = scope.claim("large", &provisioner.class, "1Pi").await?;

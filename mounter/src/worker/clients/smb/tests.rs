@@ -94,9 +94,9 @@ fn the_next_address_of_a_server_is_tried_where_one_can_t_be_reached() {
 #[test]
 fn a_silent_server_does_not_reach_the_kernel_which_would_keep_all_others_waiting() {
     for (errno, category, words) in [
-        (Errno::TIMEDOUT, "timeout", "10.0.0.4 did not answer"),
+        (Errno::ETIMEDOUT, "timeout", "10.0.0.4 did not answer"),
         (
-            Errno::CONNREFUSED,
+            Errno::ECONNREFUSED,
             "failed",
             "no SMB server listens on port 445 of 10.0.0.4",
         ),
