@@ -84,9 +84,15 @@ async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Clien
         ..PatchParams::default()
     };
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    let data = Patch::Merge(json!({"data": {"images": "**"}}));
-    let said = refusal(configs.patch("allowed-client-images", &dry_patch, &data).await);
-    assert!(said.contains("annotations of ConfigMaps only"), "{said}");
+    // The garbage collector deletes what belongs to an object that there is not.
+    let orphaned = json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "00000000-0000-4000-8000-000000000000"},
+    ]}});
+    for change in [json!({"data": {"images": "**"}}), orphaned, json!({"immutable": true})] {
+        let change = Patch::Merge(change);
+        let said = refusal(configs.patch("allowed-client-images", &dry_patch, &change).await);
+        assert!(said.contains("annotations of ConfigMaps only"), "{said}");
+    }
     let note = Patch::Merge(json!({"metadata": {"annotations": {"mooring.dev/status": "x"}}}));
     configs.patch("allowed-client-images", &dry_patch, &note).await?;
     let class = json!({
