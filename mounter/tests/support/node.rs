@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mooring_mounter::agent::protocol::MountCall;
 
@@ -78,8 +79,9 @@ impl Node {
     pub(crate) fn command(&self, name: &str, script: &str) {
         let calls = self.at("calls");
         let text = format!("#!/bin/sh\necho {name} \"$@\" >>{}\n{script}\n", calls.display());
-        self.write(Path::new("bin").join(name), text);
         let path = self.at("bin").join(name);
+        let _alone = alone();
+        self.write(&path, text);
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -118,8 +120,14 @@ impl Node {
             .env("MOORING_SECRETS", self.at("secrets").join(volume))
             .env("MOORING_MOUNT_OPTIONS", "nosuid,nodev")
             .envs(variables.iter().copied())
-            .output()
-            .unwrap()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let started = {
+            let _alone = alone();
+            command.spawn()
+        };
+        started.unwrap().wait_with_output().unwrap()
     }
 
     /// How the commands were called, each call after a line's end.
@@ -138,4 +146,11 @@ pub(crate) fn refusal(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(75), "the volume is not refused: {said}");
     said
+}
+
+/// While a test writes a command, no other may start a program: until that is executed, it would have the file open for
+/// writing too, and whoever runs the command meanwhile gets "Text file busy".
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
