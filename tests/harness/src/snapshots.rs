@@ -70,6 +70,7 @@ impl Scope {
             .arg(workplace.kubeconfig_flag())
             // Its own limit of five requests a second is for clusters that share their API server with others.
             .args(["--kube-api-qps=50", "--kube-api-burst=100"])
+            .arg("--feature-gates=CSIVolumeGroupSnapshot=true")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
