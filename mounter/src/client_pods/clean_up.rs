@@ -210,8 +210,8 @@ fn note(volume: &str, mount: &MountState, (namespace, pod): (&str, &str), why: &
     format!(
         "volume {volume} ({client}, {source}) of Pod {}/{} is unmounted, but what its client set up for it stays on this \
          node, and counts as in use: client Pod {pod} fails to clean up. Mooring tries again. If that never succeeds, \
-         remove by hand what the client's message names, and have Mooring forget the volume: kubectl annotate pod -n \
-         {namespace} {pod} {}={volume}. The message: {why}",
+         remove by hand what the client's message names, and have Mooring forget the volume (kubectl annotate pod -n \
+         {namespace} {pod} {}={volume}). The message: {why}",
         user.namespace,
         user.name,
         annotations::GIVE_UP_CLEAN_UP,
@@ -331,7 +331,7 @@ mod tests {
             "volume v ",
             "Pod shop/web-0",
             "logout failed",
-            "kubectl annotate pod -n mooring a mooring.dev/give-up-clean-up=v.",
+            "kubectl annotate pod -n mooring a mooring.dev/give-up-clean-up=v)",
         ] {
             assert!(note.contains(part), "{note}");
         }
