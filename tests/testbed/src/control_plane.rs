@@ -12,12 +12,17 @@ use crate::network::Block;
 use crate::pki::{Authority, Identity};
 use crate::spec::{InitSpec, ProcessSpec, environment};
 
-/// A request's line is written when the request is over.
+/// Each request has one line. A watch's is written when it begins, since it may outlive the cluster; any other's when the
+/// request is over.
 const AUDIT_POLICY: &str = r#"{
   "apiVersion": "audit.k8s.io/v1",
   "kind": "Policy",
-  "omitStages": ["RequestReceived", "ResponseStarted"],
-  "rules": [{"level": "None", "nonResourceURLs": ["*"]}, {"level": "Metadata"}]
+  "omitStages": ["RequestReceived"],
+  "rules": [
+    {"level": "None", "nonResourceURLs": ["*"]},
+    {"level": "Metadata", "verbs": ["watch"], "omitStages": ["ResponseComplete"]},
+    {"level": "Metadata", "omitStages": ["ResponseStarted"]}
+  ]
 }
 "#;
 
