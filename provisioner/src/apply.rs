@@ -10,12 +10,11 @@ pub mod start;
 pub mod storage_capacity;
 mod subject;
 
-use std::ops::ControlFlow;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PostParams, Preconditions};
@@ -37,8 +36,7 @@ use crate::config::ProvisionerConfig;
 use crate::operation::attach::secret_of;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
-    Accept, Altered, ClaimDecision, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, RunDecision,
-    Settled, SnapshotDecision, Start, Undone, VolumeDecision,
+    Accept, Altered, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start, Undone,
 };
 use crate::operation::describe::{Effect, SubjectKind, describe, waiting};
 use crate::operation::observed::Limits;
@@ -68,28 +66,79 @@ pub struct Shared {
     pub signer: Signer,
 }
 
-/// Carries out what was decided for a claim, as it was seen, with this record.
-pub async fn claim(
+/// The steps that only objects of one kind have.
+pub(crate) trait OwnStep: Sized + Send {
+    fn take(self, apply: &mut Apply<'_>) -> impl Future<Output = Result<Action, ApplyError>> + Send;
+}
+
+impl OwnStep for ForClaim {
+    async fn take(self, apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
+        match self {
+            // Done already, and not seen yet.
+            Self::First(_) => Ok(Action::requeue(Duration::from_secs(1))),
+            Self::Accept(accept) => apply.accept(*accept).await,
+            Self::Refuse(refuse) => apply.refuse(*refuse).await,
+            Self::Reschedule(reschedule) => apply.reschedule(*reschedule).await,
+            Self::Undone(undone) => apply.undone(*undone).await,
+            Self::Altered(altered) => apply.altered(*altered).await,
+        }
+    }
+}
+
+impl OwnStep for ForVolume {
+    async fn take(self, apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
+        match self {
+            Self::LetGo(let_go) => apply.let_go(*let_go).await,
+            Self::Attached(attached) => apply.attached(*attached).await,
+            Self::Detached(detached) => apply.detached(*detached).await,
+            Self::Deferred(record) => apply.deferred(&record).await,
+        }
+    }
+}
+
+impl OwnStep for Settled {
+    async fn take(self, apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
+        apply.settled(self).await
+    }
+}
+
+impl OwnStep for Infallible {
+    async fn take(self, _apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
+        match self {}
+    }
+}
+
+/// Carries out what was decided for an object, as it was seen, with this record.
+pub(crate) async fn carry_out<Own: OwnStep>(
     shared: &Shared,
-    claim: &PersistentVolumeClaim,
+    subject: impl Into<Subject>,
     record: Option<Record>,
-    decision: ClaimDecision,
+    decision: Decision<Own>,
 ) -> Result<Action, ApplyError> {
+    let subject = subject.into();
     let mut apply = Apply {
         shared,
-        subject: Subject::Claim(Box::new(claim.clone())),
+        subject,
         record,
     };
-    match apply.common(decision).await? {
-        ControlFlow::Break(action) => Ok(action),
-        ControlFlow::Continue(own) => match own {
-            ForClaim::Accept(accept) => apply.accept(*accept).await,
-            ForClaim::Refuse(refuse) => apply.refuse(*refuse).await,
-            ForClaim::Reschedule(reschedule) => apply.reschedule(*reschedule).await,
-            ForClaim::Undone(undone) => apply.undone(*undone).await,
-            ForClaim::Altered(altered) => apply.altered(*altered).await,
-        },
-    }
+    let action = match decision {
+        Decision::Own(own) => own.take(&mut apply).await?,
+        Decision::Rest => Action::await_change(),
+        Decision::Wait { after, say } => apply.wait(after, say),
+        Decision::Start(start) => apply.start(*start).await?,
+        Decision::Supply { start, after, say } => apply.supply_and_wait(*start, after, say).await?,
+        Decision::Record(record) => {
+            apply.write_record(&record).await?;
+            Action::await_change()
+        }
+        Decision::Fail(failed) => apply.fail(*failed).await?,
+        Decision::Stop(run) => {
+            apply.remove(&run).await?;
+            Action::await_change()
+        }
+        Decision::Tidy(runs) => apply.tidy(&runs).await?,
+    };
+    Ok(action)
 }
 
 /// Makes the PV that an image described, and gives back what there is for its claim then; one that is there already is
@@ -107,57 +156,9 @@ pub(crate) async fn make_volume(
     }
 }
 
-/// Carries out what was decided for a PV, as it was seen, with this record.
-pub async fn volume(
-    shared: &Shared,
-    volume: &PersistentVolume,
-    record: Option<Record>,
-    decision: VolumeDecision,
-) -> Result<Action, ApplyError> {
-    let mut apply = Apply {
-        shared,
-        subject: Subject::Volume(Box::new(volume.clone())),
-        record,
-    };
-    match apply.common(decision).await? {
-        ControlFlow::Break(action) => Ok(action),
-        ControlFlow::Continue(own) => match own {
-            ForVolume::LetGo(let_go) => apply.let_go(*let_go).await,
-            ForVolume::Attached(attached) => apply.attached(*attached).await,
-            ForVolume::Detached(detached) => apply.detached(*detached).await,
-            ForVolume::Deferred(record) => apply.deferred(&record).await,
-        },
-    }
-}
-
-/// Carries out what was decided for the content of a snapshot or of a group, as it was seen, with this record.
-pub(crate) async fn content<K>(
-    shared: &Shared,
-    content: &K,
-    record: Option<Record>,
-    decision: SnapshotDecision,
-) -> Result<Action, ApplyError>
-where
-    Subject: for<'a> From<&'a K>,
-{
-    let mut apply = Apply {
-        shared,
-        subject: content.into(),
-        record,
-    };
-    match apply.common(decision).await? {
-        ControlFlow::Break(action) => Ok(action),
-        ControlFlow::Continue(settled) => apply.settled(settled).await,
-    }
-}
-
-/// Carries out what was decided for the discovery that a ConfigMap promises.
-pub async fn config(shared: &Shared, config: &ProvisionerConfig, decision: RunDecision) -> Result<Action, ApplyError> {
-    Apply::of_config(shared, config).run(decision).await
-}
-
 pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
-    Apply::of_config(shared, config).say(note);
+    let subject = Subject::from(config);
+    shared.context.events.publish(&subject.reference(), note);
 }
 
 /// Tells on a ConfigMap what is wrong with its workers.
@@ -165,14 +166,13 @@ pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String)
     report_config(shared, config, Note::warning(reasons::WORKER_FAILED, "Work", text));
 }
 
-/// Carries out what was decided for a run that has neither claim nor PV.
-pub async fn orphan(shared: &Shared, run: &Run, decision: RunDecision) -> Result<Action, ApplyError> {
-    Apply::of_orphan(shared, run).run(decision).await
-}
-
 /// Tells that what an orphaned run has made stays, and lets the run go.
 pub async fn keep(shared: &Shared, run: &Run, note: Note) -> Result<(), ApplyError> {
-    let apply = Apply::of_orphan(shared, run);
+    let apply = Apply {
+        shared,
+        subject: run.into(),
+        record: None,
+    };
     // First: the run may be gone after its removal.
     apply.say(note);
     apply.remove(&run.to_remove()).await?;
@@ -181,75 +181,13 @@ pub async fn keep(shared: &Shared, run: &Run, note: Note) -> Result<(), ApplyErr
 }
 
 /// One decision being carried out.
-struct Apply<'a> {
+pub(crate) struct Apply<'a> {
     shared: &'a Shared,
     subject: Subject,
     record: Option<Record>,
 }
 
-impl<'a> Apply<'a> {
-    fn of_orphan(shared: &'a Shared, run: &Run) -> Self {
-        Self {
-            shared,
-            subject: Subject::Orphan(run.clone()),
-            record: None,
-        }
-    }
-
-    fn of_config(shared: &'a Shared, config: &ProvisionerConfig) -> Self {
-        let meta = ObjectMeta {
-            namespace: Some(config.reference.namespace.clone()),
-            name: Some(config.reference.name.clone()),
-            uid: Some(config.uid.clone()),
-            ..ObjectMeta::default()
-        };
-        Self {
-            shared,
-            subject: Subject::Config(Box::new(meta)),
-            record: None,
-        }
-    }
-}
-
 impl Apply<'_> {
-    /// Carries out what can be decided for an object of any kind; gives back what is for its kind only.
-    async fn common<Own>(&mut self, decision: Decision<Own>) -> Result<ControlFlow<Action, Own>, ApplyError> {
-        let action = match decision {
-            Decision::Own(own) => return Ok(ControlFlow::Continue(own)),
-            Decision::Rest => Action::await_change(),
-            Decision::Wait { after, say } => self.wait(after, say),
-            Decision::Start(start) => self.start(*start).await?,
-            Decision::Supply { start, after, say } => self.supply_and_wait(*start, after, say).await?,
-            Decision::Record(record) => {
-                self.write_record(&record).await?;
-                Action::await_change()
-            }
-            Decision::Fail(failed) => self.fail(*failed).await?,
-            Decision::Stop(run) => {
-                self.remove(&run).await?;
-                Action::await_change()
-            }
-            Decision::Tidy(runs) => self.tidy(&runs).await?,
-        };
-        Ok(ControlFlow::Break(action))
-    }
-
-    /// Carries out what was decided for what has no record.
-    async fn run(&mut self, decision: RunDecision) -> Result<Action, ApplyError> {
-        Ok(match decision {
-            RunDecision::Rest => Action::await_change(),
-            RunDecision::Wait { after, say } => self.wait(after, say),
-            RunDecision::Start(start) => self.start(*start).await?,
-            RunDecision::Supply { start, after, say } => self.supply_and_wait(*start, after, say).await?,
-            RunDecision::Remove(runs) => {
-                for run in &runs {
-                    self.remove(run).await?;
-                }
-                Action::await_change()
-            }
-        })
-    }
-
     async fn supply_and_wait(
         &mut self,
         start: Start,
@@ -352,21 +290,13 @@ impl Apply<'_> {
         if runs.iter().all(known) {
             return Ok(Action::await_change());
         }
-        match &self.subject {
-            Subject::Claim(claim) => {
-                let live = self.subject.live(&self.shared.context.client).await?;
-                let newer = live.is_some_and(|live| live.resource_version != claim.metadata.resource_version);
-                if newer {
-                    return Ok(Action::requeue(Duration::from_secs(1)));
-                }
-            }
-            Subject::Volume(_) | Subject::Snapshot(_) | Subject::Group(_) | Subject::Config(_) | Subject::Orphan(_) => {
+        if let Subject::Claim(claim) = &self.subject {
+            let live = self.subject.live(&self.shared.context.client).await?;
+            if live.is_some_and(|live| live.resource_version != claim.metadata.resource_version) {
+                return Ok(Action::requeue(Duration::from_secs(1)));
             }
         }
-        for run in runs {
-            self.remove(run).await?;
-        }
-        Ok(Action::await_change())
+        self.remove_all(runs).await
     }
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
@@ -388,13 +318,19 @@ impl Apply<'_> {
         self.shared.expectations.ready(claim);
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
-        self.count(
-            accept.operation,
-            OperationResult::Done,
-            Category::Done,
-            Some(accept.took),
-        );
-        for run in &accept.runs {
+        self.done(accept.operation, Some(accept.took), &accept.runs).await
+    }
+
+    /// The end of an operation: counted if something was run, and its runs removed.
+    async fn done(&self, operation: Operation, took: Option<Duration>, runs: &[RunRef]) -> Result<Action, ApplyError> {
+        if let Some(took) = took {
+            self.count(operation, OperationResult::Done, Category::Done, Some(took));
+        }
+        self.remove_all(runs).await
+    }
+
+    async fn remove_all(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
+        for run in runs {
             self.remove(run).await?;
         }
         Ok(Action::await_change())
@@ -447,12 +383,7 @@ impl Apply<'_> {
             patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
         }
         self.patch(patch).await?;
-        if let Some(took) = undone.took {
-            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
-        }
-        for run in &undone.runs {
-            self.remove(run).await?;
-        }
+        self.done(Operation::Delete, undone.took, &undone.runs).await?;
         Ok(self.wait(undone.after, None))
     }
 
@@ -485,13 +416,7 @@ impl Apply<'_> {
             self.patch(patch).await?;
         }
         self.say(altered.say);
-        if let Some(took) = altered.took {
-            self.count(altered.operation, OperationResult::Done, Category::Done, Some(took));
-        }
-        for run in &altered.runs {
-            self.remove(run).await?;
-        }
-        Ok(Action::await_change())
+        self.done(altered.operation, altered.took, &altered.runs).await
     }
 
     async fn write_status(&mut self, status: Value) -> Result<(), ApplyError> {
@@ -528,9 +453,7 @@ impl Apply<'_> {
         if let Some((operation, took)) = settled.done {
             self.count(operation, OperationResult::Done, Category::Done, Some(took));
         }
-        for run in &settled.runs {
-            self.remove(run).await?;
-        }
+        self.remove_all(&settled.runs).await?;
         Ok(self.wait(settled.after, None))
     }
 
@@ -571,13 +494,7 @@ impl Apply<'_> {
         if !self.shared.cache.has_volume(&name, &uid) {
             self.shared.expectations.gone(&uid);
         }
-        if let Some(took) = let_go.took {
-            self.count(Operation::Delete, OperationResult::Done, Category::Done, Some(took));
-        }
-        for run in &let_go.runs {
-            self.remove(run).await?;
-        }
-        Ok(Action::await_change())
+        self.done(Operation::Delete, let_go.took, &let_go.runs).await
     }
 
     /// Removes PVs that must not be bound. Users are told of one that the API server does not let Mooring remove: its

@@ -1,13 +1,13 @@
-//! What is done to a volume. Each operation is a [description](describe), and a pure `plan` in the file of its name,
-//! from what is observed to a decision.
+//! What is done to a volume. Each operation is a [description](describe), and a pure plan in the file of its name, from
+//! what is observed to a decision.
 //!
 //! A controller fills in what it has [`observed`]. For a claim, [`provision`] plans; a claim that is not wanted any
 //! more, or whose volume was refused, it leaves to [`undo`], and one that is bound to [`expand`] and [`modify`], which
-//! share [`standing`] and [`conditions`]. A clone and a restore are planned by [`provision`] too: the claim's
+//! share [`change`] and [`conditions`]. A clone and a restore are planned by [`provision`] too: the claim's
 //! [`content`] says which of the three it is, and [`source`] finds the source. For a PV, [`delete`] plans, and
 //! [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], and for a ConfigMap
-//! [`discover`]. A plan uses the [`record`] on the object ([`attempt`], [`backoff`]) and how far the run is
-//! ([`step`]). It returns a [`decision`], which [`crate::apply`] carries out: often a run with its [`request`], in
+//! [`discover`]. Whatever the operation, [`drive`] goes on from the [`record`] on the object ([`attempt`], [`backoff`])
+//! and the run. It returns a [`decision`], which [`crate::apply`] carries out: often a run with its [`request`], in
 //! which classes have their say ([`parameters`], [`attributes`]). A [`claim_error`] says why a claim can't have what it
 //! asks for.
 
@@ -15,6 +15,7 @@ pub mod attach;
 pub mod attempt;
 pub mod attributes;
 pub mod backoff;
+mod change;
 pub mod claim_error;
 pub mod conditions;
 pub mod content;
@@ -22,6 +23,7 @@ pub mod decision;
 pub mod delete;
 pub mod describe;
 pub mod discover;
+mod drive;
 pub mod expand;
 pub mod modify;
 pub mod observed;
@@ -33,7 +35,6 @@ pub mod request;
 pub mod snapshot;
 pub mod source;
 pub mod standing;
-pub mod step;
 pub mod undo;
 #[cfg(test)]
 mod waits;

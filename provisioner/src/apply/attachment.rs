@@ -26,11 +26,9 @@ use crate::operation::attach::secret_of;
 use crate::operation::decision::{Attached, Detached};
 use crate::operation::record::Record;
 use crate::process::call::{CallError, code, is_conflict, is_not_found};
-use crate::process::metrics::OperationResult;
 use crate::run::RunId;
 use crate::run::begin::answer_key;
 use crate::run::error::RunError;
-use crate::run::outcome::Category;
 use crate::volume::persistent_volume::made_for;
 
 /// Makes the Secret, with a new key; one that exists stays as it is.
@@ -176,16 +174,7 @@ impl Apply<'_> {
         let nodes = others.with(&to);
         self.patch(self.subject.attached_patch(&nodes)).await?;
         self.say(attached.say);
-        self.count(
-            Operation::Attach,
-            OperationResult::Done,
-            Category::Done,
-            Some(attached.took),
-        );
-        for run in &attached.runs {
-            self.remove(run).await?;
-        }
-        Ok(Action::await_change())
+        self.done(Operation::Attach, Some(attached.took), &attached.runs).await
     }
 
     /// Says on the PV that the node does not have the volume.
@@ -200,17 +189,8 @@ impl Apply<'_> {
             change_key(&self.shared.context.client, volume).await?;
         }
         self.patch(self.subject.attached_patch(&kept)).await?;
-        self.count(
-            Operation::Detach,
-            OperationResult::Done,
-            Category::Done,
-            Some(detached.took),
-        );
-        for run in &detached.runs {
-            self.remove(run).await?;
-        }
         // The watch brings the change, and the next node may be waiting for it.
-        Ok(Action::await_change())
+        self.done(Operation::Detach, Some(detached.took), &detached.runs).await
     }
 
     /// Puts what is open aside for another node's turn. Its node does not count as one that has the volume.

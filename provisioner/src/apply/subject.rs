@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::error::ApplyError;
 use crate::cache::work_queue::WorkItem;
+use crate::config::ProvisionerConfig;
 use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::decision::Start;
 use crate::operation::describe::{Effect, SubjectKind, describe};
@@ -38,6 +39,18 @@ pub(crate) enum Subject {
     Orphan(Run),
 }
 
+impl From<&PersistentVolumeClaim> for Subject {
+    fn from(claim: &PersistentVolumeClaim) -> Self {
+        Self::Claim(Box::new(claim.clone()))
+    }
+}
+
+impl From<&PersistentVolume> for Subject {
+    fn from(volume: &PersistentVolume) -> Self {
+        Self::Volume(Box::new(volume.clone()))
+    }
+}
+
 impl From<&VolumeSnapshotContent> for Subject {
     fn from(content: &VolumeSnapshotContent) -> Self {
         Self::Snapshot(Box::new(content.clone()))
@@ -47,6 +60,23 @@ impl From<&VolumeSnapshotContent> for Subject {
 impl From<&VolumeGroupSnapshotContent> for Subject {
     fn from(content: &VolumeGroupSnapshotContent) -> Self {
         Self::Group(Box::new(content.clone()))
+    }
+}
+
+impl From<&ProvisionerConfig> for Subject {
+    fn from(config: &ProvisionerConfig) -> Self {
+        Self::Config(Box::new(ObjectMeta {
+            namespace: Some(config.reference.namespace.clone()),
+            name: Some(config.reference.name.clone()),
+            uid: Some(config.uid.clone()),
+            ..ObjectMeta::default()
+        }))
+    }
+}
+
+impl From<&Run> for Subject {
+    fn from(run: &Run) -> Self {
+        Self::Orphan(run.clone())
     }
 }
 

@@ -97,7 +97,7 @@ pub(super) async fn act(
         match attach::plan(&seen, Timestamp::now()) {
             Ok(decision) => {
                 tracing::debug!(volume = volume.name_any(), ?decision);
-                return apply::volume(shared, volume, record, decision).await;
+                return apply::carry_out(shared, volume, record, decision).await;
             }
             Err(look) => nodes.push(node_now(shared, volume, look).await?),
         }

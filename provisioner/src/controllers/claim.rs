@@ -1,7 +1,6 @@
 //! Brings every claim of Mooring's to its volume, and every one that is deleted on the way to its end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -20,7 +19,7 @@ use crate::cache::key;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::content::ObservedSource;
-use crate::operation::decision::{ClaimDecision, First};
+use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::describe::describe;
 use crate::operation::observed::ObservedClaim;
 use crate::operation::record::Record;
@@ -136,24 +135,19 @@ impl Known<'_> {
         let (mut looked_up, mut made) = (false, false);
         loop {
             let decision = match self.plan(&volumes, looked_up, shared) {
-                Ok(decision) => decision,
-                Err(First::LookUp) if !looked_up => {
+                Decision::Own(ForClaim::First(First::LookUp)) if !looked_up => {
                     volumes = look_up(shared, uid, volumes).await?;
                     looked_up = true;
                     continue;
                 }
                 // Judged and let go at once: a later turn would have to wait for the watch first.
-                Err(First::MakeVolume(volume)) if !made => {
+                Decision::Own(ForClaim::First(First::MakeVolume(volume))) if !made => {
                     volumes = make_volume(shared, &volume, uid).await?;
                     looked_up = true;
                     made = true;
                     continue;
                 }
-                // Done already, and not seen yet.
-                Err(first @ (First::LookUp | First::MakeVolume(_))) => {
-                    tracing::debug!(claim = key(claim), decision = ?first);
-                    return Ok(Action::requeue(Duration::from_secs(1)));
-                }
+                decision => decision,
             };
             if decision.begins() == Some(Operation::Delete)
                 && let Some(left) = self.making.as_deref().and_then(|place| shared.limiter.unseen(place))
@@ -163,17 +157,12 @@ impl Known<'_> {
                 return Ok(Action::requeue(left));
             }
             tracing::debug!(claim = key(claim), ?decision);
-            return apply::claim(shared, claim, self.record, decision).await;
+            return apply::carry_out(shared, claim, self.record, decision).await;
         }
     }
 
     /// What to do, by what is known, with these PVs for the claim.
-    fn plan(
-        &self,
-        volumes: &[Arc<PersistentVolume>],
-        looked_up: bool,
-        shared: &Shared,
-    ) -> Result<ClaimDecision, First> {
+    fn plan(&self, volumes: &[Arc<PersistentVolume>], looked_up: bool, shared: &Shared) -> ClaimDecision {
         let (cache, now) = (&shared.cache, Timestamp::now());
         let mut seen = ObservedClaim {
             claim: self.claim,

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::controller::Action;
 use mooring_contract::discovered::Discovered;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
@@ -179,7 +178,7 @@ async fn act(
     // A moment later than due, so that the clock has surely passed it.
     let due = decision.due().map(|after| after + Duration::from_millis(100));
     tracing::debug!(config = %config.reference, ?decision);
-    apply::config(shared, config, decision).await.map(|_: Action| due)
+    apply::carry_out(shared, &**config, None, decision).await.map(|_| due)
 }
 
 /// Says once how a run has ended.

@@ -205,7 +205,7 @@ async fn carry_out(shared: &Shared, uid: &str, run: &Run, decided: Plan) -> Resu
             for run in &runs {
                 shared.expectations.reclaimed(run.uid());
             }
-            RunDecision::Remove(runs)
+            RunDecision::Tidy(runs)
         }
         Plan::Undo(attempt) => {
             let config = config_of(shared, run);
@@ -228,7 +228,7 @@ async fn carry_out(shared: &Shared, uid: &str, run: &Run, decided: Plan) -> Resu
             RunDecision::Start(Box::new(start))
         }
     };
-    apply::orphan(shared, run, decision).await.map(drop)
+    apply::carry_out(shared, run, None, decision).await.map(drop)
 }
 
 /// Whether what a run has made may be deleted; an attachment may always be undone.

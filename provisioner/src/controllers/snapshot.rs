@@ -78,7 +78,7 @@ where
     };
     match decide(view, record.as_ref(), class, shared).await? {
         Next::Wait(action) => Ok(action),
-        Next::Do(decision) => apply::content(shared, content, record, *decision).await,
+        Next::Do(decision) => apply::carry_out(shared, content, record, *decision).await,
     }
 }
 

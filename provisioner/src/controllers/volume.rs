@@ -127,5 +127,5 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         now,
     );
     tracing::debug!(volume = volume.name_any(), ?decision);
-    apply::volume(shared, volume, record, decision).await
+    apply::carry_out(shared, volume, record, decision).await
 }

@@ -16,20 +16,19 @@ use kube::ResourceExt;
 use mooring_contract::attachment::{AttachedTo, initiator, secret_name};
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
-use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attachment, Request};
 use mooring_contract::volume::clients::{self, INITIATOR_OPTION};
 use mooring_contract::volume::{Speaker, Volume, VolumeError, keys};
 
 use self::nodes::VolumeNodes;
 use self::observed::{Look, NodeMounter, ObservedAttachment, ObservedNode};
-use super::attempt::{begun, failed, held_back, state_of};
+use super::attempt::state_of;
 use super::decision::{Attached, Decision, Detached, ForVolume, Intent, Start, VolumeDecision, removable};
-use super::describe::{action, describe, waiting};
-use super::observed::{Limits, Surroundings};
+use super::describe::{action, waiting};
+use super::drive::{Operate, Progress, begin, drive, removed};
+use super::observed::Surroundings;
 use super::record::Record;
 use super::request;
-use super::step::{Step, late_to_go, removed, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -88,8 +87,7 @@ pub fn plan(seen: &ObservedAttachment<'_>, now: Timestamp) -> Result<VolumeDecis
         nodes: VolumeNodes::of(seen.volume),
     };
     match seen.record {
-        Some(record) if record.operation == Operation::Attach => plan.attaching(record),
-        Some(record) if record.operation == Operation::Detach => plan.detaching(record),
+        Some(record) if is_attachment(record) => plan.open(record),
         Some(_) | None => plan.settled(),
     }
 }
@@ -170,35 +168,26 @@ impl Plan<'_> {
         Ok(Decision::Record(Box::new(self.to_detach(attached))))
     }
 
-    /// A run is to let this node have it.
-    fn attaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
+    /// A run is to let this record's node have it, or to take it from the node.
+    fn open(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let seen = self.seen;
-        if let Some(run) = seen.detach_run {
-            return Ok(removed(run, record.operation, seen.limits, self.now));
+        let attaches = record.operation == Operation::Attach;
+        let (run, other) = if attaches {
+            (seen.attach_run, seen.detach_run)
+        } else {
+            (seen.detach_run, seen.attach_run)
+        };
+        if let Some(other) = other {
+            return Ok(removed(other, record.operation, seen.limits, self.now));
         }
-        match step(seen.attach_run, record, seen.limits, self.now) {
-            Step::None => self.or_another(record, self.attach_now(record)?),
-            Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
-            Step::Leaving(say) => Ok(leaving(seen.limits, say)),
-            Step::Running(left) => Ok(Decision::wait(left)),
-            Step::Waiting { after, say } => {
-                if !self.wants(&record.node)
-                    && let Some(run) = seen.attach_run
-                {
-                    return Ok(removed(run, record.operation, seen.limits, self.now));
-                }
-                let config = Some(self.config);
-                Ok(Decision::supply(
-                    seen.attach_run,
-                    self.run(Operation::Attach),
-                    config,
-                    record,
-                    after,
-                    say,
-                ))
+        match run {
+            Some(run) => {
+                let asked = run.request().ok().and_then(|request| request.attachment);
+                let gone = asked.is_some_and(|attachment| attachment.gone);
+                Ok(drive(&self.turn(record, Some(run), None, gone), record))
             }
-            Step::Ended(finish) if finish.outcome == Outcome::Done => Ok(self.attached(record, &finish)),
-            Step::Ended(finish) => Ok(self.fail(record, &finish, seen.attach_run)),
+            None if attaches => self.or_another(record, self.attach_now(record)?),
+            None => self.or_another(record, self.detach_now(record)?),
         }
     }
 
@@ -208,45 +197,7 @@ impl Plan<'_> {
             // A run of before may have let it.
             return Ok(Decision::Record(Box::new(self.to_detach(&of_record(record)))));
         }
-        if let Some(wait) = self
-            .not_offered(Operation::Attach)
-            .or_else(|| self.held_back(record, look))
-        {
-            return Ok(wait);
-        }
-        Ok(self.begin(Operation::Attach, record, look))
-    }
-
-    /// It has to be detached from this node.
-    fn detaching(&self, record: &Record) -> Result<VolumeDecision, Look> {
-        let seen = self.seen;
-        if let Some(run) = seen.attach_run {
-            return Ok(removed(run, record.operation, seen.limits, self.now));
-        }
-        match step(seen.detach_run, record, seen.limits, self.now) {
-            Step::None => self.or_another(record, self.detach_now(record)?),
-            Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
-            Step::Leaving(say) => Ok(leaving(seen.limits, say)),
-            Step::Running(left) => Ok(Decision::wait(left)),
-            Step::Waiting { after, say } => {
-                let config = Some(self.config);
-                Ok(Decision::supply(
-                    seen.detach_run,
-                    self.run(Operation::Detach),
-                    config,
-                    record,
-                    after,
-                    say,
-                ))
-            }
-            Step::Ended(finish) if finish.outcome == Outcome::Done => {
-                Ok(Decision::Own(ForVolume::Detached(Box::new(Detached {
-                    runs: removable([seen.detach_run]),
-                    took: elapsed(record.since, self.now),
-                }))))
-            }
-            Step::Ended(finish) => Ok(self.fail(record, &finish, seen.detach_run)),
-        }
+        Ok(self.attempt(record, look))
     }
 
     fn detach_now(&self, record: &Record) -> Result<VolumeDecision, Look> {
@@ -261,13 +212,44 @@ impl Plan<'_> {
         if look.uses_it() {
             return Ok(self.still_used(node));
         }
-        if let Some(wait) = self
-            .not_offered(Operation::Detach)
-            .or_else(|| self.held_back(record, look))
-        {
-            return Ok(wait);
+        Ok(self.attempt(record, look))
+    }
+
+    /// What comes of a record without a run.
+    fn attempt(&self, record: &Record, look: &ObservedNode) -> VolumeDecision {
+        let turn = self.turn(record, None, Some(look), look.is_gone());
+        self.not_offered(record.operation)
+            .unwrap_or_else(|| drive(&turn, record))
+    }
+
+    fn turn<'t>(
+        &'t self,
+        record: &'t Record,
+        run: Option<&'t Run>,
+        look: Option<&'t ObservedNode>,
+        gone: bool,
+    ) -> Turn<'t> {
+        let state = state_of(self.config, None, self.seen.class);
+        Turn {
+            plan: self,
+            look,
+            progress: Progress {
+                id: self.run(record.operation),
+                record: Some(record),
+                // One that is deferred, or new, is not that of the PV yet.
+                recorded: if self.seen.record == Some(record) {
+                    Intent::Recorded
+                } else {
+                    Intent::ToRecord
+                },
+                run,
+                config: Some(self.config),
+                // If the node has gone since, that ends the waiting too.
+                state: if gone { format!("{state}-gone") } else { state },
+                limits: self.seen.limits,
+                now: self.now,
+            },
         }
-        Ok(self.begin(Operation::Detach, record, look))
     }
 
     /// What is open has to wait: the other nodes of a volume that several can have do not wait with it.
@@ -310,7 +292,7 @@ impl Plan<'_> {
             provider_id: facts.provider_id.clone(),
             connection: String::new(),
         });
-        Ok(self.begin(Operation::Attach, &record, look))
+        Ok(begin(&self.turn(&record, None, Some(look), false)))
     }
 
     fn to_attach(&self, to: &AttachedTo) -> Record {
@@ -330,67 +312,12 @@ impl Plan<'_> {
         }
     }
 
-    /// The run that the record's attempt is, to be begun.
-    fn begin(&self, operation: Operation, record: &Record, look: &ObservedNode) -> VolumeDecision {
-        let seen = self.seen;
-        let made_by = match request::made_by(seen.volume) {
-            Ok(made_by) => made_by,
-            Err(error) => return Decision::wait_for(waiting(operation, error.to_string())),
-        };
-        let mut record = begun(record);
-        record.config = self.config.reference.to_string();
-        record.config_uid.clone_from(&self.config.uid);
-        record.run = self.place(operation);
-        if record.provider_id.is_empty() {
-            // A controller of before did not ask for it, or nobody had said it.
-            look.provider_id().clone_into(&mut record.provider_id);
-        }
-        let around = Surroundings {
-            class: seen.class,
-            config: self.config,
-            kube_api: seen.kube_api,
-        };
-        let options = persistent_volume::options(seen.volume);
-        let request = Request {
-            node_name: record.node.clone(),
-            topology: BTreeMap::new(),
-            attachment: Some(Attachment {
-                addresses: look.addresses(),
-                initiator: record.initiator.clone(),
-                provider_id: record.provider_id.clone(),
-                gone: operation == Operation::Detach && look.is_gone(),
-            }),
-            ..request::remembered(operation, made_by, options, around)
-        };
-        Decision::Start(Box::new(Start {
-            run: self.run(operation),
-            request,
-            config: self.config.clone(),
-            intent: if seen.record == Some(&record) {
-                Intent::Recorded
-            } else {
-                describe(operation).intent
-            },
-            record,
-            owner: None,
-            node: None,
-            allowed: Vec::new(),
-            state: self.state(look.is_gone()),
-        }))
-    }
-
     /// The image says that the node has the volume.
-    fn attached(&self, record: &Record, finish: &Finish) -> VolumeDecision {
-        let mut answered = match Answered::parse(&finish.message) {
-            Ok(answered) => answered,
-            Err(error) => {
-                return self.fail(record, &finish.refused(&error), self.seen.attach_run);
-            }
-        };
+    fn attached(&self, record: &Record, finish: &Finish) -> Result<ForVolume, Finish> {
+        let mut answered = Answered::parse(&finish.message).map_err(|error| finish.refused(&error))?;
         let options = persistent_volume::options(self.seen.volume);
-        if let Err(error) = self.check_connection(&options, &answered.options) {
-            return self.fail(record, &finish.refused(&error), self.seen.attach_run);
-        }
+        self.check_connection(&options, &answered.options)
+            .map_err(|error| finish.refused(&error))?;
         // The storage may have the node reach the volume by another client.
         let said = |key: &str| {
             let said = answered.options.get(key).or_else(|| options.get(key));
@@ -404,7 +331,7 @@ impl Plan<'_> {
         }
         let took = elapsed(record.since, self.now);
         let text = format!("node {} has the volume, after {} s", record.node, took.as_secs());
-        Decision::Own(ForVolume::Attached(Box::new(Attached {
+        Ok(ForVolume::Attached(Box::new(Attached {
             to: of_record(record),
             answered,
             runs: removable([self.seen.attach_run]),
@@ -443,37 +370,6 @@ impl Plan<'_> {
         }
     }
 
-    fn fail(&self, record: &Record, finish: &Finish, run: Option<&Run>) -> VolumeDecision {
-        let gone = run
-            .and_then(|run| run.request().ok()?.attachment)
-            .is_some_and(|attachment| attachment.gone);
-        let run = run.map(Run::to_remove);
-        let state = self.state(gone);
-        let limits = self.seen.limits;
-        Decision::Fail(Box::new(failed(
-            record,
-            finish,
-            self.uid(),
-            state,
-            limits,
-            self.now,
-            run,
-        )))
-    }
-
-    fn held_back(&self, record: &Record, look: &ObservedNode) -> Option<VolumeDecision> {
-        match held_back(record, &self.state(look.is_gone()), self.now)? {
-            Duration::MAX => Some(Decision::Rest),
-            left => Some(Decision::wait(left)),
-        }
-    }
-
-    /// What a run uses: if the node has gone since, that ends the waiting too.
-    fn state(&self, gone: bool) -> String {
-        let state = state_of(self.config, None, self.seen.class);
-        if gone { format!("{state}-gone") } else { state }
-    }
-
     /// Runs of what is over. One that a controller began late, because it was held up, may have let a node in that is
     /// not to have the volume, or have taken it from one that has it.
     fn left_over(&self) -> Option<VolumeDecision> {
@@ -494,9 +390,8 @@ impl Plan<'_> {
         if !runs.is_empty() {
             return Some(Decision::Tidy(runs));
         }
-        let limits = self.seen.limits;
         let going = there.into_iter().flatten().next()?;
-        Some(leaving(limits, late_to_go(going, Operation::Attach, limits, self.now)))
+        Some(removed(going, Operation::Attach, self.seen.limits, self.now))
     }
 
     fn not_offered(&self, operation: Operation) -> Option<VolumeDecision> {
@@ -545,6 +440,72 @@ impl Plan<'_> {
 
     fn place(&self, operation: Operation) -> String {
         self.run(operation).in_namespace(&self.config.reference.namespace)
+    }
+}
+
+/// An attempt to attach the volume to a node, or to detach it from one.
+struct Turn<'a> {
+    plan: &'a Plan<'a>,
+    progress: Progress<'a>,
+    /// The node as it is now; known where no run is there.
+    look: Option<&'a ObservedNode>,
+}
+
+impl Operate for Turn<'_> {
+    type Own = ForVolume;
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.progress
+    }
+
+    fn request(&self) -> Result<Start, Box<VolumeDecision>> {
+        let (seen, config) = (self.plan.seen, self.plan.config);
+        let operation = self.progress.id.operation;
+        let made_by = request::made_by(seen.volume)
+            .map_err(|error| Box::new(Decision::wait_for(waiting(operation, error.to_string()))))?;
+        let mut record = self.progress.next(config);
+        if record.provider_id.is_empty() {
+            // A controller of before did not ask for it, or nobody had said it.
+            let known = self.look.map(ObservedNode::provider_id).unwrap_or_default();
+            known.clone_into(&mut record.provider_id);
+        }
+        let around = Surroundings {
+            class: seen.class,
+            config,
+            kube_api: seen.kube_api,
+        };
+        let options = persistent_volume::options(seen.volume);
+        let request = Request {
+            node_name: record.node.clone(),
+            topology: BTreeMap::new(),
+            attachment: Some(Attachment {
+                addresses: self.look.map(ObservedNode::addresses).unwrap_or_default(),
+                initiator: record.initiator.clone(),
+                provider_id: record.provider_id.clone(),
+                gone: operation == Operation::Detach && self.look.is_some_and(ObservedNode::is_gone),
+            }),
+            ..request::remembered(operation, made_by, options, around)
+        };
+        Ok(self.progress.start(config, record, request))
+    }
+
+    fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<VolumeDecision, Finish> {
+        Ok(Decision::Own(if record.operation == Operation::Attach {
+            self.plan.attached(record, finish)?
+        } else {
+            ForVolume::Detached(Box::new(Detached {
+                runs: removable([Some(run)]),
+                took: elapsed(record.since, self.progress.now),
+            }))
+        }))
+    }
+
+    fn meanwhile(&self, record: &Record) -> Option<VolumeDecision> {
+        let Progress { run, limits, now, .. } = self.progress;
+        let is_wanted = record.operation == Operation::Detach || self.plan.wants(&record.node);
+        // What runs already is not stopped half-way.
+        let idle = run.filter(|run| !is_wanted && matches!(run.state(), State::Waiting { .. }))?;
+        Some(removed(idle, record.operation, limits, now))
     }
 }
 
@@ -600,13 +561,6 @@ fn held_by(node: &str, other: &str) -> Note {
          there uses it; if that node does not come back, taint it with node.kubernetes.io/out-of-service"
     );
     waiting(Operation::Attach, text)
-}
-
-fn leaving(limits: &Limits, say: Option<Note>) -> VolumeDecision {
-    Decision::Wait {
-        after: Some(limits.overdue),
-        say,
-    }
 }
 
 #[cfg(test)]

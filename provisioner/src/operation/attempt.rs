@@ -10,7 +10,7 @@ use mooring_contract::outcome::Outcome;
 use sha2::{Digest, Sha256};
 
 use super::decision::Failed;
-use super::describe::{SubjectKind, describe};
+use super::describe::{Effect, SubjectKind, describe};
 use super::observed::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -76,6 +76,17 @@ pub(crate) fn failed(
     };
     if finish.category == Category::Timeout {
         reason = reasons::TIMED_OUT;
+    }
+    match describe(record.operation).effect {
+        // external-resizer and csi-snapshotter have one reason for all of them.
+        Effect::ExpandsVolume | Effect::ModifiesVolume | Effect::TakesSnapshot | Effect::RemovesSnapshot => {
+            reason = events.failed;
+        }
+        Effect::MakesVolume
+        | Effect::RemovesVolume
+        | Effect::AttachesVolume
+        | Effect::DetachesVolume
+        | Effect::KeepsAll => {}
     }
     Failed {
         record: next,

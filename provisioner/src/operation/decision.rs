@@ -1,5 +1,6 @@
 //! What a plan decides. [`crate::apply`] carries it out.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,36 +61,14 @@ pub type VolumeDecision = Decision<ForVolume>;
 pub type SnapshotDecision = Decision<Settled>;
 
 /// What to do about the run of what has no record: the discovery that a ConfigMap promises, or a run that has neither
-/// claim nor PV. Such a run is its own record. Its first four steps are those of [`Decision`], whose others can't come
-/// here.
-#[derive(Debug, Clone)]
-pub enum RunDecision {
-    /// Nothing, until something changes.
-    Rest,
-    /// Wait for a watch or the clock.
-    Wait {
-        /// When to come back, if nothing has changed.
-        after: Option<Duration>,
-        /// An Event about the wait, published once.
-        say: Option<Note>,
-    },
-    /// Begin the run.
-    Start(Box<Start>),
-    /// The run is there but has not started: it may still lack its properties.
-    Supply {
-        start: Box<Start>,
-        /// When to come back.
-        after: Option<Duration>,
-        /// An Event about the wait, published once.
-        say: Option<Note>,
-    },
-    /// Remove these runs, one after the other.
-    Remove(Vec<RunRef>),
-}
+/// claim nor PV. Such a run is its own record, and there are no steps but the common ones.
+pub type RunDecision = Decision<Infallible>;
 
 /// The steps that only claims have.
 #[derive(Debug, Clone)]
 pub enum ForClaim {
+    /// This first: then the claim is looked at again.
+    First(First),
     /// The volume is what was asked for.
     Accept(Box<Accept>),
     /// The volume is not what was asked for: record that, remove its PVs, publish an Event.
@@ -165,60 +144,10 @@ impl<Own> Decision<Own> {
             say: None,
         }
     }
-
-    /// For a run that exists but has not started: supplies its properties again, in case they were never handed over.
-    /// Waits if the run's request or the ConfigMap can't be read.
-    pub(crate) fn supply(
-        run: Option<&Run>,
-        id: RunId,
-        config: Option<&Arc<ProvisionerConfig>>,
-        record: &Record,
-        after: Duration,
-        say: Option<Note>,
-    ) -> Self {
-        let after = Some(after);
-        match supplied(run, id, config, record) {
-            Some(start) => Self::Supply { start, after, say },
-            None => Self::Wait { after, say },
-        }
-    }
-}
-
-impl RunDecision {
-    /// After what time it is to be looked at again, if nothing has changed.
-    pub fn due(&self) -> Option<Duration> {
-        match self {
-            Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
-            Self::Rest | Self::Start(_) | Self::Remove(_) => None,
-        }
-    }
-
-    pub(crate) fn wait(after: Duration) -> Self {
-        Self::Wait {
-            after: Some(after),
-            say: None,
-        }
-    }
-
-    /// As [`Decision::supply`].
-    pub(crate) fn supply(
-        run: &Run,
-        id: RunId,
-        config: &Arc<ProvisionerConfig>,
-        record: &Record,
-        after: Duration,
-        say: Option<Note>,
-    ) -> Self {
-        let after = Some(after);
-        match supplied(Some(run), id, Some(config), record) {
-            Some(start) => Self::Supply { start, after, say },
-            None => Self::Wait { after, say },
-        }
-    }
 }
 
 /// What a run that exists is to run, if its request and the ConfigMap can be read.
-fn supplied(
+pub(super) fn supplied(
     run: Option<&Run>,
     id: RunId,
     config: Option<&Arc<ProvisionerConfig>>,

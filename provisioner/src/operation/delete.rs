@@ -8,20 +8,20 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::finalizers;
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::operation::Operation;
-use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
-use super::attempt::{begun, failed, held_back, state_of};
+use super::attempt::state_of;
 use super::decision::{Decision, ForVolume, Intent, LetGo, Start, VolumeDecision, name_and_uid, removable};
 use super::describe::{SubjectKind, action, describe, waiting};
-use super::observed::{Limits, ObservedVolume, Surroundings};
+use super::drive::{Operate, Progress, begin, drive, removed};
+use super::observed::{ObservedVolume, Surroundings};
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
 use super::request::{self, NoHistory};
-use super::step::{Step, removed, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::outcome::Finish;
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
@@ -62,17 +62,10 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
             return let_go(seen, true, None, Some(elapsed(run.made(), now)));
         }
     }
-    match deletion(seen, policy, uid, now) {
+    let gone = |took| let_go(seen, true, None, took);
+    match deletion(seen, policy, uid, &gone, now) {
         Err(decision) => *decision,
-        Ok(deletion) => match deletion.plan(now) {
-            Ok(Decision::Fail(mut failed)) => {
-                // Its server may be gone for good.
-                failed.say.text = format!("{}; or {}", failed.say.text, give_up(seen.volume));
-                Decision::Fail(failed)
-            }
-            Ok(decision) => decision,
-            Err(took) => let_go(seen, true, None, took),
-        },
+        Ok(deletion) => deletion.plan(),
     }
 }
 
@@ -142,8 +135,9 @@ fn deletion<'a>(
     seen: &ObservedVolume<'a>,
     policy: ReclaimPolicy,
     uid: &str,
+    gone: &'a dyn Fn(Option<Duration>) -> VolumeDecision,
     now: Timestamp,
-) -> Result<Deletion<'a>, Box<VolumeDecision>> {
+) -> Result<Deletion<'a, ForVolume>, Box<VolumeDecision>> {
     if let Some(copy) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
         // Whatever becomes of the copy, its change wakes this.
         let text = format!("Mooring is copying the volume for {copy}: it deletes the volume after that");
@@ -162,29 +156,38 @@ fn deletion<'a>(
             return Err(Box::new(Decision::wait_for(waiting(Operation::Delete, text))));
         }
     };
+    let around = Surroundings {
+        class: seen.class,
+        config,
+        kube_api: seen.kube_api,
+    };
     Ok(Deletion {
-        run: RunId::new(Operation::Delete, uid),
+        progress: Progress {
+            id: RunId::new(Operation::Delete, uid),
+            record: seen.record.filter(|record| record.is_delete()),
+            recorded: Intent::Recorded,
+            run: seen.delete_run,
+            config: Some(config),
+            state: state_of(config, None, seen.class),
+            limits: seen.limits,
+            now,
+        },
         asked_by: SubjectKind::Volume,
         policy,
         config,
-        record: seen.record.filter(|record| record.is_delete()),
-        there: seen.delete_run,
         node,
-        state: state_of(config, None, seen.class),
         request: request::remembered(
             Operation::Delete,
             made_by,
             persistent_volume::options(seen.volume),
-            Surroundings {
-                class: seen.class,
-                config,
-                kube_api: seen.kube_api,
-            },
+            around,
         ),
-        limits: seen.limits,
         refused: false,
         before: None,
         owner: Some(name_and_uid(seen.volume)),
+        gone,
+        // Its server may be gone for good.
+        or: format!("; or {}", give_up(seen.volume)),
     })
 }
 
@@ -268,130 +271,118 @@ fn left_behind(seen: &ObservedVolume<'_>) -> Vec<RunRef> {
 }
 
 /// One deletion, whatever it is for.
-pub(super) struct Deletion<'a> {
-    pub(super) run: RunId,
+pub(super) struct Deletion<'a, Own> {
+    /// With a record if that is one of a deletion already.
+    pub(super) progress: Progress<'a>,
     /// The object that it is for, which carries the record.
     pub(super) asked_by: SubjectKind,
     pub(super) policy: ReclaimPolicy,
     pub(super) config: &'a Arc<ProvisionerConfig>,
-    /// The record, if it is one of a deletion already.
-    pub(super) record: Option<&'a Record>,
-    pub(super) there: Option<&'a Run>,
     pub(super) node: Option<String>,
-    pub(super) state: String,
     pub(super) request: Request,
-    pub(super) limits: &'a Limits,
     /// The volume was refused: the record stays one of the provisioning.
     pub(super) refused: bool,
     /// The record of what is being undone.
     pub(super) before: Option<&'a Record>,
     /// The PV that is being deleted, by name and uid, if it is one.
     pub(super) owner: Option<(String, String)>,
+    /// What to do when the volume is gone, with the time that it took if something was run.
+    pub(super) gone: &'a dyn Fn(Option<Duration>) -> Decision<Own>,
+    /// What users can do about a failure, in the words that end its Event.
+    pub(super) or: String,
 }
 
-impl Deletion<'_> {
-    /// What to do; `Err` when the volume is gone, with the time it took if something was run.
-    pub(super) fn plan<Own>(self, now: Timestamp) -> Result<Decision<Own>, Option<Duration>> {
+impl<Own> Deletion<'_, Own> {
+    pub(super) fn plan(self) -> Decision<Own> {
         if may_delete(&self.policy, Operation::Delete, Some(self.config)).is_err() {
             // There is nothing to run.
-            return Err(None);
+            return (self.gone)(None);
         }
         let owner = self.owner.as_ref();
         let goes_with_it = |run: &Run| owner.is_some_and(|(_, uid)| run.goes_with(uid));
         let intent = describe(Operation::Delete).intent_on(self.asked_by);
-        let (record, unchanged) = match (self.record, self.there) {
-            (Some(record), _) => (record.clone(), Intent::Recorded),
+        match (self.progress.record, self.progress.run) {
+            (Some(record), _) => drive(&self, record),
             // The run of a finished operation.
-            (None, Some(run)) if !goes_with_it(run) => return Ok(Decision::Tidy(vec![run.to_remove()])),
-            (None, None) if intent == Intent::ToRecord => {
-                let record = self.first(now);
-                return Ok(Decision::Start(self.start(record, intent)));
-            }
-            (None, run) => (self.implied(run, now), intent),
-        };
-        let record = &record;
-        match step(self.there, record, self.limits, now) {
-            Step::None => {
-                match held_back(record, &self.state, now) {
-                    Some(Duration::MAX) => return Ok(Decision::Rest),
-                    Some(left) => return Ok(Decision::wait(left)),
-                    None => {}
-                }
-                let mut next = begun(record);
-                next.config = self.config.reference.to_string();
-                next.config_uid.clone_from(&self.config.uid);
-                if !self.refused {
-                    next.refused = false;
-                    next.operation = Operation::Delete;
-                    next.run = self.place();
-                }
-                let intent = if next == *record { unchanged } else { Intent::ToRecord };
-                Ok(Decision::Start(self.start(next, intent)))
-            }
-            Step::Leftover(run) => Ok(Decision::Stop(run.to_remove())),
-            Step::Leaving(say) => Ok(Decision::Wait {
-                after: Some(self.limits.overdue),
-                say,
-            }),
-            Step::Running(left) => Ok(Decision::wait(left)),
-            Step::Waiting { after, say } => Ok(Decision::Supply {
-                start: self.start(record.clone(), unchanged),
-                after: Some(after),
-                say,
-            }),
-            Step::Ended(finish) if finish.outcome == Outcome::Done => Err(Some(elapsed(record.since, now))),
-            Step::Ended(finish) => {
-                let run = self.there.map(Run::to_remove);
-                let of_delete = Record {
-                    operation: Operation::Delete,
-                    ..record.clone()
+            (None, Some(run)) if !goes_with_it(run) => Decision::Tidy(vec![run.to_remove()]),
+            (None, None) if intent == Intent::ToRecord => begin(&self),
+            // The record that a released PV without one amounts to.
+            (None, run) => {
+                let first = self.first();
+                let record = Record {
+                    attempt: run.map_or(1, Run::attempt).max(1),
+                    since: run.map_or(first.since, Run::made),
+                    ..first
                 };
-                let mut failed = failed(&of_delete, &finish, &self.run.uid, self.state, self.limits, now, run);
-                failed.record.operation = record.operation;
-                Ok(Decision::Fail(Box::new(failed)))
+                let progress = Progress {
+                    record: Some(&record),
+                    recorded: intent,
+                    ..self.progress
+                };
+                drive(&Deletion { progress, ..self }, &record)
             }
         }
     }
 
-    fn place(&self) -> String {
-        self.run.in_namespace(&self.config.reference.namespace)
-    }
-
     /// The record of a first attempt.
-    fn first(&self, now: Timestamp) -> Record {
+    fn first(&self) -> Record {
         Record {
             node: self.node.clone().unwrap_or_default(),
             last_error: self.before.map(|record| record.last_error.clone()).unwrap_or_default(),
             may_exist: true,
-            ..Record::first(Operation::Delete, self.place(), now, self.config)
+            ..self.progress.next(self.config)
         }
     }
 
-    /// The record that a released PV without one amounts to.
-    fn implied(&self, run: Option<&Run>, now: Timestamp) -> Record {
-        let first = self.first(now);
-        match run {
-            None => first,
-            Some(run) => Record {
-                attempt: run.attempt().max(1),
-                since: run.made(),
-                ..first
+    fn start(&self, record: Record) -> Start {
+        Start {
+            owner: self.owner.clone(),
+            node: self.node.clone(),
+            ..self.progress.start(self.config, record, self.request.clone())
+        }
+    }
+}
+
+impl<Own> Operate for Deletion<'_, Own> {
+    type Own = Own;
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.progress
+    }
+
+    fn request(&self) -> Result<Start, Box<Decision<Own>>> {
+        let next = match self.progress.record {
+            None => self.first(),
+            Some(record) if self.refused => Record {
+                run: record.run.clone(),
+                ..self.progress.next(self.config)
             },
-        }
+            Some(_) => Record {
+                refused: false,
+                operation: Operation::Delete,
+                ..self.progress.next(self.config)
+            },
+        };
+        Ok(self.start(next))
     }
 
-    fn start(self, record: Record, intent: Intent) -> Box<Start> {
-        Box::new(Start {
-            run: self.run,
-            request: self.request,
-            config: self.config.clone(),
-            record,
-            intent,
-            owner: self.owner,
-            node: self.node,
-            allowed: Vec::new(),
-            state: self.state,
-        })
+    fn apply(&self, _run: &Run, record: &Record, _finish: &Finish) -> Result<Decision<Own>, Finish> {
+        Ok((self.gone)(Some(elapsed(record.since, self.progress.now))))
+    }
+
+    fn supplied(&self, record: &Record) -> Option<Box<Start>> {
+        Some(Box::new(self.start(record.clone())))
+    }
+
+    fn fail(&self, record: &Record, finish: &Finish) -> Decision<Own> {
+        let of_delete = Record {
+            operation: Operation::Delete,
+            ..record.clone()
+        };
+        let mut failed = self.progress.failed(&of_delete, finish);
+        failed.record.operation = record.operation;
+        failed.say.text.push_str(&self.or);
+        Decision::Fail(failed)
     }
 }
 

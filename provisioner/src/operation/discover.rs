@@ -4,6 +4,7 @@
 //! until the next one is due, and a restart of the controller finds all that there is to know. What is printed is read
 //! again at every look at it.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +18,11 @@ use mooring_contract::volume::{NodeAccess, check_options};
 use mooring_program::error::chain;
 use sha2::{Digest, Sha256};
 
-use super::decision::{RunDecision, Start};
-use super::describe::describe;
+use super::decision::{Intent, RunDecision, Start};
+use super::drive::{Operate, Progress, begin, drive, removed};
 use super::observed::{Limits, Surroundings};
 use super::record::Record;
 use super::request;
-use super::step::{Step, late_to_go, step};
 use crate::config::problem::{ConfigProblem, join};
 use crate::config::{ProvisionerConfig, discovered, properties};
 use crate::run::outcome::{Category, Finish, State};
@@ -57,7 +57,7 @@ pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let config = seen.config;
     let Some(run) = seen.run else {
         return if config.operations.contains(&Operation::Discover) {
-            begin(seen, now)
+            begin(&Discovery::of(seen, None, now))
         } else {
             RunDecision::Rest
         };
@@ -65,31 +65,74 @@ pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let outdated =
         !config.operations.contains(&Operation::Discover) || run.fingerprint() != Some(config.fingerprint.as_str());
     if outdated && run.leaving_since().is_none() {
-        return RunDecision::Remove(vec![run.to_remove()]);
+        return RunDecision::Tidy(vec![run.to_remove()]);
     }
     let record = Record {
         attempt: run.attempt(),
         ..Record::first(Operation::Discover, run.place(), run.made(), config)
     };
-    match step(Some(run), &record, seen.limits, now) {
-        Step::Leaving(say) => RunDecision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        },
-        Step::Waiting { after, say } => RunDecision::supply(run, run_of(config), config, &record, after, say),
-        Step::Running(left) => RunDecision::wait(left),
-        Step::Ended(_) if run.leaving_since().is_some() => RunDecision::Wait {
-            after: Some(seen.limits.overdue),
-            say: late_to_go(run, Operation::Discover, seen.limits, now),
-        },
-        // It did not end in time.
-        Step::Ended(_) if !run.is_over() => RunDecision::Remove(vec![run.to_remove()]),
-        Step::Ended(finish) => match result_of(&finish) {
+    drive(&Discovery::of(seen, Some(&record), now), &record)
+}
+
+struct Discovery<'a> {
+    seen: &'a ObservedDiscovery<'a>,
+    progress: Progress<'a>,
+}
+
+impl<'a> Discovery<'a> {
+    fn of(seen: &'a ObservedDiscovery<'a>, record: Option<&'a Record>, now: Timestamp) -> Self {
+        let progress = Progress {
+            id: run_of(seen.config),
+            record,
+            recorded: Intent::Configured,
+            run: seen.run,
+            config: Some(seen.config),
+            state: String::new(),
+            limits: seen.limits,
+            now,
+        };
+        Self { seen, progress }
+    }
+}
+
+impl Operate for Discovery<'_> {
+    type Own = Infallible;
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.progress
+    }
+
+    fn request(&self) -> Result<Start, Box<RunDecision>> {
+        let config = self.seen.config;
+        let request = request(config, self.seen.kube_api);
+        Ok(Start {
+            intent: Intent::Configured,
+            owner: Some((config.reference.name.clone(), config.uid.clone())),
+            ..self.progress.start(config, self.progress.next(config), request)
+        })
+    }
+
+    /// It stays until the next one is due.
+    fn apply(&self, run: &Run, _record: &Record, finish: &Finish) -> Result<RunDecision, Finish> {
+        let Progress { limits, now, .. } = self.progress;
+        if run.leaving_since().is_some() {
+            return Ok(removed(run, Operation::Discover, limits, now));
+        }
+        if !run.is_over() {
+            // It did not end in time.
+            return Ok(RunDecision::Tidy(vec![run.to_remove()]));
+        }
+        let config = self.seen.config;
+        Ok(match result_of(finish) {
             Ok(_) => next(run, config.discover_interval, now),
             Err(failure) if failure.outcome == Outcome::GiveUp => RunDecision::Rest,
             Err(_) => next(run, retry(config), now),
-        },
-        Step::None | Step::Leftover(_) => RunDecision::Rest,
+        })
+    }
+
+    fn fail(&self, record: &Record, finish: &Finish) -> RunDecision {
+        let applied = self.progress.run.map(|run| self.apply(run, record, finish));
+        applied.and_then(Result::ok).unwrap_or(RunDecision::Rest)
     }
 }
 
@@ -103,7 +146,7 @@ fn next(run: &Run, after: Duration, now: Timestamp) -> RunDecision {
     let due = later(run.ended().min(now), jittered(after, &run.uid()));
     let left = elapsed(now, due);
     if left.is_zero() {
-        RunDecision::Remove(vec![run.to_remove()])
+        RunDecision::Tidy(vec![run.to_remove()])
     } else {
         RunDecision::wait(left)
     }
@@ -112,28 +155,6 @@ fn next(run: &Run, after: Duration, now: Timestamp) -> RunDecision {
 fn jittered(full: Duration, uid: &str) -> Duration {
     let percent = u32::from(Sha256::digest(uid)[0]) * JITTER_PERCENT / u32::from(u8::MAX);
     full * (100 - percent) / 100
-}
-
-fn begin(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
-    let config = seen.config;
-    let run = run_of(config);
-    let record = Record::first(
-        Operation::Discover,
-        run.in_namespace(&config.reference.namespace),
-        now,
-        config,
-    );
-    RunDecision::Start(Box::new(Start {
-        run,
-        request: request(config, seen.kube_api),
-        config: Arc::clone(config),
-        record,
-        intent: describe(Operation::Discover).intent,
-        owner: Some((config.reference.name.clone(), config.uid.clone())),
-        node: None,
-        allowed: Vec::new(),
-        state: String::new(),
-    }))
 }
 
 /// What the image is asked: nothing of a volume.

@@ -8,33 +8,27 @@
 
 mod status;
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations};
 use mooring_contract::operation::Operation;
-use mooring_contract::outcome::Outcome;
 use mooring_contract::volume::clients::Growth;
 use serde_json::{Value, json};
 
 use self::status::Resize;
 pub(crate) use self::status::of_record;
-use super::attempt::{begun, failed, held_back, state_of};
+use super::change::{Change, refusal};
 use super::claim_error::ClaimError;
-use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Intent, Start, removable};
-use super::describe::{action, describe, waiting};
+use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
+use super::describe::action;
+use super::drive::{Operate, Progress, begin, drive};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request::{self, of_size};
-use super::standing::{self, give_up, has_run, is_bound, is_uncertain, ready};
-use super::step::{Step, step};
-use crate::config::ProvisionerConfig;
-use crate::config::store::NoConfig;
+use super::standing::is_bound;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
 use crate::run::outcome::Finish;
-use crate::time::elapsed;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
 use crate::volume::persistent_volume::{self, growth};
@@ -56,40 +50,36 @@ pub(super) fn is_next(seen: &ObservedClaim<'_>, now: Timestamp) -> bool {
 
 /// What to do about a bound claim of which nothing is open.
 pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
-    if has_run(seen) || !is_bound(seen.claim) {
-        return Decision::Rest;
-    }
-    let Some(volume) = standing::volume(seen) else {
+    let Some(change) = Change::fresh(seen, Operation::Expand, now) else {
         return Decision::Rest;
     };
     let (Ok(asked), Some(has)) = (asked_bytes(seen.claim), status::has(seen.claim)) else {
         return Decision::Rest;
     };
     if asked <= has {
-        return settled(seen, volume, has);
+        return settled(&change, has);
     }
-    let Some(size) = wanted(seen.claim, volume, asked) else {
-        return Decision::Rest;
-    };
-    let config = match seen.config {
-        Ok(config) => config,
-        // Of another Mooring's namespace, which that one serves.
-        Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Operation::Expand, error.to_string())),
-    };
-    if let Some(say) = not_offered(config) {
-        return Decision::wait_for(say);
+    match wanted(seen.claim, change.volume, asked) {
+        None => Decision::Rest,
+        size => begin(&Expansion { change, size }),
     }
-    let run = seen.run(Operation::Expand).in_namespace(&config.reference.namespace);
-    let record = Record {
-        size: Some(size),
-        ..Record::first(Operation::Expand, run, now, config)
-    };
-    begin(seen, volume, config, record)
+}
+
+/// What to do about a claim whose record is one of an expansion.
+pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
+    match Change::ongoing(seen, record, now) {
+        Ok(change) => {
+            let asked = asked_bytes(seen.claim).unwrap_or(0);
+            let size = if change.is_free() { Some(asked) } else { record.size };
+            drive(&Expansion { change, size }, record)
+        }
+        Err(over) => *over,
+    }
 }
 
 /// A claim that has what it asks for: what is left of an expansion is taken back.
-fn settled(seen: &ObservedClaim<'_>, volume: &PersistentVolume, has: u64) -> ClaimDecision {
+fn settled(change: &Change<'_>, has: u64) -> ClaimDecision {
+    let Change { seen, volume, .. } = change;
     // Kubernetes itself takes the mark of a FlexVolume away (`isNodeExpandComplete` in `pkg/controller/volume/expand`).
     let flex = volume.spec.as_ref().is_some_and(|spec| spec.flex_volume.is_some());
     let marked = volume.metadata.annotations.as_ref();
@@ -144,175 +134,91 @@ fn is_only_called_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolum
     by.map(String::as_str) == Some(FLEX_DRIVER) && made < status::allocated(claim) && made.is_some()
 }
 
-/// What users are told where the image does not expand volumes.
-fn not_offered(config: &ProvisionerConfig) -> Option<Note> {
-    (!config.operations.contains(&Operation::Expand)).then(|| {
-        let error = ClaimError::NoOperation(config.reference.to_string(), Operation::Expand.as_str());
-        let text = format!("{error}; or lower the claim's request again, to any size above its capacity");
-        Note::warning(reasons::RESIZE_FAILED, action(Operation::Expand), text)
-    })
+struct Expansion<'a> {
+    change: Change<'a>,
+    /// The size to make; `None` if the record of a run that may go on does not say.
+    size: Option<u64>,
 }
 
-/// What to do about a claim whose record is one of an expansion.
-pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
-    if seen.claim.metadata.deletion_timestamp.is_some() {
-        return give_up(seen, seen.expand_run, record, None, now);
-    }
-    let Some(volume) = standing::volume(seen) else {
-        let text = "Mooring can't expand the volume: its PersistentVolume is gone or no longer Mooring's; restore it, \
-                    or delete the claim";
-        let say = Note::warning(reasons::RESIZE_FAILED, action(Operation::Expand), text);
-        return give_up(seen, seen.expand_run, record, Some(say), now);
-    };
-    match step(seen.expand_run, record, seen.limits, now) {
-        Step::None => again(seen, volume, record, now),
-        Step::Leftover(run) => Decision::Stop(run.to_remove()),
-        Step::Leaving(say) => Decision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        },
-        Step::Running(left) => Decision::wait(left),
-        Step::Waiting { after, say } => {
-            let (run, config) = (seen.run(Operation::Expand), seen.config.as_ref().ok());
-            Decision::supply(seen.expand_run, run, config, record, after, say)
-        }
-        Step::Ended(finish) if finish.outcome == Outcome::Done => grown(seen, volume, record, &finish, now),
-        Step::Ended(finish) => fail(seen, record, &finish, now),
-    }
-}
+impl Operate for Expansion<'_> {
+    type Own = ForClaim;
 
-/// What to do without a run: begin the next attempt if it is time, or take the expansion back.
-fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, now: Timestamp) -> ClaimDecision {
-    let asked = asked_bytes(seen.claim).unwrap_or(0);
-    // The last run is known to have ended, so the claim's request counts again.
-    let free = !record.uncertain && (record.not_before.is_some() || record.gave_up);
-    if free && status::has(seen.claim).is_some_and(|has| asked <= has) {
-        return Decision::Own(ForClaim::Altered(Box::new(Altered {
-            status: Some(status::taken_back(seen.claim)),
-            release: true,
-            without: Some((record.run.clone(), seen.run(Operation::Expand))),
-            say: Some(Note::normal(
+    fn progress(&self) -> &Progress<'_> {
+        &self.change.progress
+    }
+
+    fn instead(&self, _record: &Record) -> Option<ClaimDecision> {
+        let claim = self.change.seen.claim;
+        if self.change.is_free() && status::has(claim).is_some_and(|has| self.size.unwrap_or(0) <= has) {
+            let say = Note::normal(
                 reasons::RESIZE_TAKEN_BACK,
                 action(Operation::Expand),
                 "the failed expansion is canceled: the claim asks for no more than its capacity",
-            )),
-            ..Altered::of(Operation::Expand, volume)
-        })));
-    }
-    let config = match seen.config {
-        Ok(config) => config,
-        Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => {
-            return give_up(
-                seen,
-                seen.expand_run,
-                record,
-                Some(waiting(Operation::Expand, error.to_string())),
-                now,
             );
+            return Some(self.change.taken_back(status::taken_back(claim), Some(say)));
         }
-    };
-    if let Some(say) = not_offered(config) {
-        return give_up(seen, seen.expand_run, record, Some(say), now);
+        self.change.config().err().map(|without| *without)
     }
-    match held_back(record, &state_of(config, Some(seen.claim), seen.class), now) {
-        Some(Duration::MAX) => return Decision::Rest,
-        Some(left) => return Decision::wait(left),
-        None => {}
-    }
-    let mut next = begun(record);
-    next.config = config.reference.to_string();
-    next.config_uid.clone_from(&config.uid);
-    next.run = seen.run(Operation::Expand).in_namespace(&config.reference.namespace);
-    if free && record.size != Some(asked) {
-        next.size = Some(asked);
-        next.last_error.clear();
-    }
-    begin(seen, volume, config, next)
-}
 
-/// The run that the record's attempt is, to be begun.
-fn begin(
-    seen: &ObservedClaim<'_>,
-    volume: &PersistentVolume,
-    config: &std::sync::Arc<ProvisionerConfig>,
-    record: Record,
-) -> ClaimDecision {
-    let (made_by, node) = match ready(seen, Operation::Expand, volume, config, "the volume is expanded") {
-        Ok(ready) => ready,
-        Err(wait) => return *wait,
-    };
-    let size = record.size.unwrap_or(made_by.size);
-    let options = persistent_volume::options(volume);
-    let request = of_size(
-        request::remembered(Operation::Expand, made_by, options, seen.surroundings(config)),
-        size,
-    );
-    Decision::Start(Box::new(Start {
-        run: seen.run(Operation::Expand),
-        request,
-        config: config.clone(),
-        node,
-        allowed: Vec::new(),
-        state: state_of(config, Some(seen.claim), seen.class),
-        intent: if seen.record == Some(&record) {
-            Intent::Recorded
-        } else {
-            describe(Operation::Expand).intent
-        },
-        owner: None,
-        record,
-    }))
-}
-
-/// The image says that the storage has the size: the PV says so next, then the claim.
-fn grown(
-    seen: &ObservedClaim<'_>,
-    volume: &PersistentVolume,
-    record: &Record,
-    finish: &Finish,
-    now: Timestamp,
-) -> ClaimDecision {
-    // What the image was asked: the record may have been rewritten by a controller that did not know of this run.
-    let request = seen.expand_run.map(Run::request);
-    let size = match request {
-        Some(Ok(request)) => request.size,
-        Some(Err(error)) => {
-            return fail(seen, record, &finish.refused(&error), now);
+    fn request(&self) -> Result<Start, Box<ClaimDecision>> {
+        let config = self.change.config()?;
+        if !config.operations.contains(&Operation::Expand) {
+            let error = ClaimError::NoOperation(config.reference.to_string(), Operation::Expand.as_str());
+            let text = format!("{error}; or lower the claim's request again, to any size above its capacity");
+            return Err(Box::new(self.change.refused(refusal(Operation::Expand, text))));
         }
-        None => return Decision::Rest,
-    };
-    let growth = volume.spec.as_ref().map_or(Growth::AtServer, growth);
-    let took = elapsed(record.since, now);
-    let (is_done, status, reason, then) = match growth {
-        Growth::AtServer => (
-            true,
-            status::done(seen.claim, size),
-            reasons::RESIZED,
-            "so it is expanded",
-        ),
-        Growth::AtNode => (
-            false,
-            status::pending(seen.claim, now),
-            reasons::FS_RESIZE_REQUIRED,
-            "its file system grows where a Pod uses it",
-        ),
-    };
-    let text = format!(
-        "the volume's storage grew to {} in {} s, {then}",
-        capacity::quantity(size).0,
-        took.as_secs()
-    );
-    Decision::Own(ForClaim::Altered(Box::new(Altered {
-        volume_patch: volume_patch(seen.claim, volume, size, growth),
-        status: Some(status),
-        at_once: Some(is_done),
-        release: true,
-        runs: removable([seen.expand_run]),
-        say: Some(Note::normal(reason, action(Operation::Expand), text)),
-        took: Some(took),
-        ..Altered::of(Operation::Expand, volume)
-    })))
+        let mut record = self.change.progress.next(config);
+        if record.size != self.size {
+            record.size = self.size;
+            record.last_error.clear();
+        }
+        self.change
+            .start(config, record, "the volume is expanded", |request| match self.size {
+                Some(size) => of_size(request, size),
+                None => request,
+            })
+    }
+
+    /// The image says that the storage has the size: the PV says so next, then the claim.
+    fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<ClaimDecision, Finish> {
+        let Change { seen, volume, progress } = &self.change;
+        // What the image was asked: the record may have been rewritten by a controller that did not know of this run.
+        let size = run.request().map_err(|error| finish.refused(&error))?.size;
+        let growth = volume.spec.as_ref().map_or(Growth::AtServer, growth);
+        let made = self.change.made(record);
+        let (is_done, status, reason, then) = match growth {
+            Growth::AtServer => (
+                true,
+                status::done(seen.claim, size),
+                reasons::RESIZED,
+                "so it is expanded",
+            ),
+            Growth::AtNode => (
+                false,
+                status::pending(seen.claim, progress.now),
+                reasons::FS_RESIZE_REQUIRED,
+                "its file system grows where a Pod uses it",
+            ),
+        };
+        let text = format!(
+            "the volume's storage grew to {} in {} s, {then}",
+            capacity::quantity(size).0,
+            made.took.unwrap_or_default().as_secs()
+        );
+        Ok(Decision::Own(ForClaim::Altered(Box::new(Altered {
+            volume_patch: volume_patch(seen.claim, volume, size, growth),
+            status: Some(status),
+            at_once: Some(is_done),
+            say: Some(Note::normal(reason, action(Operation::Expand), text)),
+            ..made
+        }))))
+    }
+
+    fn fail(&self, record: &Record, finish: &Finish) -> ClaimDecision {
+        let cancel = "to cancel the expansion, lower the claim's request to a size above its capacity that the storage \
+                      can provide";
+        self.change.fail(record, finish, cancel)
+    }
 }
 
 /// What a PV has to say of its new size; `None` if it does already. It is never made smaller.
@@ -345,25 +251,6 @@ fn volume_patch(claim: &PersistentVolumeClaim, volume: &PersistentVolume, size: 
         "metadata": {"resourceVersion": volume.metadata.resource_version, "annotations": notes},
         "spec": {"capacity": {"storage": capacity::quantity(size.max(has))}},
     }))
-}
-
-fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timestamp) -> ClaimDecision {
-    let state = match seen.config {
-        Ok(config) => state_of(config, Some(seen.claim), seen.class),
-        Err(_) => String::new(),
-    };
-    let run = seen.expand_run.map(Run::to_remove);
-    let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
-    failed.record.uncertain = is_uncertain(finish);
-    // external-resizer has one reason for all of them.
-    failed.say.reason = reasons::RESIZE_FAILED;
-    if failed.record.gave_up {
-        failed.say.text.push_str(
-            "; to cancel the expansion, lower the claim's request to a size above its capacity that the storage can \
-             provide",
-        );
-    }
-    Decision::Fail(Box::new(failed))
 }
 
 #[cfg(test)]

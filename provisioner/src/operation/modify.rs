@@ -7,36 +7,29 @@
 
 mod status;
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
-use mooring_contract::outcome::Outcome;
 use mooring_contract::request::{Attributes, Request};
 use serde_json::{Value, json};
 
-use self::status::Change;
+use self::status::ModifyState;
 pub(crate) use self::status::of_record;
-use super::attempt::{begun, failed, held_back, state_of};
 use super::attributes::{self, check_offered, wanted};
+use super::change::{Change, refusal};
 use super::claim_error::ClaimError;
-use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Intent, Start, removable};
-use super::describe::{action, describe, waiting};
+use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
+use super::describe::action;
+use super::drive::{Operate, Progress, begin, drive};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request;
-use super::standing::{self, give_up, has_run, is_bound, is_uncertain, ready};
-use super::step::{Step, step};
+use super::standing::is_bound;
 use crate::config::ProvisionerConfig;
-use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
 use crate::run::outcome::Finish;
-use crate::time::elapsed;
-use crate::volume::persistent_volume;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked<'a> {
@@ -51,9 +44,9 @@ enum Asked<'a> {
 }
 
 fn asked(claim: &PersistentVolumeClaim) -> Asked<'_> {
-    match (Change::of(claim), wanted(claim)) {
-        (Change::InProgress(begun), _) if !begun.is_empty() => Asked::Begun(begun),
-        (Change::None, class) if class == status::has(claim) => Asked::Nothing,
+    match (ModifyState::of(claim), wanted(claim)) {
+        (ModifyState::InProgress(begun), _) if !begun.is_empty() => Asked::Begun(begun),
+        (ModifyState::None, class) if class == status::has(claim) => Asked::Nothing,
         (_, "") if status::is_modifying(claim) => Asked::TakenBack,
         (_, "") => Asked::Nothing,
         (_, class) => Asked::Class(class),
@@ -67,247 +60,152 @@ pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
 
 /// Whether the plan for a claim depends on this class.
 pub(crate) fn names(claim: &PersistentVolumeClaim, class: &str) -> bool {
-    let target = match Change::of(claim) {
-        Change::Pending(target) | Change::InProgress(target) | Change::Infeasible(target) => target,
-        Change::None | Change::Unknown => "",
+    let target = match ModifyState::of(claim) {
+        ModifyState::Pending(target) | ModifyState::InProgress(target) | ModifyState::Infeasible(target) => target,
+        ModifyState::None | ModifyState::Unknown => "",
     };
     wanted(claim) == class || target == class
 }
 
 /// Whether a modification could begin if nothing else were open, and was not refused before.
 pub(super) fn is_next(seen: &ObservedClaim<'_>, now: Timestamp) -> bool {
-    let refused = match Change::of(seen.claim) {
-        Change::Infeasible(class) => class == wanted(seen.claim),
-        Change::None | Change::Pending(_) | Change::InProgress(_) | Change::Unknown => false,
+    let refused = match ModifyState::of(seen.claim) {
+        ModifyState::Infeasible(class) => class == wanted(seen.claim),
+        ModifyState::None | ModifyState::Pending(_) | ModifyState::InProgress(_) | ModifyState::Unknown => false,
     };
     !refused && matches!(fresh(seen, now), Decision::Start(_))
 }
 
 /// What to do about a bound claim of which nothing is open.
 pub(super) fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
-    if has_run(seen) || !is_bound(seen.claim) {
-        return Decision::Rest;
-    }
-    let Some(volume) = standing::volume(seen) else {
+    let Some(change) = Change::fresh(seen, Operation::Modify, now) else {
         return Decision::Rest;
     };
-    let target = match asked(seen.claim) {
-        Asked::Nothing => return Decision::Rest,
-        Asked::TakenBack => return taken_back(seen, volume, None),
-        Asked::Class(class) | Asked::Begun(class) => class,
-    };
-    let config = match seen.config {
-        Ok(config) => config,
-        // Of another Mooring's namespace, which that one serves.
-        Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(Operation::Modify, error.to_string())),
-    };
-    let attributes = match can_have(seen, volume, config, target) {
-        Ok(attributes) => attributes,
-        Err(error) => return pending(seen, volume, target, &error, None),
-    };
-    let run = seen.run(Operation::Modify).in_namespace(&config.reference.namespace);
-    let record = Record {
-        attributes: target.to_owned(),
-        ..Record::first(Operation::Modify, run, now, config)
-    };
-    begin(seen, volume, config, attributes, record)
-}
-
-/// What the image gets about a class, if the volume can have one.
-fn can_have(
-    seen: &ObservedClaim<'_>,
-    volume: &PersistentVolume,
-    config: &ProvisionerConfig,
-    class: &str,
-) -> Result<Attributes, ClaimError> {
-    if volume.spec.as_ref().is_none_or(|spec| spec.csi.is_none()) {
-        return Err(ClaimError::AttributesNotByCsi);
+    match asked(seen.claim) {
+        Asked::Nothing => Decision::Rest,
+        Asked::TakenBack => taken_back(&change),
+        Asked::Class(class) | Asked::Begun(class) => begin(&Modification { change, class }),
     }
-    check_offered(config)?;
-    Ok(attributes::find(seen, class)?)
-}
-
-/// What has to be there first is not there: the claim's status says so, then its Events. With a record, that goes.
-fn pending(
-    seen: &ObservedClaim<'_>,
-    volume: &PersistentVolume,
-    class: &str,
-    error: &ClaimError,
-    record: Option<&Record>,
-) -> ClaimDecision {
-    let known = match Change::of(seen.claim) {
-        Change::Pending(target) => target == class,
-        // What was begun before stays begun.
-        Change::InProgress(_) => record.is_none(),
-        Change::None | Change::Infeasible(_) | Change::Unknown => false,
-    };
-    if known && record.is_none() {
-        let text = format!("{error}; the volume stays as it is");
-        return Decision::wait_for(Note::warning(reasons::MODIFY_FAILED, action(Operation::Modify), text));
-    }
-    Decision::Own(ForClaim::Altered(Box::new(Altered {
-        status: Some(status::pending(class)),
-        release: record.is_some(),
-        without: record.map(|record| (record.run.clone(), seen.run(Operation::Modify))),
-        ..Altered::of(Operation::Modify, volume)
-    })))
-}
-
-/// No class is asked for any more, after one that the volume can't be given.
-fn taken_back(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: Option<&Record>) -> ClaimDecision {
-    Decision::Own(ForClaim::Altered(Box::new(Altered {
-        status: Some(status::taken_back(seen.claim)),
-        release: record.is_some(),
-        without: record.map(|record| (record.run.clone(), seen.run(Operation::Modify))),
-        say: Some(Note::normal(
-            reasons::MODIFY_TAKEN_BACK,
-            action(Operation::Modify),
-            "the failed modification is canceled: the claim names no VolumeAttributesClass",
-        )),
-        ..Altered::of(Operation::Modify, volume)
-    })))
 }
 
 /// What to do about a claim whose record is one of a modification.
 pub(super) fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
-    if seen.claim.metadata.deletion_timestamp.is_some() {
-        return give_up(seen, seen.modify_run, record, None, now);
-    }
-    let Some(volume) = standing::volume(seen) else {
-        let text = "Mooring can't modify the volume: its PersistentVolume is gone or no longer Mooring's; restore it, \
-                    or delete the claim";
-        let say = Note::warning(reasons::MODIFY_FAILED, action(Operation::Modify), text);
-        return give_up(seen, seen.modify_run, record, Some(say), now);
-    };
-    match step(seen.modify_run, record, seen.limits, now) {
-        Step::None => again(seen, volume, record, now),
-        Step::Leftover(run) => Decision::Stop(run.to_remove()),
-        Step::Leaving(say) => Decision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        },
-        Step::Running(left) => Decision::wait(left),
-        Step::Waiting { after, say } => {
-            let (run, config) = (seen.run(Operation::Modify), seen.config.as_ref().ok());
-            Decision::supply(seen.modify_run, run, config, record, after, say)
+    match Change::ongoing(seen, record, now) {
+        Ok(change) => {
+            let asked = Some(wanted(seen.claim)).filter(|asked| change.is_free() && !asked.is_empty());
+            let class = asked.unwrap_or(&record.attributes);
+            drive(&Modification { change, class }, record)
         }
-        Step::Ended(finish) if finish.outcome == Outcome::Done => modified(seen, volume, record, &finish, now),
-        Step::Ended(finish) => fail(seen, record, &finish, now),
+        Err(over) => *over,
     }
 }
 
-/// What to do without a run: begin the next attempt if it is time, or take the modification back.
-fn again(seen: &ObservedClaim<'_>, volume: &PersistentVolume, record: &Record, now: Timestamp) -> ClaimDecision {
-    let class = wanted(seen.claim);
-    // The last run is known to have ended, so the claim's class counts again.
-    let free = !record.uncertain && (record.not_before.is_some() || record.gave_up);
-    // What may yet succeed is not taken back, as with external-resizer.
-    if free && record.gave_up && class.is_empty() {
-        return taken_back(seen, volume, Some(record));
-    }
-    let config = match seen.config {
-        Ok(config) => config,
-        Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => {
-            let say = waiting(Operation::Modify, error.to_string());
-            return give_up(seen, seen.modify_run, record, Some(say), now);
-        }
-    };
-    match held_back(record, &state_of(config, Some(seen.claim), seen.class), now) {
-        Some(Duration::MAX) => return Decision::Rest,
-        Some(left) => return Decision::wait(left),
-        None => {}
-    }
-    let mut next = begun(record);
-    next.config = config.reference.to_string();
-    next.config_uid.clone_from(&config.uid);
-    next.run = seen.run(Operation::Modify).in_namespace(&config.reference.namespace);
-    if free && !class.is_empty() && record.attributes != class {
-        class.clone_into(&mut next.attributes);
-        next.last_error.clear();
-    }
-    match can_have(seen, volume, config, &next.attributes) {
-        Ok(attributes) => begin(seen, volume, config, attributes, next),
-        Err(error) if free => pending(seen, volume, &next.attributes, &error, Some(record)),
-        // Which attributes the volume has is not known before this one has ended.
-        Err(error) => Decision::wait_for(Note::warning(
-            reasons::MODIFY_FAILED,
-            action(Operation::Modify),
-            error.to_string(),
-        )),
-    }
-}
-
-/// The run that the record's attempt is, to be begun.
-fn begin(
-    seen: &ObservedClaim<'_>,
-    volume: &PersistentVolume,
-    config: &Arc<ProvisionerConfig>,
-    attributes: Attributes,
-    record: Record,
-) -> ClaimDecision {
-    let (made_by, node) = match ready(seen, Operation::Modify, volume, config, "the volume is modified") {
-        Ok(ready) => ready,
-        Err(wait) => return *wait,
-    };
-    let options = persistent_volume::options(volume);
-    let request = Request {
-        attributes: Some(attributes),
-        ..request::remembered(Operation::Modify, made_by, options, seen.surroundings(config))
-    };
-    Decision::Start(Box::new(Start {
-        run: seen.run(Operation::Modify),
-        request,
-        config: config.clone(),
-        node,
-        allowed: Vec::new(),
-        state: state_of(config, Some(seen.claim), seen.class),
-        intent: if seen.record == Some(&record) {
-            Intent::Recorded
-        } else {
-            describe(Operation::Modify).intent
-        },
-        owner: None,
-        record,
-    }))
-}
-
-/// The image says that the volume has the attributes: the PV says so next, then the claim.
-fn modified(
-    seen: &ObservedClaim<'_>,
-    volume: &PersistentVolume,
-    record: &Record,
-    finish: &Finish,
-    now: Timestamp,
-) -> ClaimDecision {
-    // What the image was asked: the record may have been rewritten by a controller that did not know of this run.
-    let asked = match seen.modify_run.map(Run::request) {
-        Some(Ok(request)) => request.attributes,
-        Some(Err(error)) => {
-            return fail(seen, record, &finish.refused(&error), now);
-        }
-        None => return Decision::Rest,
-    };
-    let attributes = asked.unwrap_or_else(|| Attributes {
-        class: record.attributes.clone(),
-        parameters: [].into(),
-    });
-    let class = attributes.class.clone();
-    let took = elapsed(record.since, now);
-    let text = format!(
-        "the volume got the attributes of VolumeAttributesClass {class:?} in {} s",
-        took.as_secs()
+/// No class is asked for any more, after one that the volume can't be given.
+fn taken_back(change: &Change<'_>) -> ClaimDecision {
+    let say = Note::normal(
+        reasons::MODIFY_TAKEN_BACK,
+        action(Operation::Modify),
+        "the failed modification is canceled: the claim names no VolumeAttributesClass",
     );
-    Decision::Own(ForClaim::Altered(Box::new(Altered {
-        volume_patch: volume_patch(volume, attributes),
-        status: Some(status::done(seen.claim, &class)),
-        release: true,
-        runs: removable([seen.modify_run]),
-        say: Some(Note::normal(reasons::MODIFIED, action(Operation::Modify), text)),
-        took: Some(took),
-        ..Altered::of(Operation::Modify, volume)
-    })))
+    change.taken_back(status::taken_back(change.seen.claim), Some(say))
+}
+
+struct Modification<'a> {
+    change: Change<'a>,
+    /// The class whose attributes the volume is to have.
+    class: &'a str,
+}
+
+impl Modification<'_> {
+    /// What the image gets about the class, if the volume can have it.
+    fn attributes(&self, config: &ProvisionerConfig) -> Result<Attributes, ClaimError> {
+        let spec = self.change.volume.spec.as_ref();
+        if spec.is_none_or(|spec| spec.csi.is_none()) {
+            return Err(ClaimError::AttributesNotByCsi);
+        }
+        check_offered(config)?;
+        Ok(attributes::find(self.change.seen, self.class)?)
+    }
+
+    /// What has to be there first is not there: the claim's status says so, then its Events. A record goes.
+    fn pending(&self, error: &ClaimError) -> ClaimDecision {
+        let is_known = match ModifyState::of(self.change.seen.claim) {
+            ModifyState::Pending(target) => target == self.class,
+            // What was begun before stays begun.
+            ModifyState::InProgress(_) => true,
+            ModifyState::None | ModifyState::Infeasible(_) | ModifyState::Unknown => false,
+        };
+        if !self.change.is_free() {
+            // Which attributes the volume has is not known before this one has ended.
+            return Decision::wait_for(refusal(Operation::Modify, error.to_string()));
+        }
+        if is_known && self.change.progress.record.is_none() {
+            let text = format!("{error}; the volume stays as it is");
+            return Decision::wait_for(refusal(Operation::Modify, text));
+        }
+        self.change.taken_back(status::pending(self.class), None)
+    }
+}
+
+impl Operate for Modification<'_> {
+    type Own = ForClaim;
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.change.progress
+    }
+
+    fn instead(&self, record: &Record) -> Option<ClaimDecision> {
+        // What may yet succeed is not taken back, as with external-resizer.
+        if self.change.is_free() && record.gave_up && wanted(self.change.seen.claim).is_empty() {
+            return Some(taken_back(&self.change));
+        }
+        self.change.config().err().map(|without| *without)
+    }
+
+    fn request(&self) -> Result<Start, Box<ClaimDecision>> {
+        let config = self.change.config()?;
+        let attributes = self
+            .attributes(config)
+            .map_err(|error| Box::new(self.pending(&error)))?;
+        let mut record = self.change.progress.next(config);
+        if record.attributes != self.class {
+            self.class.clone_into(&mut record.attributes);
+            record.last_error.clear();
+        }
+        self.change
+            .start(config, record, "the volume is modified", |request| Request {
+                attributes: Some(attributes),
+                ..request
+            })
+    }
+
+    /// The image says that the volume has the attributes: the PV says so next, then the claim.
+    fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<ClaimDecision, Finish> {
+        // What the image was asked: the record may have been rewritten by a controller that did not know of this run.
+        let asked = run.request().map_err(|error| finish.refused(&error))?.attributes;
+        let attributes = asked.unwrap_or_else(|| Attributes {
+            class: record.attributes.clone(),
+            parameters: [].into(),
+        });
+        let class = attributes.class.clone();
+        let made = self.change.made(record);
+        let text = format!(
+            "the volume got the attributes of VolumeAttributesClass {class:?} in {} s",
+            made.took.unwrap_or_default().as_secs()
+        );
+        Ok(Decision::Own(ForClaim::Altered(Box::new(Altered {
+            volume_patch: volume_patch(self.change.volume, attributes),
+            status: Some(status::done(self.change.seen.claim, &class)),
+            say: Some(Note::normal(reasons::MODIFIED, action(Operation::Modify), text)),
+            ..made
+        }))))
+    }
+
+    fn fail(&self, record: &Record, finish: &Finish) -> ClaimDecision {
+        let cancel = "to cancel the modification, set the claim's volumeAttributesClassName to its former value, or \
+                      another";
+        self.change.fail(record, finish, cancel)
+    }
 }
 
 /// What a PV has to say of its new attributes; `None` if it does already.
@@ -335,24 +233,6 @@ fn volume_patch(volume: &PersistentVolume, attributes: Attributes) -> Option<Val
         "metadata": {"resourceVersion": volume.metadata.resource_version, "annotations": annotated},
         "spec": {"volumeAttributesClassName": class},
     }))
-}
-
-fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, now: Timestamp) -> ClaimDecision {
-    let state = match seen.config {
-        Ok(config) => state_of(config, Some(seen.claim), seen.class),
-        Err(_) => String::new(),
-    };
-    let run = seen.modify_run.map(Run::to_remove);
-    let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
-    failed.record.uncertain = is_uncertain(finish);
-    // external-resizer has one reason for all of them.
-    failed.say.reason = reasons::MODIFY_FAILED;
-    if failed.record.gave_up {
-        failed.say.text.push_str(
-            "; to cancel the modification, set the claim's volumeAttributesClassName to its former value, or another",
-        );
-    }
-    Decision::Fail(Box::new(failed))
 }
 
 #[cfg(test)]

@@ -9,8 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
+use super::attempt::state_of;
 use super::backoff::Backoff;
 use super::content::{self, ObservedSource};
+use super::decision::Intent;
+use super::drive::Progress;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -86,6 +89,36 @@ impl ObservedClaim<'_> {
 
     pub(crate) fn run(&self, operation: Operation) -> RunId {
         RunId::new(operation, self.uid())
+    }
+
+    /// The run of this change of its volume.
+    pub(crate) fn change_run(&self, operation: Operation) -> Option<&Run> {
+        match operation {
+            Operation::Expand => self.expand_run,
+            Operation::Modify => self.modify_run,
+            _ => None,
+        }
+    }
+
+    /// How far an operation on it is that has this record and this run.
+    pub(super) fn progress<'c>(
+        &'c self,
+        operation: Operation,
+        record: Option<&'c Record>,
+        run: Option<&'c Run>,
+        now: Timestamp,
+    ) -> Progress<'c> {
+        let config = self.config.as_ref().ok();
+        Progress {
+            id: self.run(operation),
+            record,
+            recorded: Intent::Recorded,
+            run,
+            config,
+            state: config.map_or_else(String::new, |config| state_of(config, Some(self.claim), self.class)),
+            limits: self.limits,
+            now,
+        }
     }
 
     /// What the request of a run is made of, beside the claim.

@@ -13,19 +13,18 @@ use mooring_contract::request::Request;
 use mooring_contract::volume::ClientName;
 use serde_json::{Value, json};
 
-use super::attempt::{begun, failed, held_back, state_of};
+use super::change::set_aside;
 use super::claim_error::ClaimError;
 use super::content::Content;
 use super::decision::{
-    Accept, ClaimDecision, Decision, Failed, First, ForClaim, Intent, Refuse, Reschedule, Start, name_and_uid,
-    removable,
+    Accept, ClaimDecision, Decision, First, ForClaim, Refuse, Reschedule, Start, name_and_uid, removable,
 };
 use super::describe::{Effect, action, describe, waiting};
+use super::drive::{Operate, Progress, begin, drive};
 use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use super::source::{self, Found};
-use super::standing::{self, give_up_without_run};
-use super::step::{Step, step};
+use super::standing;
 use super::{attach, attributes, expand, modify, request, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
@@ -42,25 +41,25 @@ use crate::volume::topology::{Node, is_unable};
 /// After how many failed attempts on one node another is asked for, where the volume would live on that node.
 const ATTEMPTS_PER_NODE: u32 = 3;
 
-/// What to do about a claim; `Err` with what has to be done before that can be decided.
-pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, First> {
+/// What to do about a claim.
+pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if standing::is_moving(seen.claim) && !is_busy(seen.claim) {
         // What would change the volume would change a PersistentVolume that is about to be replaced.
-        return Ok(Decision::Rest);
+        return Decision::Rest;
     }
     if let Some(record) = seen.record {
         match describe(record.operation).effect {
             Effect::ExpandsVolume => {
-                return Ok(match expand::ongoing(seen, record, now) {
+                return match expand::ongoing(seen, record, now) {
                     Decision::Rest if modify::is_next(seen, now) => set_aside(seen, record),
                     expansion => expansion,
-                });
+                };
             }
             Effect::ModifiesVolume => {
-                return Ok(match modify::ongoing(seen, record, now) {
+                return match modify::ongoing(seen, record, now) {
                     Decision::Rest if expand::is_next(seen, now) => set_aside(seen, record),
                     modification => modification,
-                });
+                };
             }
             // The claim has no volume of its own yet, or none any more.
             Effect::MakesVolume
@@ -78,12 +77,12 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> Result<ClaimDecision, F
             Some(record) if undo::given(seen).is_some() && seen.provision_run.is_some_and(Run::is_done) => {
                 ongoing(seen, record, now)
             }
-            _ => Ok(undo::plan_undo(seen, now)),
+            _ => undo::plan_undo(seen, now),
         };
     }
     match seen.record {
-        None => Ok(fresh(seen, now)),
-        Some(record) if record.refused => Ok(undo::plan_refused(seen, record, now)),
+        None => fresh(seen, now),
+        Some(record) if record.refused => undo::plan_refused(seen, record, now),
         Some(record) => ongoing(seen, record, now),
     }
 }
@@ -104,8 +103,8 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if !is_wanted(seen) {
         return Decision::Rest;
     }
-    let config = match seen.config {
-        Ok(config) => config,
+    match seen.config {
+        Ok(_) => {}
         Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet) => return Decision::Rest,
         // Made by the Mooring that honours that namespace, which serves it.
         Err(NoConfig::Elsewhere { .. }) if seen.class.is_some_and(is_own) => return Decision::Rest,
@@ -119,21 +118,12 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
                 error.to_string(),
             ));
         }
-    };
+    }
     if !leftovers.is_empty() {
         // A record that is not seen yet, or a run of an operation that is over: reading the claim tells.
         return Decision::Tidy(leftovers);
     }
-    let node = match place(seen, config) {
-        Ok(node) => node,
-        Err(gone) => return reschedule(seen, None, &Unfit::Gone(gone), None),
-    };
-    if let Some(unfit) = unfit(config, node.as_ref()) {
-        return reschedule(seen, None, &unfit, None);
-    }
-    let run = seen.run(seen.making()).in_namespace(&config.reference.namespace);
-    let record = Record::first(seen.making(), run, now, config);
-    begin(seen, config, node.as_ref(), record, true)
+    begin(&Provisioning::of(seen, None, now))
 }
 
 /// A claim whose volume is ready: kube-controller-manager binds the two.
@@ -175,15 +165,6 @@ fn change(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     }
 }
 
-/// Takes the record of a change away that the image has refused, so that the other can be made. The claim's status
-/// still says that the change is asked for and can't be made.
-fn set_aside(seen: &ObservedClaim<'_>, record: &Record) -> ClaimDecision {
-    if !record.is_refused_change() {
-        return Decision::Rest;
-    }
-    give_up_without_run(seen, record, None)
-}
-
 /// Whether Kubernetes asks for a volume for the claim now.
 fn is_wanted(seen: &ObservedClaim<'_>) -> bool {
     seen.annotation(annotations::STORAGE_PROVISIONER)
@@ -218,7 +199,7 @@ fn left_to_another(seen: &ObservedClaim<'_>, error: &NoConfig, now: Timestamp) -
 }
 
 /// A claim that has a record.
-fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Result<ClaimDecision, First> {
+fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
     let spec = seen.claim.spec.as_ref();
     let elsewhere = spec.and_then(|spec| spec.volume_name.as_deref()).filter(|name| {
         let ours = seen
@@ -229,35 +210,9 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> Result<
     });
     if elsewhere.is_some() {
         // Its user bound it to another volume meanwhile: what was being made is not wanted any more.
-        return Ok(undo::plan_undo(seen, now));
+        return undo::plan_undo(seen, now);
     }
-    let state = || match seen.config {
-        Ok(config) => state_of(config, Some(seen.claim), seen.class),
-        Err(_) => String::new(),
-    };
-    let fail = |finish: &Finish| fail(seen, record, finish, state(), now);
-    let decision = match step(seen.provision_run, record, seen.limits, now) {
-        Step::None => match ended_unseen(seen, record) {
-            Some(finish) => fail(finish),
-            None => again(seen, record, now),
-        },
-        Step::Leftover(run) => Decision::Stop(run.to_remove()),
-        Step::Leaving(say) => Decision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        },
-        Step::Running(left) => note_node(seen, record).unwrap_or(Decision::wait(left)),
-        Step::Waiting { after, say } => {
-            if let Some(note) = note_node(seen, record) {
-                return Ok(note);
-            }
-            let (run, config) = (seen.run(seen.making()), seen.config.as_ref().ok());
-            Decision::supply(seen.provision_run, run, config, record, after, say)
-        }
-        Step::Ended(finish) if finish.outcome == Outcome::Done => return made(seen, record, &finish, now, &fail),
-        Step::Ended(finish) => fail(&finish),
-    };
-    Ok(decision)
+    drive(&Provisioning::of(seen, Some(record), now), record)
 }
 
 /// How the attempt's run ended, where that was seen only when it was gone: somebody took it away. One that ended well
@@ -268,114 +223,140 @@ fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Fin
     (begun && departed.end.outcome != Outcome::Done).then_some(&departed.end)
 }
 
-/// What to do without a run: begin the next attempt, if it is time.
-fn again(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDecision {
-    let config = match seen.config {
-        Ok(config) => config,
-        Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(error) => return Decision::wait_for(waiting(seen.making(), error.to_string())),
-    };
-    if let Some(idle) = source::let_go(seen, config, record) {
-        return Decision::Record(Box::new(idle));
-    }
-    if seen.class.is_none() {
-        let class = seen
-            .claim
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.storage_class_name.clone());
-        let class = class.unwrap_or_default();
-        return Decision::wait_for(waiting(
-            seen.making(),
-            format!("StorageClass {class:?} is gone: create it again, or delete the claim"),
-        ));
-    }
-    if seen.waits_for_consumer() && seen.selected().is_none() {
-        return Decision::Rest;
-    }
-    match held_back(record, &state_of(config, Some(seen.claim), seen.class), now) {
-        Some(Duration::MAX) => return Decision::Rest,
-        Some(left) => return Decision::wait(left),
-        None => {}
-    }
-    let node = match place(seen, config) {
-        Ok(node) => node,
-        Err(gone) => return reschedule(seen, Some(record), &Unfit::Gone(gone), None),
-    };
-    if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !record.may_exist) {
-        return reschedule(seen, Some(record), &unfit, None);
-    }
-    let moved = node
-        .as_ref()
-        .is_some_and(|node| !record.node.is_empty() && record.node != node.name);
-    if moved && config.is_node_local() && record.may_exist {
-        // The scheduler chose another node, and the old one may hold a volume.
-        return Decision::Own(ForClaim::Refuse(Box::new(Refuse {
-            record: Record {
-                refused: true,
-                ..record.clone()
-            },
-            volumes: vec![],
-            say: None,
-            run: None,
-        })));
-    }
-    let mut next = begun(record);
-    next.config = config.reference.to_string();
-    next.config_uid.clone_from(&config.uid);
-    next.run = seen.run(seen.making()).in_namespace(&config.reference.namespace);
-    if moved || (!record.node.is_empty() && (seen.nodes)(&record.node).is_none()) {
-        // Without a volume on it, or gone together with what was on it.
-        next.node.clear();
-    }
-    // It was begun on a worker, and went without a word of how it ended.
-    let begun = record.not_before.is_none() && !record.gave_up;
-    next.may_exist |= begun && is_place_of_worker(&record.run);
-    let write = next != *record;
-    begin(seen, config, node.as_ref(), next, write)
+/// From a claim to its volume.
+struct Provisioning<'a> {
+    seen: &'a ObservedClaim<'a>,
+    progress: Progress<'a>,
 }
 
-/// The run that the record's attempt is, to be begun or completed.
-fn begin(
-    seen: &ObservedClaim<'_>,
-    config: &Arc<ProvisionerConfig>,
-    node: Option<&Node>,
-    mut record: Record,
-    write: bool,
-) -> ClaimDecision {
-    let Asked { request, from } = match asked(seen, config, node) {
-        Ok(asked) => asked,
-        Err(error) if error.is_wait() => {
-            return Decision::wait_for(waiting(seen.making(), error.to_string()));
-        }
-        Err(error) => {
-            let say = Note::warning(reasons::BAD_CLAIM, action(seen.making()), error.to_string());
-            return Decision::wait_for(say);
-        }
-    };
-    if let Some(node) = node {
-        record.node.clone_from(&node.name);
+impl<'a> Provisioning<'a> {
+    fn of(seen: &'a ObservedClaim<'a>, record: Option<&'a Record>, now: Timestamp) -> Self {
+        let progress = seen.progress(seen.making(), record, seen.provision_run, now);
+        Self { seen, progress }
     }
-    if let Some(from) = from {
-        record.source = from;
+}
+
+impl Operate for Provisioning<'_> {
+    type Own = ForClaim;
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.progress
     }
-    // A volume on a node's own disk is made where it will be used, and retried where it was begun.
-    let pinned = config.is_node_local() && !record.node.is_empty();
-    Decision::Start(Box::new(Start {
-        run: seen.run(seen.making()),
-        request,
-        config: config.clone(),
-        node: pinned.then(|| record.node.clone()),
-        allowed: allowed(seen.class, config, pinned),
-        state: state_of(config, Some(seen.claim), seen.class),
-        intent: if write || seen.record.is_some_and(|old| *old != record) {
-            describe(seen.making()).intent
-        } else {
-            Intent::Recorded
-        },
-        owner: None,
-        record,
-    }))
+
+    fn instead(&self, record: &Record) -> Option<ClaimDecision> {
+        let seen = self.seen;
+        if let Some(finish) = ended_unseen(seen, record) {
+            return Some(self.fail(record, finish));
+        }
+        let config = match seen.config {
+            Ok(config) => config,
+            Err(NoConfig::NotReadYet) => return Some(Decision::Rest),
+            Err(error) => return Some(Decision::wait_for(waiting(seen.making(), error.to_string()))),
+        };
+        if let Some(idle) = source::let_go(seen, config, record) {
+            return Some(Decision::Record(Box::new(idle)));
+        }
+        if seen.class.is_none() {
+            let spec = seen.claim.spec.as_ref();
+            let class = spec.and_then(|spec| spec.storage_class_name.as_deref());
+            let class = class.unwrap_or_default();
+            let text = format!("StorageClass {class:?} is gone: create it again, or delete the claim");
+            return Some(Decision::wait_for(waiting(seen.making(), text)));
+        }
+        (seen.waits_for_consumer() && seen.selected().is_none()).then_some(Decision::Rest)
+    }
+
+    fn request(&self) -> Result<Start, Box<ClaimDecision>> {
+        let Progress { record, config, .. } = self.progress;
+        let (seen, Some(config)) = (self.seen, config) else {
+            return Err(Box::new(Decision::Rest));
+        };
+        let unfitting = |unfit: &Unfit| Box::new(reschedule(seen, record, unfit, None));
+        let node = place(seen, config).map_err(|gone| unfitting(&Unfit::Gone(gone)))?;
+        let may_exist = record.is_some_and(|record| record.may_exist);
+        if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !may_exist) {
+            return Err(unfitting(&unfit));
+        }
+        let mut next = self.progress.next(config);
+        let moved = node
+            .as_ref()
+            .is_some_and(|node| !next.node.is_empty() && next.node != node.name);
+        if let Some(record) = record.filter(|_| moved && config.is_node_local() && may_exist) {
+            // The scheduler chose another node, and the old one may hold a volume.
+            return Err(Box::new(Decision::Own(ForClaim::Refuse(Box::new(Refuse {
+                record: Record {
+                    refused: true,
+                    ..record.clone()
+                },
+                volumes: vec![],
+                say: None,
+                run: None,
+            })))));
+        }
+        if moved || (!next.node.is_empty() && (seen.nodes)(&next.node).is_none()) {
+            // Without a volume on it, or gone together with what was on it.
+            next.node.clear();
+        }
+        // It was begun on a worker, and went without a word of how it ended.
+        let begun = record.filter(|record| record.not_before.is_none() && !record.gave_up);
+        next.may_exist |= begun.is_some_and(|record| is_place_of_worker(&record.run));
+        let Asked { request, from } = asked(seen, config, node.as_ref()).map_err(|error| {
+            Box::new(Decision::wait_for(if error.is_wait() {
+                waiting(seen.making(), error.to_string())
+            } else {
+                Note::warning(reasons::BAD_CLAIM, action(seen.making()), error.to_string())
+            }))
+        })?;
+        if let Some(node) = node {
+            next.node = node.name;
+        }
+        if let Some(from) = from {
+            next.source = from;
+        }
+        // A volume on a node's own disk is made where it will be used, and retried where it was begun.
+        let pinned = config.is_node_local() && !next.node.is_empty();
+        Ok(Start {
+            node: pinned.then(|| next.node.clone()),
+            allowed: allowed(seen.class, config, pinned),
+            ..self.progress.start(config, next, request)
+        })
+    }
+
+    fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<ClaimDecision, Finish> {
+        made(self.seen, record, run, finish, self.progress.now)
+    }
+
+    fn meanwhile(&self, record: &Record) -> Option<ClaimDecision> {
+        note_node(self.seen, record)
+    }
+
+    /// Where the node was at fault, the scheduler is asked for another.
+    fn fail(&self, record: &Record, finish: &Finish) -> ClaimDecision {
+        let seen = self.seen;
+        let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+        if let Err(gone) = selected(seen) {
+            // What is on the node has gone with it.
+            let is_lost = local && seen.provision_run.and_then(Run::node) == Some(&*gone);
+            let made = Record {
+                may_exist: record.may_exist || finish.may_have_run && !is_lost,
+                ..record.clone()
+            };
+            let run = seen.provision_run.map(Run::to_remove);
+            return reschedule(seen, Some(&made), &Unfit::Gone(gone), run);
+        }
+        let mut failed = self.progress.failed(record, finish);
+        if local
+            && undo::given(seen).is_none()
+            && seen.waits_for_consumer()
+            && finish.outcome == Outcome::Retry
+            && record.attempt.is_multiple_of(ATTEMPTS_PER_NODE)
+        {
+            // This node can't: undo what is there, then let the scheduler choose again.
+            failed.record.refused = true;
+            failed.record.not_before = None;
+        }
+        Decision::Fail(failed)
+    }
 }
 
 /// The class's `allowedTopologies`, which hold where the run decides on which node the volume is. Elsewhere the
@@ -429,29 +410,13 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
 fn made(
     seen: &ObservedClaim<'_>,
     record: &Record,
+    run: &Run,
     finish: &Finish,
     now: Timestamp,
-    fail: &dyn Fn(&Finish) -> ClaimDecision,
-) -> Result<ClaimDecision, First> {
-    let Some(run) = seen.provision_run else {
-        return Ok(Decision::Rest);
-    };
-    let failed = |why: String| {
-        fail(&Finish {
-            outcome: Outcome::Retry,
-            category: Category::Refused,
-            why,
-            may_have_run: true,
-            started: true,
-            message: String::new(),
-        })
-    };
-    let request = match run.request() {
-        Ok(request) => request,
-        Err(error) => return Ok(failed(error.to_string())),
-    };
+) -> Result<ClaimDecision, Finish> {
+    let request = run.request().map_err(|error| refused(error.to_string()))?;
     if seen.volumes.is_empty() {
-        return described(seen, record, run, &request, &finish.message, &failed);
+        return described(seen, record, run, &request, &finish.message);
     }
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
@@ -459,7 +424,7 @@ fn made(
     }
     if !seen.looked_up {
         // What was watched may be old.
-        return Err(First::LookUp);
+        return Ok(Decision::Own(ForClaim::First(First::LookUp)));
     }
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
     let mut next = record.failed(&refusals, later(now, delay), true);
@@ -477,6 +442,18 @@ fn made(
     }))))
 }
 
+/// A run that ended well, of whose volume nothing can be made.
+fn refused(why: String) -> Finish {
+    Finish {
+        outcome: Outcome::Retry,
+        category: Category::Refused,
+        why,
+        may_have_run: true,
+        started: true,
+        message: String::new(),
+    }
+}
+
 /// The image says that the volume is there, and no PV is: the message describes it, where the ConfigMap has that so.
 fn described(
     seen: &ObservedClaim<'_>,
@@ -484,29 +461,25 @@ fn described(
     run: &Run,
     request: &Request,
     message: &str,
-    failed: &dyn Fn(String) -> ClaimDecision,
-) -> Result<ClaimDecision, First> {
+) -> Result<ClaimDecision, Finish> {
     if !seen.looked_up {
-        return Err(First::LookUp);
+        return Ok(Decision::Own(ForClaim::First(First::LookUp)));
     }
     let config = match seen.config {
         Ok(config) => config,
         Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
     };
-    let Some(source) = config.volume_source else {
-        return Ok(failed(format!(
+    let source = config.volume_source.ok_or_else(|| {
+        refused(format!(
             "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
              \"volume-source\" in the ConfigMap",
             request.pv_name
-        )));
-    };
-    let printed = match Printed::parse(message) {
-        Ok(printed) => printed,
-        Err(error) => return Ok(failed(error.to_string())),
-    };
+        ))
+    })?;
+    let printed = Printed::parse(message).map_err(|error| refused(error.to_string()))?;
     let node = node_of_volume(seen, config, run);
     if config.is_node_local() && node.is_none() {
-        return Ok(failed(
+        return Err(refused(
             "the node that the volume was made on has left the cluster".to_owned(),
         ));
     }
@@ -514,11 +487,11 @@ fn described(
     // What would be refused is not made: a Secret of another namespace, the whole pool.
     let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
     if !refusals.is_empty() {
-        return Ok(failed(format!(
+        return Err(refused(format!(
             "the volume that the image described is refused: {refusals}"
         )));
     }
-    Err(First::MakeVolume(Box::new(volume)))
+    Ok(Decision::Own(ForClaim::First(First::MakeVolume(Box::new(volume)))))
 }
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
@@ -650,33 +623,6 @@ fn claim_patch(seen: &ObservedClaim<'_>) -> Value {
         patch.push(json!({"op": "remove", "path": held}));
     }
     Value::Array(patch)
-}
-
-/// An attempt that failed; where the node was at fault, the scheduler is asked for another.
-fn fail(seen: &ObservedClaim<'_>, record: &Record, finish: &Finish, state: String, now: Timestamp) -> ClaimDecision {
-    let run = seen.provision_run.map(Run::to_remove);
-    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
-    if let Err(gone) = selected(seen) {
-        // What is on the node has gone with it.
-        let is_lost = local && seen.provision_run.and_then(Run::node) == Some(&*gone);
-        let made = Record {
-            may_exist: record.may_exist || finish.may_have_run && !is_lost,
-            ..record.clone()
-        };
-        return reschedule(seen, Some(&made), &Unfit::Gone(gone), run);
-    }
-    let mut failed: Failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
-    if local
-        && undo::given(seen).is_none()
-        && seen.waits_for_consumer()
-        && finish.outcome == Outcome::Retry
-        && record.attempt.is_multiple_of(ATTEMPTS_PER_NODE)
-    {
-        // This node can't: undo what is there, then let the scheduler choose again.
-        failed.record.refused = true;
-        failed.record.not_before = None;
-    }
-    Decision::Fail(Box::new(failed))
 }
 
 /// The node that was selected; its name if it has left the cluster.

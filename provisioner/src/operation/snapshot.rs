@@ -20,17 +20,18 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 use mooring_contract::names::labels::HOSTNAME;
-use mooring_contract::outcome::Outcome;
+use mooring_contract::operation::Operation;
+use mooring_contract::request::Request;
 use serde_json::{Value, json};
 
 use self::asked::{asked, to_delete};
 pub use self::refusal::SnapshotRefusal;
-use super::attempt::{begun, failed, held_back, state_of};
+use super::attempt::state_of;
 use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, removable};
 use super::describe::{action, describe, waiting};
+use super::drive::{Operate, Progress, begin, drive, removed};
 use super::observed::ObservedSnapshot;
 use super::record::Record;
-use super::step::{Step, removed, step};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -78,7 +79,7 @@ pub fn plan_snapshot(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDec
     }
     match content.named {
         Some(handle) => known(seen, handle, now),
-        None => taking(seen, now),
+        None => take(seen, now),
     }
 }
 
@@ -124,109 +125,109 @@ fn known(seen: &ObservedSnapshot<'_>, handle: &str, now: Timestamp) -> SnapshotD
 }
 
 /// A content of which the snapshot is still to be taken.
-fn taking(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
+fn take(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let Some(record) = seen.record else {
         let leftovers = removable([seen.snapshot_run, seen.delete_run]);
         return if leftovers.is_empty() {
-            begin(seen, None, now)
+            begin(&taking(seen, None, now))
         } else {
             Decision::Tidy(leftovers)
         };
     };
-    match step(seen.snapshot_run, record, seen.limits, now) {
-        Step::None => again(seen, record, now),
-        Step::Leftover(run) => Decision::Stop(run.to_remove()),
-        Step::Leaving(say) => Decision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        },
-        Step::Running(left) => Decision::wait(left),
-        Step::Waiting { after, say } => {
-            let (run, config) = (seen.run(record.operation), seen.config.as_ref().ok());
-            Decision::supply(seen.snapshot_run, run, config, record, after, say)
-        }
-        Step::Ended(finish) if finish.outcome == Outcome::Done => taken(seen, record, now),
-        Step::Ended(finish) => fail(seen, seen.snapshot_run, record, &finish, now),
-    }
+    drive(&taking(seen, Some(record), now), record)
 }
 
-/// What to do without a run: begin the next attempt if it is time.
-fn again(seen: &ObservedSnapshot<'_>, record: &Record, now: Timestamp) -> SnapshotDecision {
-    let state = match seen.config {
-        Ok(config) => state(seen, config),
-        Err(NoConfig::NotReadYet) => return Decision::Rest,
-        Err(_) => String::new(),
-    };
-    match held_back(record, &state, now) {
-        Some(Duration::MAX) => Decision::Rest,
-        Some(left) => Decision::wait(left),
-        None => begin(seen, Some(record), now),
-    }
-}
-
-fn begin(seen: &ObservedSnapshot<'_>, record: Option<&Record>, now: Timestamp) -> SnapshotDecision {
-    let config = match seen.config {
-        Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Decision::Rest,
-        other => other.as_ref().ok(),
-    };
-    let operation = seen.form.take();
-    let asked = match asked(seen, config) {
-        Ok(Some(asked)) => asked,
-        Ok(None) => {
-            let text = seen.config.as_ref().err().map(ToString::to_string);
-            return Decision::wait_for(waiting(operation, text.unwrap_or_default()));
-        }
-        Err(error) if error.is_wait() => return Decision::wait_for(waiting(operation, error.to_string())),
-        Err(error) => return refuse(seen, &error, now),
-    };
-    let run = seen.run(operation);
-    let place = run.in_namespace(&asked.config.reference.namespace);
-    let mut next = record.map_or_else(|| Record::first(operation, place.clone(), now, &asked.config), begun);
-    next.config = asked.config.reference.to_string();
-    next.config_uid.clone_from(&asked.config.uid);
-    next.run = place;
-    next.source = asked.handle.to_string();
-    next.node = asked.node.as_ref().map(|node| node.name.clone()).unwrap_or_default();
-    Decision::Start(Box::new(Start {
+fn progress<'a>(
+    seen: &'a ObservedSnapshot<'a>,
+    operation: Operation,
+    record: Option<&'a Record>,
+    run: Option<&'a Run>,
+    now: Timestamp,
+) -> Progress<'a> {
+    let config = seen.config.as_ref().ok();
+    Progress {
+        id: seen.run(operation),
+        record,
+        recorded: Intent::Recorded,
         run,
-        request: asked.request,
-        node: asked.node.map(|node| node.name),
-        state: state(seen, &asked.config),
-        config: asked.config,
-        allowed: Vec::new(),
-        intent: if record == Some(&next) {
-            Intent::Recorded
-        } else {
-            describe(operation).intent
-        },
-        owner: None,
-        record: next,
-    }))
+        config,
+        state: config.map_or_else(String::new, |config| state(seen, config)),
+        limits: seen.limits,
+        now,
+    }
 }
 
-/// The image says that the snapshot is there.
-fn taken(seen: &ObservedSnapshot<'_>, record: &Record, now: Timestamp) -> SnapshotDecision {
-    let Some(run) = seen.snapshot_run else {
-        return Decision::Rest;
-    };
-    // What the run was asked, unless somebody changed its annotation.
-    let asked = run.request().ok();
-    // All that was written before the run was made is in the snapshot.
-    let status = if seen.content.is_group {
-        let Some(request) = asked.filter(|request| !request.members().is_empty()) else {
-            return Decision::Stop(run.to_remove());
+/// From a content to its snapshot.
+struct Taking<'a> {
+    seen: &'a ObservedSnapshot<'a>,
+    progress: Progress<'a>,
+}
+
+fn taking<'a>(seen: &'a ObservedSnapshot<'a>, record: Option<&'a Record>, now: Timestamp) -> Taking<'a> {
+    let progress = progress(seen, seen.form.take(), record, seen.snapshot_run, now);
+    Taking { seen, progress }
+}
+
+impl Operate for Taking<'_> {
+    type Own = Settled;
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.progress
+    }
+
+    fn instead(&self, _record: &Record) -> Option<SnapshotDecision> {
+        matches!(self.seen.config, Err(NoConfig::NotReadYet)).then_some(Decision::Rest)
+    }
+
+    fn request(&self) -> Result<Start, Box<SnapshotDecision>> {
+        let seen = self.seen;
+        let config = match seen.config {
+            Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Err(Box::new(Decision::Rest)),
+            other => other.as_ref().ok(),
         };
-        group::ready(&record.source, run.made(), request.members())
-    } else {
-        ready(&record.source, run.made(), asked.map(|request| request.size))
-    };
-    Decision::Own(Settled {
-        status: Some(status),
-        release: true,
-        runs: removable([seen.snapshot_run]),
-        done: Some((seen.form.take(), elapsed(record.since, now))),
-        ..Settled::default()
-    })
+        let wait = |text: String| Box::new(Decision::wait_for(waiting(seen.form.take(), text)));
+        let asked = match asked(seen, config) {
+            Ok(Some(asked)) => asked,
+            Ok(None) => {
+                let text = seen.config.as_ref().err().map(ToString::to_string);
+                return Err(wait(text.unwrap_or_default()));
+            }
+            Err(error) if error.is_wait() => return Err(wait(error.to_string())),
+            Err(error) => return Err(Box::new(refuse(seen, &error, self.progress.now))),
+        };
+        let node = asked.node.map(|node| node.name);
+        let next = Record {
+            source: asked.handle.to_string(),
+            node: node.clone().unwrap_or_default(),
+            ..self.progress.next(&asked.config)
+        };
+        Ok(Start {
+            node,
+            ..self.progress.start(&asked.config, next, asked.request)
+        })
+    }
+
+    /// The image says that the snapshot is there.
+    fn apply(&self, run: &Run, record: &Record, _finish: &Finish) -> Result<SnapshotDecision, Finish> {
+        // What the run was asked, unless somebody changed its annotation.
+        let asked = run.request().ok();
+        // All that was written before the run was made is in the snapshot.
+        let status = if self.seen.content.is_group {
+            let Some(request) = asked.filter(|request| !request.members().is_empty()) else {
+                return Ok(Decision::Stop(run.to_remove()));
+            };
+            group::ready(&record.source, run.made(), request.members())
+        } else {
+            ready(&record.source, run.made(), asked.map(|request| request.size))
+        };
+        Ok(Decision::Own(Settled {
+            status: Some(status),
+            release: true,
+            runs: removable([Some(run)]),
+            done: Some((self.seen.form.take(), elapsed(record.since, self.progress.now))),
+            ..Settled::default()
+        }))
+    }
 }
 
 /// The status of a content whose snapshot is there.
@@ -262,24 +263,6 @@ fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) 
             ..Settled::default()
         }),
     }
-}
-
-fn fail(
-    seen: &ObservedSnapshot<'_>,
-    run: Option<&Run>,
-    record: &Record,
-    finish: &Finish,
-    now: Timestamp,
-) -> SnapshotDecision {
-    let state = match seen.config {
-        Ok(config) => state(seen, config),
-        Err(_) => String::new(),
-    };
-    let run = run.map(Run::to_remove);
-    let mut failed = failed(record, finish, seen.uid(), state, seen.limits, now, run);
-    // external-snapshotter has one reason for all of them.
-    failed.say.reason = describe(record.operation).events.failed;
-    Decision::Fail(Box::new(failed))
 }
 
 /// A hash of all that decides a run.
@@ -380,76 +363,70 @@ fn deletion(
     half_made: Option<&Record>,
     now: Timestamp,
 ) -> SnapshotDecision {
-    let operation = seen.form.delete();
-    let recorded = going.or(half_made).map(|record| record.source.as_str());
+    let before = going.or(half_made);
+    let recorded = before.map(|record| record.source.as_str());
     let (config, handle, node) = match what_to_delete(seen, recorded, now) {
         Ok(found) => found,
         Err(decision) => return *decision,
     };
-    let run = seen.run(operation);
-    let place = run.in_namespace(&config.reference.namespace);
+    let operation = seen.form.delete();
     let request = match to_delete(seen, config, &handle) {
         Ok(request) => request,
         Err(error) => return Decision::wait_for(waiting(operation, error.to_string())),
     };
-    let start = |record: Record, intent: Intent| Start {
-        run: run.clone(),
-        request: request.clone(),
-        config: config.clone(),
-        node: node.clone(),
-        state: state(seen, config),
-        allowed: Vec::new(),
-        owner: None,
-        intent,
-        record,
+    let removal = Removing {
+        seen,
+        progress: progress(seen, operation, going, seen.delete_run, now),
+        config,
+        request,
+        before,
+        handle,
+        node,
     };
-    let Some(record) = going else {
-        if let Some(leftover) = seen.delete_run {
-            return Decision::Tidy(vec![leftover.to_remove()]);
-        }
-        let first = Record {
-            node: node.clone().unwrap_or_default(),
-            last_error: half_made.map(|record| record.last_error.clone()).unwrap_or_default(),
+    match (going, seen.delete_run) {
+        (Some(record), _) => drive(&removal, record),
+        (None, Some(leftover)) => Decision::Tidy(vec![leftover.to_remove()]),
+        (None, None) => begin(&removal),
+    }
+}
+
+/// From a snapshot to none.
+struct Removing<'a> {
+    seen: &'a ObservedSnapshot<'a>,
+    progress: Progress<'a>,
+    config: &'a Arc<ProvisionerConfig>,
+    request: Request,
+    handle: Handle,
+    /// The record of this, or of the snapshot that it removes half-made.
+    before: Option<&'a Record>,
+    /// The only node that it may run on.
+    node: Option<String>,
+}
+
+impl Operate for Removing<'_> {
+    type Own = Settled;
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.progress
+    }
+
+    fn request(&self) -> Result<Start, Box<SnapshotDecision>> {
+        let next = Record {
+            node: self.node.clone().unwrap_or_default(),
+            last_error: self.before.map(|record| record.last_error.clone()).unwrap_or_default(),
             may_exist: true,
-            source: handle.to_string(),
-            ..Record::first(operation, place, now, config)
+            source: self.handle.to_string(),
+            ..self.progress.next(self.config)
         };
-        return Decision::Start(Box::new(start(first, describe(operation).intent)));
-    };
-    match step(seen.delete_run, record, seen.limits, now) {
-        Step::None => {
-            match held_back(record, &state(seen, config), now) {
-                Some(Duration::MAX) => return Decision::Rest,
-                Some(left) => return Decision::wait(left),
-                None => {}
-            }
-            let next = Record {
-                config: config.reference.to_string(),
-                config_uid: config.uid.clone(),
-                run: place,
-                ..begun(record)
-            };
-            let intent = if next == *record {
-                Intent::Recorded
-            } else {
-                describe(operation).intent
-            };
-            Decision::Start(Box::new(start(next, intent)))
-        }
-        Step::Leftover(run) => Decision::Stop(run.to_remove()),
-        Step::Leaving(say) => Decision::Wait {
-            after: Some(seen.limits.overdue),
-            say,
-        },
-        Step::Running(left) => Decision::wait(left),
-        Step::Waiting { after, say } => {
-            let (run, config) = (seen.run(record.operation), seen.config.as_ref().ok());
-            Decision::supply(seen.delete_run, run, config, record, after, say)
-        }
-        Step::Ended(finish) if finish.outcome == Outcome::Done => {
-            Decision::Own(let_go(seen, None, Some(elapsed(record.since, now))))
-        }
-        Step::Ended(finish) => fail(seen, seen.delete_run, record, &finish, now),
+        Ok(Start {
+            node: self.node.clone(),
+            ..self.progress.start(self.config, next, self.request.clone())
+        })
+    }
+
+    fn apply(&self, _run: &Run, record: &Record, _finish: &Finish) -> Result<SnapshotDecision, Finish> {
+        let took = elapsed(record.since, self.progress.now);
+        Ok(Decision::Own(let_go(self.seen, None, Some(took))))
     }
 }
 

@@ -9,7 +9,7 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::content::ObservedSource;
-use super::decision::{ClaimDecision, First};
+use super::decision::{ClaimDecision, Decision, First, ForClaim};
 use super::observed::{Limits, ObservedClaim};
 use super::record::Record;
 use super::waits::assert_told;
@@ -236,7 +236,7 @@ impl World {
             let found = self.attributes.iter().find(|class| class["metadata"]["name"] == name);
             found.map(|class| Arc::new(serde_json::from_value(class.clone()).unwrap()))
         };
-        super::provision::plan(
+        let decision = super::provision::plan(
             &ObservedClaim {
                 claim: &claim,
                 record: self.record.as_ref(),
@@ -259,6 +259,10 @@ impl World {
                 limits: &Limits::default(),
             },
             now,
-        )
+        );
+        match decision {
+            Decision::Own(ForClaim::First(first)) => Err(first),
+            decision => Ok(decision),
+        }
     }
 }

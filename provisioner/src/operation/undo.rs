@@ -10,14 +10,13 @@ use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 
-use super::attempt::state_of;
 use super::decision::{ClaimDecision, Decision, ForClaim, Refuse, Undone, name_and_uid, removable};
 use super::delete::Deletion;
 use super::describe::{SubjectKind, action, waiting};
+use super::drive::removed;
 use super::observed::ObservedClaim;
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
-use super::step::removed;
 use super::{attributes, request};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -193,30 +192,26 @@ fn run_for_claim(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> C
         Err(error) => return Decision::wait_for(waiting(Operation::Delete, error.to_string())),
     };
     let deletion = Deletion {
-        run: seen.run(Operation::Delete),
+        progress: seen.progress(
+            Operation::Delete,
+            (record.is_delete() || record.refused).then_some(record),
+            seen.delete_run,
+            now,
+        ),
         asked_by: SubjectKind::Claim,
         // A volume that nobody was given is nothing to retain.
         policy: given(seen).map_or(ReclaimPolicy::Delete, ReclaimPolicy::of_volume),
         config,
-        record: (record.is_delete() || record.refused).then_some(record),
-        there: seen.delete_run,
         request,
         node: node_name,
-        state: state_of(config, Some(seen.claim), seen.class),
-        limits: seen.limits,
         refused: record.refused && seen.claim.metadata.deletion_timestamp.is_none(),
         before: Some(record),
         owner: None,
+        gone: &|took| over(seen, record, None, took, now),
+        // Its server may be gone for good.
+        or: or_give_up(seen),
     };
-    match deletion.plan(now) {
-        Ok(Decision::Fail(mut failed)) => {
-            // Its server may be gone for good.
-            failed.say.text.push_str(&or_give_up(seen));
-            Decision::Fail(failed)
-        }
-        Ok(decision) => decision,
-        Err(took) => over(seen, record, None, took, now),
-    }
+    deletion.plan()
 }
 
 /// How an administrator gives up the volume of a claim that is being deleted, in the words that end an Event.

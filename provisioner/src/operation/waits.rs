@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::decision::{Decision, RunDecision};
+use super::decision::Decision;
 use super::tests::{World, ended, leaving, never_made, no_image, now, run, running};
 use crate::config::store::NoConfig;
 use crate::run::Run;
@@ -22,16 +22,6 @@ pub(super) struct SilentWait(Option<Duration>);
 
 impl<Own> Decision<Own> {
     /// Whether it is a wait about which nothing is said.
-    pub(super) fn silent_wait(&self) -> Option<SilentWait> {
-        match self {
-            Self::Wait { after, say: None } | Self::Supply { after, say: None, .. } => Some(SilentWait(*after)),
-            _ => None,
-        }
-    }
-}
-
-impl RunDecision {
-    /// As [`Decision::silent_wait`].
     pub(super) fn silent_wait(&self) -> Option<SilentWait> {
         match self {
             Self::Wait { after, say: None } | Self::Supply { after, say: None, .. } => Some(SilentWait(*after)),

@@ -68,7 +68,8 @@ fn decide_once(config: &Arc<ProvisionerConfig>, run: Option<&Run>) -> (&'static 
             ("start", None)
         }
         RunDecision::Supply { after, .. } => ("supply", after),
-        RunDecision::Remove(_) => ("stop", None),
+        RunDecision::Tidy(_) => ("stop", None),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -22,7 +22,7 @@ const ERROR: &str = "ModifyVolumeError";
 
 /// How far a modification is, by the claim's status, and to which class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change<'a> {
+pub(super) enum ModifyState<'a> {
     None,
     /// It can't be begun yet.
     Pending(&'a str),
@@ -34,7 +34,7 @@ pub(super) enum Change<'a> {
     Unknown,
 }
 
-impl<'a> Change<'a> {
+impl<'a> ModifyState<'a> {
     pub(super) fn of(claim: &'a PersistentVolumeClaim) -> Self {
         let status = claim.status.as_ref();
         let Some(change) = status.and_then(|status| status.modify_volume_status.as_ref()) else {

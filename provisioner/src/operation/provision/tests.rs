@@ -20,6 +20,7 @@ type Keys<'a> = &'a [(&'a str, &'a str)];
 /// A short word for a decision, so that tables can be read.
 fn word(decision: &ClaimDecision) -> String {
     match decision {
+        Decision::Own(ForClaim::First(first)) => format!("{first:?}"),
         Decision::Rest => "rest".into(),
         Decision::Wait { after, say } => {
             let after = after.map_or_else(String::new, |after| format!(" {}", after.as_secs()));

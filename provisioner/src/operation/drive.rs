@@ -1,0 +1,235 @@
+//! How an operation goes on, whichever it is: from its record and its run to the next decision. What differs from one
+//! operation to the next, [`Operate`] asks for; `docs/decisions/run.md` has the table.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
+use mooring_contract::request::Request;
+
+use super::attempt::{begun, failed, held_back};
+use super::decision::{Decision, Failed, Intent, Start, supplied};
+use super::describe::waiting;
+use super::observed::Limits;
+use super::record::Record;
+use crate::config::ProvisionerConfig;
+use crate::process::events::Note;
+use crate::run::outcome::{Category, Finish, State};
+use crate::run::{Run, RunId};
+use crate::time::elapsed;
+
+/// How far one operation on one object is.
+pub(super) struct Progress<'a> {
+    pub(super) id: RunId,
+    /// `None` before the first attempt.
+    pub(super) record: Option<&'a Record>,
+    /// Where the intent is recorded that the record has.
+    pub(super) recorded: Intent,
+    pub(super) run: Option<&'a Run>,
+    /// The ConfigMap in force.
+    pub(super) config: Option<&'a Arc<ProvisionerConfig>>,
+    /// A hash of all that decides a run: see [`Record::tried`].
+    pub(super) state: String,
+    pub(super) limits: &'a Limits,
+    pub(super) now: Timestamp,
+}
+
+impl Progress<'_> {
+    /// The record of the next attempt, by this ConfigMap.
+    pub(super) fn next(&self, config: &ProvisionerConfig) -> Record {
+        let place = self.id.in_namespace(&config.reference.namespace);
+        match self.record {
+            None => Record::first(self.id.operation, place, self.now, config),
+            Some(record) => Record {
+                config: config.reference.to_string(),
+                config_uid: config.uid.clone(),
+                run: place,
+                ..begun(record)
+            },
+        }
+    }
+
+    /// The run of this record's attempt, on any node.
+    pub(super) fn start(&self, config: &Arc<ProvisionerConfig>, record: Record, request: Request) -> Start {
+        Start {
+            run: self.id.clone(),
+            request,
+            config: config.clone(),
+            intent: if self.record == Some(&record) {
+                self.recorded
+            } else {
+                Intent::ToRecord
+            },
+            record,
+            owner: None,
+            node: None,
+            allowed: Vec::new(),
+            state: self.state.clone(),
+        }
+    }
+
+    /// What an attempt that failed leaves.
+    pub(super) fn failed(&self, record: &Record, finish: &Finish) -> Box<Failed> {
+        let run = self.run.map(Run::to_remove);
+        let (uid, state) = (&self.id.uid, self.state.clone());
+        Box::new(failed(record, finish, uid, state, self.limits, self.now, run))
+    }
+}
+
+/// One operation on one object: what differs from other operations.
+pub(super) trait Operate {
+    /// The steps that only its object has.
+    type Own;
+
+    fn progress(&self) -> &Progress<'_>;
+
+    /// What is done in place of another attempt, even before its time has come.
+    fn instead(&self, _record: &Record) -> Option<Decision<Self::Own>> {
+        None
+    }
+
+    /// The next attempt; `Err` with what to do where there can be none now.
+    fn request(&self) -> Result<Start, Box<Decision<Self::Own>>>;
+
+    /// What follows from a run that ended well; `Err` where its answer is refused.
+    fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<Decision<Self::Own>, Finish>;
+
+    /// What is done while the run is there and has not ended.
+    fn meanwhile(&self, _record: &Record) -> Option<Decision<Self::Own>> {
+        None
+    }
+
+    /// What a run that waits for its properties is given.
+    fn supplied(&self, record: &Record) -> Option<Box<Start>> {
+        let progress = self.progress();
+        supplied(progress.run, progress.id.clone(), progress.config, record)
+    }
+
+    fn fail(&self, record: &Record, finish: &Finish) -> Decision<Self::Own> {
+        Decision::Fail(self.progress().failed(record, finish))
+    }
+}
+
+/// What to do about an operation that has a record.
+pub(super) fn drive<O: Operate>(operation: &O, record: &Record) -> Decision<O::Own> {
+    let Progress { run, limits, now, .. } = *operation.progress();
+    let Some(run) = run else {
+        return again(operation, record);
+    };
+    let leaving = |say: Option<Note>| Decision::Wait {
+        after: Some(limits.overdue),
+        say,
+    };
+    match run.attempt().cmp(&record.attempt) {
+        Ordering::Less => return removed(run, record.operation, limits, now),
+        // What was watched of the object is older than what was watched of the run.
+        Ordering::Greater => return leaving(None),
+        Ordering::Equal => {}
+    }
+    let left = Some(elapsed(now, run.due(limits.overdue))).filter(|left| !left.is_zero());
+    match (run.state(), left) {
+        (State::Finished(finish), _) => ended(operation, run, record, &finish),
+        (State::Leaving, _) => leaving(late_to_go(run, record.operation, limits, now)),
+        (State::Running, Some(left)) => operation.meanwhile(record).unwrap_or(Decision::wait(left)),
+        (State::Running, None) => {
+            let text =
+                "it did not end in time, and Kubernetes did not report that it was stopped: its node may be lost";
+            operation.fail(record, &overdue(text.to_owned(), true))
+        }
+        (State::Waiting { why, never_ran }, left) => {
+            // The node says so, and will go on saying so until somebody does something: waiting makes nothing clearer.
+            let blocked = never_ran && run.node().is_some();
+            let why = if why.is_empty() { "no reason given yet" } else { &why };
+            let Some(left) = left else {
+                return operation.fail(record, &overdue(format!("it did not start in time: {why}"), !never_ran));
+            };
+            if let Some(decision) = operation.meanwhile(record) {
+                return decision;
+            }
+            let waited = elapsed(run.made(), now);
+            let say = (blocked || waited >= limits.start_grace)
+                .then(|| waiting(record.operation, format!("{run} has not started: {why}")));
+            let after = Some(if say.is_none() {
+                limits.start_grace.saturating_sub(waited).min(left)
+            } else {
+                left
+            });
+            match operation.supplied(record) {
+                Some(start) => Decision::Supply { start, after, say },
+                None => Decision::Wait { after, say },
+            }
+        }
+    }
+}
+
+fn ended<O: Operate>(operation: &O, run: &Run, record: &Record, finish: &Finish) -> Decision<O::Own> {
+    match finish.outcome {
+        Outcome::Done => operation
+            .apply(run, record, finish)
+            .unwrap_or_else(|refused| operation.fail(record, &refused)),
+        Outcome::Retry | Outcome::GiveUp => operation.fail(record, finish),
+    }
+}
+
+fn overdue(why: String, may_have_run: bool) -> Finish {
+    Finish {
+        outcome: Outcome::Retry,
+        category: Category::Timeout,
+        why,
+        may_have_run,
+        started: false,
+        message: String::new(),
+    }
+}
+
+/// What to do without a run: begin the next attempt, if it is time.
+fn again<O: Operate>(operation: &O, record: &Record) -> Decision<O::Own> {
+    if let Some(instead) = operation.instead(record) {
+        return instead;
+    }
+    let progress = operation.progress();
+    match held_back(record, &progress.state, progress.now) {
+        Some(Duration::MAX) => Decision::Rest,
+        Some(left) => Decision::wait(left),
+        None => begin(operation),
+    }
+}
+
+/// Begins the next attempt.
+pub(super) fn begin<O: Operate>(operation: &O) -> Decision<O::Own> {
+    match operation.request() {
+        Ok(start) => Decision::Start(Box::new(start)),
+        Err(instead) => *instead,
+    }
+}
+
+/// Removes a run, and waits until it is gone.
+pub(super) fn removed<Own>(run: &Run, operation: Operation, limits: &Limits, now: Timestamp) -> Decision<Own> {
+    if run.leaving_since().is_none() {
+        return Decision::Stop(run.to_remove());
+    }
+    Decision::Wait {
+        after: Some(limits.overdue),
+        say: late_to_go(run, operation, limits, now),
+    }
+}
+
+/// What is said about a run that is being removed, once that takes long: its node does not answer.
+fn late_to_go(run: &Run, operation: Operation, limits: &Limits, now: Timestamp) -> Option<Note> {
+    if elapsed(run.leaving_since()?, now) < limits.overdue {
+        return None;
+    }
+    let node = run.node().unwrap_or("?");
+    let text = if run.is_over() {
+        format!(
+            "waits for {run}, which has ended, to be removed: node {node} does not answer, or a finalizer holds the \
+             Pod; if the node is gone for good, delete the Node"
+        )
+    } else {
+        format!("waits for {run} to end: node {node} does not answer; if it is gone for good, delete the Node")
+    };
+    Some(waiting(operation, text))
+}
