@@ -21,7 +21,7 @@ use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
 use crate::operation::delete::{is_claimed, is_unused};
-use crate::operation::describe::{BackupAccess, Reads, SubjectKind, describe, waiting};
+use crate::operation::describe::{Reads, SubjectKind, describe, waiting};
 use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
 use crate::process::call::CallError;
@@ -50,8 +50,8 @@ fn order(start: &Start) -> Order<'_> {
             name,
             uid,
         }),
-        seals: description.seals,
-        backups_read_only: describe(start.request.operation).backups == BackupAccess::ReadOnly,
+        seals: description.seals(),
+        backups_read_only: describe(start.request.operation).only_reads_backups(),
     }
 }
 

@@ -29,7 +29,7 @@ use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::ProvisionerConfig;
 use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::content::{Content, ObservedSource, Permission};
-use crate::operation::describe::{Answer, SubjectKind, describe};
+use crate::operation::describe::{SubjectKind, describe};
 use crate::operation::is_change_asked;
 use crate::operation::record::Record;
 use crate::run::carrier::{self, Carrier};
@@ -385,9 +385,8 @@ impl Cache {
 
     /// Keeps what a run was like when it went, and forgets that as soon as there is another.
     pub(super) fn note_run(&self, run: &Run, gone: bool) {
-        match run.operation().map(|kind| describe(kind).answer) {
-            Some(Answer::Judged) => {}
-            Some(Answer::Believed) | None => return,
+        if !run.operation().is_some_and(|kind| describe(kind).makes_volume()) {
+            return;
         }
         let Some(uid) = run.claim_uid() else {
             return;

@@ -15,7 +15,7 @@ use super::error::RigError;
 use super::node;
 use super::runs::Ask;
 use crate::config::ProvisionerConfig;
-use crate::operation::describe::{BackupAccess, SubjectKind, describe};
+use crate::operation::describe::{SubjectKind, describe};
 use crate::operation::observed::Surroundings;
 use crate::operation::{discover, request};
 use crate::process::call::{CallError, is_not_found};
@@ -185,8 +185,8 @@ impl Rig {
             node: self.node.as_ref().map(|node| node.name.as_str()),
             allowed: &[],
             owner: None,
-            seals: describe(id.operation).seals,
-            backups_read_only: describe(request.operation).backups == BackupAccess::ReadOnly,
+            seals: describe(id.operation).seals(),
+            backups_read_only: describe(request.operation).only_reads_backups(),
         }
     }
 

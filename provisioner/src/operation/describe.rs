@@ -20,19 +20,11 @@ pub struct Description {
     pub subject: SubjectKind,
     /// Where the intent to do it is recorded before its first run.
     pub intent: Intent,
-    /// What the image gets about the volume.
-    pub given: Given,
-    /// What the controller makes of the image's answer that it is done.
-    pub answer: Answer,
     pub effect: Effect,
     /// The operation that undoes it, where nobody wants what it made any more.
     pub undone_by: Option<Operation>,
     /// What has to exist, and must not be deleted, while it runs.
     pub reads: Reads,
-    /// Whether the image may answer with secrets: it gets a key to seal them with.
-    pub seals: bool,
-    /// What the image may do with the volume of backups, if it is given that.
-    pub backups: BackupAccess,
     /// Whether a worker may carry it out. What reads another volume or a snapshot has a Pod of its own: others look for
     /// that by its name before they let go of what it reads.
     pub on_worker: bool,
@@ -41,6 +33,24 @@ pub struct Description {
 }
 
 impl Description {
+    /// Whether it makes a volume. There is none yet that the image could be told of, so an impossible request is refused
+    /// before anything runs, and what the image has made is checked: the end of its run matters even if the run was
+    /// removed before anybody looked. What other operations answer is believed, and their runs are repeated, which does
+    /// no harm.
+    pub fn makes_volume(&self) -> bool {
+        self.effect == Effect::MakesVolume
+    }
+
+    /// Whether the image may answer with secrets: it gets a key to seal them with.
+    pub fn seals(&self) -> bool {
+        self.effect == Effect::AttachesVolume
+    }
+
+    /// Whether the volume of backups, if the image is given that, can't be written: what a restore reads stays as it is.
+    pub fn only_reads_backups(&self) -> bool {
+        self.reads == Reads::Snapshot
+    }
+
     /// Whether a request for it names a snapshot, a backup or a group.
     pub fn is_about_snapshot(&self) -> bool {
         matches!(self.subject, SubjectKind::Snapshot | SubjectKind::Group) || self.reads == Reads::Snapshot
@@ -111,24 +121,6 @@ impl SubjectKind {
     }
 }
 
-/// What the image gets about the volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Given {
-    /// The request: there is no volume yet. An impossible request is refused before anything runs.
-    Asked,
-    /// The options of the existing volume, as its PV has them (property `volume`). Nothing is refused.
-    Standing,
-}
-
-/// What the controller makes of the image's answer that the operation is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// What it made is checked first. So the end of a run matters even if the run was removed before anybody looked.
-    Judged,
-    /// It is trusted. A run that was removed before anybody looked is repeated, which does no harm.
-    Believed,
-}
-
 /// What an operation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
@@ -175,14 +167,6 @@ pub enum Reads {
     SnapshotVolume,
 }
 
-/// What a run may do with the volume of backups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BackupAccess {
-    ReadWrite,
-    /// What a restore reads stays as it is.
-    ReadOnly,
-}
-
 #[derive(Debug, Clone, Copy)]
 pub struct EventText {
     /// An Event's `action`.
@@ -219,13 +203,9 @@ pub fn describe(operation: Operation) -> &'static Description {
 const PROVISION: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
-    given: Given::Asked,
-    answer: Answer::Judged,
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: true,
     events: EventText {
         action: "Provision",
@@ -239,13 +219,9 @@ const PROVISION: Description = Description {
 const DELETE: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::Released,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::RemovesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "Delete",
@@ -259,13 +235,9 @@ const DELETE: Description = Description {
 const EXPAND: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::ExpandsVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: true,
     events: EventText {
         action: "Expand",
@@ -279,13 +251,9 @@ const EXPAND: Description = Description {
 const MODIFY: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::ModifiesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: true,
     events: EventText {
         action: "Modify",
@@ -299,13 +267,9 @@ const MODIFY: Description = Description {
 const CLONE: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
-    given: Given::Asked,
-    answer: Answer::Judged,
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::SourceVolume,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "Clone",
@@ -319,13 +283,9 @@ const CLONE: Description = Description {
 const SNAPSHOT: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteSnapshot),
     reads: Reads::SnapshotVolume,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "Snapshot",
@@ -340,13 +300,9 @@ const SNAPSHOT: Description = Description {
 const DELETE_SNAPSHOT: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "DeleteSnapshot",
@@ -360,13 +316,9 @@ const DELETE_SNAPSHOT: Description = Description {
 const SNAPSHOT_GROUP: Description = Description {
     subject: SubjectKind::Group,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteGroup),
     reads: Reads::SnapshotVolume,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "SnapshotGroup",
@@ -381,13 +333,9 @@ const SNAPSHOT_GROUP: Description = Description {
 const DELETE_GROUP: Description = Description {
     subject: SubjectKind::Group,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "DeleteGroup",
@@ -401,13 +349,9 @@ const DELETE_GROUP: Description = Description {
 const RESTORE: Description = Description {
     subject: SubjectKind::Claim,
     intent: Intent::ToRecord,
-    given: Given::Asked,
-    answer: Answer::Judged,
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Snapshot,
-    seals: false,
-    backups: BackupAccess::ReadOnly,
     on_worker: false,
     events: EventText {
         action: "Restore",
@@ -421,13 +365,9 @@ const RESTORE: Description = Description {
 const BACKUP: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteBackup),
     reads: Reads::SnapshotVolume,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "Backup",
@@ -441,13 +381,9 @@ const BACKUP: Description = Description {
 const DELETE_BACKUP: Description = Description {
     subject: SubjectKind::Snapshot,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "DeleteBackup",
@@ -461,14 +397,9 @@ const DELETE_BACKUP: Description = Description {
 const DISCOVER: Description = Description {
     subject: SubjectKind::Config,
     intent: Intent::Configured,
-    given: Given::Asked,
-    // Its run stays until the next one is due, and is looked at again and again until then.
-    answer: Answer::Believed,
     effect: Effect::KeepsAll,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: false,
     events: EventText {
         action: "Discover",
@@ -482,13 +413,9 @@ const DISCOVER: Description = Description {
 const ATTACH: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::AttachesVolume,
     undone_by: Some(Operation::Detach),
     reads: Reads::Nothing,
-    seals: true,
-    backups: BackupAccess::ReadWrite,
     on_worker: true,
     events: EventText {
         action: "Attach",
@@ -502,13 +429,9 @@ const ATTACH: Description = Description {
 const DETACH: Description = Description {
     subject: SubjectKind::Volume,
     intent: Intent::ToRecord,
-    given: Given::Standing,
-    answer: Answer::Believed,
     effect: Effect::DetachesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    seals: false,
-    backups: BackupAccess::ReadWrite,
     on_worker: true,
     events: EventText {
         action: "Detach",

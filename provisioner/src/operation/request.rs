@@ -12,7 +12,7 @@ use mooring_contract::volume::split_list;
 
 use super::attributes;
 use super::claim_error::ClaimError;
-use super::describe::{Given, describe};
+use super::describe::describe;
 use super::observed::Surroundings;
 use super::parameters::{check_fs_type, class_parameters, fs_type};
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
@@ -29,14 +29,13 @@ pub fn for_claim(
     volume: BTreeMap<String, String>,
     around: Surroundings<'_>,
 ) -> Result<Request, ClaimError> {
-    let size = match describe(operation).given {
-        Given::Asked => {
-            check_asked(claim, around.config)?;
-            around.class.map_or(Ok(()), check_fs_type)?;
-            asked_bytes(claim)?
-        }
+    let size = if describe(operation).makes_volume() {
+        check_asked(claim, around.config)?;
+        around.class.map_or(Ok(()), check_fs_type)?;
+        asked_bytes(claim)?
+    } else {
         // A claim whose size can't be read was never given a volume that had this size.
-        Given::Standing => asked_bytes(claim).unwrap_or(0),
+        asked_bytes(claim).unwrap_or(0)
     };
     let Surroundings { class, config, .. } = around;
     let meta = &claim.metadata;
