@@ -31,13 +31,14 @@ struct State {
 }
 
 impl Expectations {
-    /// Since when a node is known to be missing. A restart of the controller starts the clock again.
-    pub fn away_since(&self, host: &str, now: Timestamp) -> Timestamp {
-        *self.lock().away.entry(host.to_owned()).or_insert(now)
-    }
-
-    pub fn is_back(&self, host: &str) {
-        self.lock().away.remove(host);
+    /// Since when a node is known to be missing, if it is. A restart of the controller starts the clock again.
+    pub fn away_since(&self, host: &str, is_there: bool, now: Timestamp) -> Option<Timestamp> {
+        let mut state = self.lock();
+        if is_there {
+            state.away.remove(host);
+            return None;
+        }
+        Some(*state.away.entry(host.to_owned()).or_insert(now))
     }
 
     /// Whether the PV has been released: Mooring's finalizer was taken off.

@@ -119,11 +119,8 @@ async fn decide(
     let now = Timestamp::now();
     let handle: Option<Handle> = content.handle().and_then(|handle| handle.parse().ok());
     let away_since = handle.and_then(|handle| handle.host).and_then(|host| {
-        if cache.node_by_host(&host).is_some() {
-            shared.expectations.is_back(&host);
-            return None;
-        }
-        Some(shared.expectations.away_since(&host, now))
+        let is_there = cache.node_by_host(&host).is_some();
+        shared.expectations.away_since(&host, is_there, now)
     });
     let group = cache.groups.of(content).filter(|_| !content.is_group);
     let decision = plan_snapshot(

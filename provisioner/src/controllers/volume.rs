@@ -100,11 +100,8 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     };
     let now = Timestamp::now();
     let away_since = persistent_volume::host_of(volume).and_then(|host| {
-        if cache.node_by_host(host).is_some() {
-            shared.expectations.is_back(host);
-            return None;
-        }
-        Some(shared.expectations.away_since(host, now))
+        let is_there = cache.node_by_host(host).is_some();
+        shared.expectations.away_since(host, is_there, now)
     });
     let decision = plan_volume(
         &ObservedVolume {

@@ -12,9 +12,9 @@ use mooring_contract::request::Request;
 
 use super::attempt::state_of;
 use super::decision::{Decision, ForVolume, Intent, LetGo, Start, VolumeDecision, name_and_uid, removable};
-use super::describe::{SubjectKind, action, describe, waiting};
+use super::describe::{Effect, SubjectKind, action, describe, waiting};
 use super::drive::{Operate, Progress, begin, drive, removed};
-use super::observed::{ObservedVolume, Surroundings};
+use super::observed::{Limits, ObservedVolume, Surroundings};
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
 use super::request::{self, NoHistory};
@@ -238,22 +238,46 @@ fn node(
     if let Some(node) = (seen.by_host)(host) {
         return Ok(Some(node.name));
     }
-    let away = seen.away_since.map_or(Duration::ZERO, |since| elapsed(since, now));
-    let left = seen.limits.node_grace.saturating_sub(away);
+    let lost = |say| let_go(seen, true, Some(say), None);
+    Err(Box::new(away(
+        Operation::Delete,
+        host,
+        seen.away_since,
+        seen.limits,
+        now,
+        lost,
+    )))
+}
+
+/// What to do while the node is not in the cluster that has what is to be deleted by this operation. It is lost once
+/// that has been so for long.
+pub(super) fn away<Own>(
+    operation: Operation,
+    host: &str,
+    since: Option<Timestamp>,
+    limits: &Limits,
+    now: Timestamp,
+    lost: impl FnOnce(Note) -> Decision<Own>,
+) -> Decision<Own> {
+    let what = match describe(operation).effect {
+        Effect::RemovesSnapshot => "snapshot",
+        _ => "volume",
+    };
+    let away = since.map_or(Duration::ZERO, |since| elapsed(since, now));
+    let left = limits.node_grace.saturating_sub(away);
     if left.is_zero() {
-        let text = format!("node {host} ({HOSTNAME}) has left the cluster, and the volume with it");
-        let say = Note::warning(reasons::NODE_GONE, action(Operation::Delete), text);
-        return Err(Box::new(let_go(seen, true, Some(say), None)));
+        let text = format!("node {host} ({HOSTNAME}) has left the cluster, and the {what} with it");
+        return lost(Note::warning(reasons::NODE_GONE, action(operation), text));
     }
     let text = format!(
-        "node {host} ({HOSTNAME}), on which the volume is, is not in the cluster: if it is not back within {} \
-         minutes, Mooring considers the volume lost",
-        seen.limits.node_grace.as_secs() / 60
+        "node {host} ({HOSTNAME}), on which the {what} is, is not in the cluster: if it is not back within {} \
+         minutes, Mooring considers the {what} lost",
+        limits.node_grace.as_secs() / 60
     );
-    Err(Box::new(Decision::Wait {
+    Decision::Wait {
         after: Some(left.min(NODE_PERIOD)),
-        say: Some(waiting(Operation::Delete, text)),
-    }))
+        say: Some(waiting(operation, text)),
+    }
 }
 
 /// The run of a PV that is released, unless it goes with its PV anyway: Kubernetes collects what belongs to it.

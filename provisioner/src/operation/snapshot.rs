@@ -19,7 +19,6 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
-use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use serde_json::{Value, json};
@@ -28,21 +27,19 @@ use self::asked::{asked, to_delete};
 pub use self::refusal::SnapshotRefusal;
 use super::attempt::state_of;
 use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, removable};
-use super::describe::{action, describe, waiting};
+use super::delete::away;
+use super::describe::{describe, waiting};
 use super::drive::{Operate, Progress, begin, drive, removed};
 use super::observed::ObservedSnapshot;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
-use crate::process::events::{Note, reasons};
+use crate::process::events::Note;
 use crate::run::Run;
 use crate::run::outcome::{Finish, State};
 use crate::time::elapsed;
 use crate::volume::content_view::ContentView;
 use crate::volume::snapshot::{DeletionPolicy, Form, Handle, VolumeSnapshotClass};
-
-/// How often the controller looks whether a node is back.
-const NODE_PERIOD: Duration = Duration::from_secs(30);
 
 /// What a content represents: what its handle says, or that of an attempt that has begun, and else its class.
 pub fn form_of(content: &ContentView<'_>, record: Option<&Record>, class: Option<&VolumeSnapshotClass>) -> Form {
@@ -459,10 +456,11 @@ fn what_to_delete<'a>(
     let Some(host) = handle.host.as_deref().filter(|_| config.is_node_local()) else {
         return Ok((config, handle, None));
     };
-    match (seen.by_host)(host) {
-        Some(node) => Ok((config, handle, Some(node.name))),
-        None => Err(Box::new(away(seen, host, now))),
+    if let Some(node) = (seen.by_host)(host) {
+        return Ok((config, handle, Some(node.name)));
     }
+    let lost = |say| Decision::Own(let_go(seen, Some(say), None));
+    Err(Box::new(away(operation, host, seen.away_since, seen.limits, now, lost)))
 }
 
 /// Why there is no ConfigMap for a snapshot that exists, and what to do other than bring it back.
@@ -472,26 +470,6 @@ fn no_config(seen: &ObservedSnapshot<'_>, error: &NoConfig) -> String {
         describe(seen.form.take()).subject.name(),
         annotations::CONFIG
     )
-}
-
-/// The node that the snapshot lives on is not in the cluster.
-fn away(seen: &ObservedSnapshot<'_>, host: &str, now: Timestamp) -> SnapshotDecision {
-    let away = seen.away_since.map_or(Duration::ZERO, |since| elapsed(since, now));
-    let left = seen.limits.node_grace.saturating_sub(away);
-    if left.is_zero() {
-        let text = format!("node {host} ({HOSTNAME}) has left the cluster, and the snapshot with it");
-        let say = Note::warning(reasons::NODE_GONE, action(seen.form.delete()), text);
-        return Decision::Own(let_go(seen, Some(say), None));
-    }
-    let text = format!(
-        "node {host} ({HOSTNAME}), on which the snapshot is, is not in the cluster: if it is not back within {} \
-         minutes, Mooring considers the snapshot lost",
-        seen.limits.node_grace.as_secs() / 60
-    );
-    Decision::Wait {
-        after: Some(left.min(NODE_PERIOD)),
-        say: Some(waiting(seen.form.delete(), text)),
-    }
 }
 
 #[cfg(test)]
