@@ -10,11 +10,10 @@ pub mod start;
 pub mod storage_capacity;
 mod subject;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PostParams, Preconditions};
@@ -27,8 +26,8 @@ use serde_json::{Value, json};
 
 pub use self::error::ApplyError;
 use self::signer::Signer;
-pub(crate) use self::subject::Subject;
-use self::subject::patched;
+pub(crate) use self::subject::{ConfigMeta, Subject};
+use self::subject::{live, patched};
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
@@ -66,63 +65,20 @@ pub struct Shared {
     pub signer: Signer,
 }
 
-/// The steps that only objects of one kind have.
-pub(crate) trait OwnStep: Sized + Send {
-    fn take(self, apply: &mut Apply<'_>) -> impl Future<Output = Result<Action, ApplyError>> + Send;
-}
-
-impl OwnStep for ForClaim {
-    async fn take(self, apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
-        match self {
-            // Done already, and not seen yet.
-            Self::First(_) => Ok(Action::requeue(Duration::from_secs(1))),
-            Self::Accept(accept) => apply.accept(*accept).await,
-            Self::Refuse(refuse) => apply.refuse(*refuse).await,
-            Self::Reschedule(reschedule) => apply.reschedule(*reschedule).await,
-            Self::Undone(undone) => apply.undone(*undone).await,
-            Self::Altered(altered) => apply.altered(*altered).await,
-        }
-    }
-}
-
-impl OwnStep for ForVolume {
-    async fn take(self, apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
-        match self {
-            Self::LetGo(let_go) => apply.let_go(*let_go).await,
-            Self::Attached(attached) => apply.attached(*attached).await,
-            Self::Detached(detached) => apply.detached(*detached).await,
-            Self::Deferred(record) => apply.deferred(&record).await,
-        }
-    }
-}
-
-impl OwnStep for Settled {
-    async fn take(self, apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
-        apply.settled(self).await
-    }
-}
-
-impl OwnStep for Infallible {
-    async fn take(self, _apply: &mut Apply<'_>) -> Result<Action, ApplyError> {
-        match self {}
-    }
-}
-
 /// Carries out what was decided for an object, as it was seen, with this record.
-pub(crate) async fn carry_out<Own: OwnStep>(
+pub(crate) async fn carry_out<K: Subject>(
     shared: &Shared,
-    subject: impl Into<Subject>,
+    subject: &K,
     record: Option<Record>,
-    decision: Decision<Own>,
+    decision: Decision<K::Own>,
 ) -> Result<Action, ApplyError> {
-    let subject = subject.into();
     let mut apply = Apply {
         shared,
-        subject,
+        subject: Box::new(subject.clone()),
         record,
     };
     let action = match decision {
-        Decision::Own(own) => own.take(&mut apply).await?,
+        Decision::Own(own) => K::take(own, &mut apply).await?,
         Decision::Rest => Action::await_change(),
         Decision::Wait { after, say } => apply.wait(after, say),
         Decision::Start(start) => apply.start(*start).await?,
@@ -157,8 +113,10 @@ pub(crate) async fn make_volume(
 }
 
 pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
-    let subject = Subject::from(config);
-    shared.context.events.publish(&subject.reference(), note);
+    shared
+        .context
+        .events
+        .publish(&ConfigMeta::from(config).reference(), note);
 }
 
 /// Tells on a ConfigMap what is wrong with its workers.
@@ -170,7 +128,7 @@ pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String)
 pub async fn keep(shared: &Shared, run: &Run, note: Note) -> Result<(), ApplyError> {
     let apply = Apply {
         shared,
-        subject: run.into(),
+        subject: Box::new(run.clone()),
         record: None,
     };
     // First: the run may be gone after its removal.
@@ -181,13 +139,13 @@ pub async fn keep(shared: &Shared, run: &Run, note: Note) -> Result<(), ApplyErr
 }
 
 /// One decision being carried out.
-pub(crate) struct Apply<'a> {
+pub(crate) struct Apply<'a, K> {
     shared: &'a Shared,
-    subject: Subject,
+    subject: Box<K>,
     record: Option<Record>,
 }
 
-impl Apply<'_> {
+impl<K: Subject> Apply<'_, K> {
     async fn supply_and_wait(
         &mut self,
         start: Start,
@@ -224,7 +182,7 @@ impl Apply<'_> {
     }
 
     async fn patch_by(&mut self, patch: Patch<Value>) -> Result<(), ApplyError> {
-        self.subject = self.subject.patched(&self.shared.context.client, patch).await?;
+        *self.subject = self.subject.patched(&self.shared.context.client, patch).await?;
         self.shared.expectations.written(self.subject.meta());
         Ok(())
     }
@@ -290,13 +248,120 @@ impl Apply<'_> {
         if runs.iter().all(known) {
             return Ok(Action::await_change());
         }
-        if let Subject::Claim(claim) = &self.subject {
-            let live = self.subject.live(&self.shared.context.client).await?;
-            if live.is_some_and(|live| live.resource_version != claim.metadata.resource_version) {
+        if K::KIND == Some(SubjectKind::Claim) {
+            let live = live(&*self.subject, &self.shared.context.client).await?;
+            if live.is_some_and(|live| live.resource_version != self.subject.meta().resource_version) {
                 return Ok(Action::requeue(Duration::from_secs(1)));
             }
         }
         self.remove_all(runs).await
+    }
+
+    /// The end of an operation: counted if something was run, and its runs removed.
+    async fn done(&self, operation: Operation, took: Option<Duration>, runs: &[RunRef]) -> Result<Action, ApplyError> {
+        if let Some(took) = took {
+            self.count(operation, OperationResult::Done, Category::Done, Some(took));
+        }
+        self.remove_all(runs).await
+    }
+
+    async fn remove_all(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
+        for run in runs {
+            self.remove(run).await?;
+        }
+        Ok(Action::await_change())
+    }
+
+    async fn write_status(&mut self, status: Value) -> Result<(), ApplyError> {
+        let version = self.subject.meta().resource_version.clone();
+        self.patch(json!({"metadata": {"resourceVersion": version}, "status": status}))
+            .await
+    }
+
+    async fn settled(&mut self, settled: Settled) -> Result<Action, ApplyError> {
+        if let Some(status) = settled.status {
+            self.write_status(status).await?;
+        }
+        if settled.release {
+            // By the other way: that of the status writes nothing else of what a CRD defines.
+            let mut patch = if settled.let_go {
+                self.subject.release_patch()
+            } else {
+                self.subject.taken_patch()
+            };
+            if let Some(content) = self.subject.content() {
+                patch["metadata"]["annotations"][content.being_created()] = Value::Null;
+            }
+            self.patch(patch).await?;
+        }
+        if let Some(notes) = settled.notes {
+            let version = self.subject.meta().resource_version.clone();
+            self.patch(json!({"metadata": {"resourceVersion": version, "annotations": notes}}))
+                .await?;
+        }
+        if let Some(run) = &settled.reclaimed {
+            self.shared.expectations.reclaimed(run);
+        }
+        self.say(settled.say);
+        if let Some((operation, took)) = settled.done {
+            self.count(operation, OperationResult::Done, Category::Done, Some(took));
+        }
+        self.remove_all(&settled.runs).await?;
+        Ok(self.wait(settled.after, None))
+    }
+
+    async fn delete_volume(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.volumes().delete(name, &params).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(source) if is_conflict(&source) && !is_there(&self.volumes(), name, uid).await? => Ok(()),
+            Err(source) => Err(CallError::new("delete", SubjectKind::Volume.name(), name, source).into()),
+        }
+    }
+
+    /// An attempt that the API did not let begin: told and tried again like one that the image failed.
+    async fn rejected(&mut self, record: &Record, state: String, error: &ApplyError) -> Result<Action, ApplyError> {
+        let uid = self.subject.meta().uid.clone();
+        let finish = Finish {
+            outcome: Outcome::Retry,
+            category: Category::Api,
+            why: error.chain(),
+            may_have_run: false,
+            started: false,
+            message: String::new(),
+        };
+        let now = Timestamp::now();
+        let failed = failed(
+            record,
+            &finish,
+            &uid.unwrap_or_default(),
+            state,
+            &self.shared.limits,
+            now,
+            None,
+        );
+        self.fail(failed).await
+    }
+}
+
+impl Apply<'_, PersistentVolumeClaim> {
+    async fn claim_step(&mut self, step: ForClaim) -> Result<Action, ApplyError> {
+        match step {
+            // Done already, and not seen yet.
+            ForClaim::First(_) => Ok(Action::requeue(Duration::from_secs(1))),
+            ForClaim::Accept(accept) => self.accept(*accept).await,
+            ForClaim::Refuse(refuse) => self.refuse(*refuse).await,
+            ForClaim::Reschedule(reschedule) => self.reschedule(*reschedule).await,
+            ForClaim::Undone(undone) => self.undone(*undone).await,
+            ForClaim::Altered(altered) => self.altered(*altered).await,
+        }
     }
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
@@ -319,21 +384,6 @@ impl Apply<'_> {
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
         self.done(accept.operation, Some(accept.took), &accept.runs).await
-    }
-
-    /// The end of an operation: counted if something was run, and its runs removed.
-    async fn done(&self, operation: Operation, took: Option<Duration>, runs: &[RunRef]) -> Result<Action, ApplyError> {
-        if let Some(took) = took {
-            self.count(operation, OperationResult::Done, Category::Done, Some(took));
-        }
-        self.remove_all(runs).await
-    }
-
-    async fn remove_all(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
-        for run in runs {
-            self.remove(run).await?;
-        }
-        Ok(Action::await_change())
     }
 
     async fn refuse(&mut self, refuse: Refuse) -> Result<Action, ApplyError> {
@@ -419,84 +469,6 @@ impl Apply<'_> {
         self.done(altered.operation, altered.took, &altered.runs).await
     }
 
-    async fn write_status(&mut self, status: Value) -> Result<(), ApplyError> {
-        let version = self.subject.meta().resource_version.clone();
-        self.patch(json!({"metadata": {"resourceVersion": version}, "status": status}))
-            .await
-    }
-
-    async fn settled(&mut self, settled: Settled) -> Result<Action, ApplyError> {
-        if let Some(status) = settled.status {
-            self.write_status(status).await?;
-        }
-        if settled.release {
-            // By the other way: that of the status writes nothing else of what a CRD defines.
-            let mut patch = if settled.let_go {
-                self.subject.release_patch()
-            } else {
-                self.subject.taken_patch()
-            };
-            if let Some(content) = self.subject.content() {
-                patch["metadata"]["annotations"][content.being_created()] = Value::Null;
-            }
-            self.patch(patch).await?;
-        }
-        if let Some(notes) = settled.notes {
-            let version = self.subject.meta().resource_version.clone();
-            self.patch(json!({"metadata": {"resourceVersion": version, "annotations": notes}}))
-                .await?;
-        }
-        if let Some(run) = &settled.reclaimed {
-            self.shared.expectations.reclaimed(run);
-        }
-        self.say(settled.say);
-        if let Some((operation, took)) = settled.done {
-            self.count(operation, OperationResult::Done, Category::Done, Some(took));
-        }
-        self.remove_all(&settled.runs).await?;
-        Ok(self.wait(settled.after, None))
-    }
-
-    async fn let_go(&mut self, let_go: LetGo) -> Result<Action, ApplyError> {
-        let meta = self.subject.meta();
-        let name = meta.name.clone().unwrap_or_default();
-        let uid = meta.uid.clone().unwrap_or_default();
-        let is_going = meta.deletion_timestamp.is_some();
-        self.say(let_go.say);
-        if let Subject::Volume(volume) = &self.subject
-            && let Some((namespace, name)) = secret_of(volume)
-        {
-            attachment::remove_secret(&self.shared.context.client, &namespace, &name).await?;
-        }
-        if let_go.delete && !is_going {
-            self.delete_volume(&name, &uid).await?;
-        }
-        // Kubernetes takes its own finalizer off at the same time: so the API server is told which one to take, not
-        // what is to be left, and of which PV, not of which version of it.
-        let patch = json!({"metadata": {
-            "uid": uid,
-            "$deleteFromPrimitiveList/finalizers": [finalizers::VOLUME],
-            "annotations": {annotations::OPERATION: null},
-        }});
-        match patched(&self.volumes(), SubjectKind::Volume, &name, Patch::Strategic(patch)).await {
-            Ok(_) | Err(ApplyError::Changed(_)) => {}
-            Err(ApplyError::Call(error)) if error.is_conflict() => {
-                if is_there(&self.volumes(), &name, &uid).await? {
-                    return Err(error.into());
-                }
-            }
-            Err(error) => return Err(error),
-        }
-        if let Some(run) = &let_go.reclaimed {
-            self.shared.expectations.reclaimed(run);
-        }
-        self.shared.expectations.let_go(&uid);
-        if !self.shared.cache.has_volume(&name, &uid) {
-            self.shared.expectations.gone(&uid);
-        }
-        self.done(Operation::Delete, let_go.took, &let_go.runs).await
-    }
-
     /// Removes PVs that must not be bound. Users are told of one that the API server does not let Mooring remove: its
     /// name and annotations don't say that it is Mooring's, and it stays until somebody acts.
     async fn remove_volumes(&self, volumes: &[(String, String)]) -> Result<(), ApplyError> {
@@ -541,45 +513,54 @@ impl Apply<'_> {
             Err(error) => Err(error),
         }
     }
+}
 
-    async fn delete_volume(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match self.volumes().delete(name, &params).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
-            Err(source) if is_conflict(&source) && !is_there(&self.volumes(), name, uid).await? => Ok(()),
-            Err(source) => Err(CallError::new("delete", SubjectKind::Volume.name(), name, source).into()),
+impl Apply<'_, PersistentVolume> {
+    async fn volume_step(&mut self, step: ForVolume) -> Result<Action, ApplyError> {
+        match step {
+            ForVolume::LetGo(let_go) => self.let_go(*let_go).await,
+            ForVolume::Attached(attached) => self.attached(*attached).await,
+            ForVolume::Detached(detached) => self.detached(*detached).await,
+            ForVolume::Deferred(record) => self.deferred(&record).await,
         }
     }
 
-    /// An attempt that the API did not let begin: told and tried again like one that the image failed.
-    async fn rejected(&mut self, record: &Record, state: String, error: &ApplyError) -> Result<Action, ApplyError> {
-        let uid = self.subject.meta().uid.clone();
-        let finish = Finish {
-            outcome: Outcome::Retry,
-            category: Category::Api,
-            why: error.chain(),
-            may_have_run: false,
-            started: false,
-            message: String::new(),
-        };
-        let now = Timestamp::now();
-        let failed = failed(
-            record,
-            &finish,
-            &uid.unwrap_or_default(),
-            state,
-            &self.shared.limits,
-            now,
-            None,
-        );
-        self.fail(failed).await
+    async fn let_go(&mut self, let_go: LetGo) -> Result<Action, ApplyError> {
+        let meta = self.subject.meta();
+        let name = meta.name.clone().unwrap_or_default();
+        let uid = meta.uid.clone().unwrap_or_default();
+        let is_going = meta.deletion_timestamp.is_some();
+        self.say(let_go.say);
+        if let Some((namespace, name)) = secret_of(&self.subject) {
+            attachment::remove_secret(&self.shared.context.client, &namespace, &name).await?;
+        }
+        if let_go.delete && !is_going {
+            self.delete_volume(&name, &uid).await?;
+        }
+        // Kubernetes takes its own finalizer off at the same time: so the API server is told which one to take, not
+        // what is to be left, and of which PV, not of which version of it.
+        let patch = json!({"metadata": {
+            "uid": uid,
+            "$deleteFromPrimitiveList/finalizers": [finalizers::VOLUME],
+            "annotations": {annotations::OPERATION: null},
+        }});
+        match patched(&self.volumes(), SubjectKind::Volume, &name, Patch::Strategic(patch)).await {
+            Ok(_) | Err(ApplyError::Changed(_)) => {}
+            Err(ApplyError::Call(error)) if error.is_conflict() => {
+                if is_there(&self.volumes(), &name, &uid).await? {
+                    return Err(error.into());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(run) = &let_go.reclaimed {
+            self.shared.expectations.reclaimed(run);
+        }
+        self.shared.expectations.let_go(&uid);
+        if !self.shared.cache.has_volume(&name, &uid) {
+            self.shared.expectations.gone(&uid);
+        }
+        self.done(Operation::Delete, let_go.took, &let_go.runs).await
     }
 }
 

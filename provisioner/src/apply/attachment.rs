@@ -18,7 +18,7 @@ use mooring_contract::operation::Operation;
 use mooring_seal::signature::signer_of;
 use mooring_seal::{Purpose, new_key, open, seal};
 use secrecy::ExposeSecret;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Apply, ApplyError, Subject};
 use crate::operation::attach::nodes::VolumeNodes;
@@ -147,12 +147,10 @@ fn signers(volume: &PersistentVolume) -> Vec<String> {
     signers.collect()
 }
 
-impl Apply<'_> {
+impl Apply<'_, PersistentVolume> {
     /// Says on the PV which node has the volume, and to that node how it reaches it.
     pub(super) async fn attached(&mut self, attached: Attached) -> Result<Action, ApplyError> {
-        let Subject::Volume(volume) = &self.subject else {
-            return Ok(Action::await_change());
-        };
+        let volume = &*self.subject;
         let secrets = match &attached.answered.sealed {
             Some(sealed) => match (self.opened(&attached, sealed).await, self.record.clone()) {
                 (Ok(secrets), _) => secrets,
@@ -172,38 +170,41 @@ impl Apply<'_> {
         };
         let to = self.signed(volume, &attached, &secrets).await?;
         let nodes = others.with(&to);
-        self.patch(self.subject.attached_patch(&nodes)).await?;
+        self.patch(self.attached_patch(&nodes)).await?;
         self.say(attached.say);
         self.done(Operation::Attach, Some(attached.took), &attached.runs).await
     }
 
     /// Says on the PV that the node does not have the volume.
     pub(super) async fn detached(&mut self, detached: Detached) -> Result<Action, ApplyError> {
-        let Subject::Volume(volume) = &self.subject else {
-            return Ok(Action::await_change());
-        };
+        let volume = &*self.subject;
         let nodes = VolumeNodes::of(volume);
         let lost = self.record.as_ref().map_or("", |record| record.node.as_str());
         let kept = nodes.attached.without(lost);
         if kept.0.is_empty() {
             change_key(&self.shared.context.client, volume).await?;
         }
-        self.patch(self.subject.attached_patch(&kept)).await?;
+        self.patch(self.attached_patch(&kept)).await?;
         // The watch brings the change, and the next node may be waiting for it.
         self.done(Operation::Detach, Some(detached.took), &detached.runs).await
     }
 
     /// Puts what is open aside for another node's turn. Its node does not count as one that has the volume.
     pub(super) async fn deferred(&mut self, record: &Record) -> Result<Action, ApplyError> {
-        let Subject::Volume(volume) = &self.subject else {
-            return Ok(Action::await_change());
-        };
+        let volume = &*self.subject;
         let nodes = VolumeNodes::of(volume);
-        let mut patch = self.subject.attached_patch(&nodes.attached.without(&record.node));
+        let mut patch = self.attached_patch(&nodes.attached.without(&record.node));
         patch["metadata"]["annotations"][annotations::DEFERRED] = json!(nodes.deferred_with(record));
         self.patch(patch).await?;
         // The watch brings the change.
         Ok(Action::await_change())
+    }
+
+    /// The patch that takes off the record of an attachment, and says which nodes have the volume.
+    fn attached_patch(&self, nodes: &AttachedNodes) -> Value {
+        let mut patch = self.subject.taken_patch();
+        patch["metadata"]["annotations"][annotations::ATTACHED_TO] = json!(nodes.to_text());
+        patch
     }
 
     /// The node of an attachment, with its connection.
@@ -247,9 +248,7 @@ impl Apply<'_> {
     }
 
     async fn opened(&self, attached: &Attached, sealed: &str) -> Result<BTreeMap<String, String>, ApplyError> {
-        let Subject::Volume(volume) = &self.subject else {
-            return Ok(BTreeMap::new());
-        };
+        let volume = &*self.subject;
         let pv_name = volume.name_any();
         let place = self.record.as_ref().and_then(|record| record.run.split_once('/'));
         let namespace = place.map_or("", |(namespace, _)| namespace);

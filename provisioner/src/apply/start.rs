@@ -16,6 +16,7 @@ use mooring_contract::operation::Operation;
 use tracing::{info, warn};
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
+use super::subject::{Subject, live};
 use super::{Apply, ApplyError, report_workers};
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
@@ -55,7 +56,7 @@ fn order(start: &Start) -> Order<'_> {
     }
 }
 
-impl Apply<'_> {
+impl<K: Subject> Apply<'_, K> {
     /// Begins a run, if there is a place for it.
     pub(super) async fn start(&mut self, mut start: Start) -> Result<Action, ApplyError> {
         let config = start.config.clone();
@@ -318,7 +319,7 @@ impl Apply<'_> {
 
     /// Whether the API still has the intent of this run.
     async fn still_wanted(&self, start: &Start) -> Result<bool, ApplyError> {
-        let live = self.subject.live(&self.shared.context.client).await?;
+        let live = live(&*self.subject, &self.shared.context.client).await?;
         let Some(live) = live else { return Ok(false) };
         if !self.is_source_there(start).await? {
             return Ok(false);

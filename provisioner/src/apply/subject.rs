@@ -1,22 +1,25 @@
 //! The object that a decision is about. What differs from one kind of object to the next is decided here: a new kind is
-//! an arm of each function.
+//! one more [`Subject`].
+
+use std::convert::Infallible;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
-use mooring_contract::attachment::AttachedNodes;
 use mooring_contract::names::{FIELD_MANAGER, annotations};
 use mooring_contract::request::Request;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::Apply;
 use super::error::ApplyError;
 use crate::cache::work_queue::WorkItem;
 use crate::config::ProvisionerConfig;
 use crate::operation::attach::nodes::VolumeNodes;
-use crate::operation::decision::Start;
+use crate::operation::decision::{ForClaim, ForVolume, Settled, Start};
 use crate::operation::describe::{Effect, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::operation::{expand, modify};
@@ -26,189 +29,51 @@ use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
 
-/// The object that carries the record.
-#[derive(Debug, Clone)]
-pub(crate) enum Subject {
-    Claim(Box<PersistentVolumeClaim>),
-    Volume(Box<PersistentVolume>),
-    Snapshot(Box<VolumeSnapshotContent>),
-    Group(Box<VolumeGroupSnapshotContent>),
-    /// The metadata of a provisioner ConfigMap. Its runs are their own record, and nothing is written on it.
-    Config(Box<ObjectMeta>),
-    /// A run that has none of them; it is its own record, and nothing is written on it.
-    Orphan(Run),
-}
+/// An object that asks for operations, and carries their record. What has none, as a ConfigMap and an orphaned run,
+/// leaves out all that is about writing one.
+pub(crate) trait Subject: Clone + Send + Sync {
+    /// The steps that only such objects have.
+    type Own: Send;
 
-impl From<&PersistentVolumeClaim> for Subject {
-    fn from(claim: &PersistentVolumeClaim) -> Self {
-        Self::Claim(Box::new(claim.clone()))
-    }
-}
-
-impl From<&PersistentVolume> for Subject {
-    fn from(volume: &PersistentVolume) -> Self {
-        Self::Volume(Box::new(volume.clone()))
-    }
-}
-
-impl From<&VolumeSnapshotContent> for Subject {
-    fn from(content: &VolumeSnapshotContent) -> Self {
-        Self::Snapshot(Box::new(content.clone()))
-    }
-}
-
-impl From<&VolumeGroupSnapshotContent> for Subject {
-    fn from(content: &VolumeGroupSnapshotContent) -> Self {
-        Self::Group(Box::new(content.clone()))
-    }
-}
-
-impl From<&ProvisionerConfig> for Subject {
-    fn from(config: &ProvisionerConfig) -> Self {
-        Self::Config(Box::new(ObjectMeta {
-            namespace: Some(config.reference.namespace.clone()),
-            name: Some(config.reference.name.clone()),
-            uid: Some(config.uid.clone()),
-            ..ObjectMeta::default()
-        }))
-    }
-}
-
-impl From<&Run> for Subject {
-    fn from(run: &Run) -> Self {
-        Self::Orphan(run.clone())
-    }
-}
-
-impl Subject {
     /// What it is, in the descriptions of the operations; an orphan is the subject of none.
-    fn kind(&self) -> Option<SubjectKind> {
-        match self {
-            Self::Claim(_) => Some(SubjectKind::Claim),
-            Self::Volume(_) => Some(SubjectKind::Volume),
-            Self::Snapshot(_) => Some(SubjectKind::Snapshot),
-            Self::Group(_) => Some(SubjectKind::Group),
-            Self::Config(_) => Some(SubjectKind::Config),
-            Self::Orphan(_) => None,
-        }
+    const KIND: Option<SubjectKind>;
+
+    fn meta(&self) -> &ObjectMeta;
+
+    /// The object that its Events are about.
+    fn reference(&self) -> ObjectReference;
+
+    /// Who is woken when there is a place for the run of this request.
+    fn target(&self, request: &Request) -> WorkItem;
+
+    fn take(own: Self::Own, apply: &mut Apply<'_, Self>) -> impl Future<Output = Result<Action, ApplyError>> + Send;
+
+    /// What it has become after this patch.
+    fn patched(&self, _client: &Client, _patch: Patch<Value>) -> impl Future<Output = Result<Self, ApplyError>> + Send {
+        let name = self.meta().name.clone().unwrap_or_default();
+        std::future::ready(Err(ApplyError::NoRecord(name)))
+    }
+
+    /// What the API has of this name now. What has no record says nothing that could be newer.
+    fn read(&self, _client: &Client) -> impl Future<Output = Result<Option<ObjectMeta>, ApplyError>> + Send {
+        std::future::ready(Ok(Some(self.meta().clone())))
     }
 
     /// The content of a snapshot or a group, if it is one.
-    pub(super) fn content(&self) -> Option<ContentView<'_>> {
-        match self {
-            Self::Snapshot(content) => Some(content.as_ref().into()),
-            Self::Group(content) => Some(content.as_ref().into()),
-            Self::Claim(_) | Self::Volume(_) | Self::Config(_) | Self::Orphan(_) => None,
-        }
+    fn content(&self) -> Option<ContentView<'_>> {
+        None
     }
 
-    /// The object that its Events are about: of a content the user's `VolumeSnapshot` or `VolumeGroupSnapshot`, once
-    /// there is one, of a bound PV its claim.
-    pub(super) fn reference(&self) -> ObjectReference {
-        let of_user = self.content().map(|content| content.of.clone());
-        let of_user = of_user.filter(|of| !of.uid.as_deref().unwrap_or_default().is_empty());
-        match self {
-            Self::Snapshot(content) => of_user.unwrap_or_else(|| content.object_ref(&())),
-            Self::Group(content) => of_user.unwrap_or_else(|| content.object_ref(&())),
-            Self::Claim(claim) => claim.object_ref(&()),
-            Self::Volume(volume) => {
-                let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-                let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
-                claim.filter(|_| bound).unwrap_or_else(|| volume.object_ref(&()))
-            }
-            Self::Config(meta) => config_reference(meta),
-            Self::Orphan(run) => run.object_ref(),
-        }
-    }
-
-    pub(super) fn meta(&self) -> &ObjectMeta {
-        match self {
-            Self::Claim(claim) => &claim.metadata,
-            Self::Volume(volume) => &volume.metadata,
-            Self::Snapshot(content) => &content.metadata,
-            Self::Group(content) => &content.metadata,
-            Self::Config(meta) => meta,
-            Self::Orphan(run) => run.meta(),
-        }
-    }
-
-    /// Who is woken when there is a place for the run of this request.
-    pub(super) fn target(&self, request: &Request) -> WorkItem {
-        match self {
-            Self::Claim(claim) => WorkItem::Claim(claim.namespace().unwrap_or_default(), claim.name_any()),
-            Self::Volume(volume) => WorkItem::Volume(volume.name_any()),
-            Self::Snapshot(content) => WorkItem::Snapshot(content.name_any()),
-            Self::Group(content) => WorkItem::Group(content.name_any()),
-            Self::Config(_) => WorkItem::Configs,
-            Self::Orphan(_) => WorkItem::Volume(request.pv_name.clone()),
-        }
-    }
-
-    /// What it has become after this patch.
-    pub(super) async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
-        Ok(match self {
-            Self::Claim(claim) => {
-                let api = Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
-                Self::Claim(Box::new(
-                    patched(&api, SubjectKind::Claim, &claim.name_any(), patch).await?,
-                ))
-            }
-            Self::Volume(volume) => {
-                let api = Api::all(client.clone());
-                Self::Volume(Box::new(
-                    patched(&api, SubjectKind::Volume, &volume.name_any(), patch).await?,
-                ))
-            }
-            Self::Snapshot(content) => {
-                let api = Api::all(client.clone());
-                Self::Snapshot(Box::new(
-                    patched(&api, SubjectKind::Snapshot, &content.name_any(), patch).await?,
-                ))
-            }
-            Self::Group(content) => {
-                let api = Api::all(client.clone());
-                Self::Group(Box::new(
-                    patched(&api, SubjectKind::Group, &content.name_any(), patch).await?,
-                ))
-            }
-            Self::Config(_) | Self::Orphan(_) => {
-                return Err(ApplyError::NoRecord(self.meta().name.clone().unwrap_or_default()));
-            }
-        })
-    }
-
-    /// What the API has of this very object now; `None` if it is gone.
-    pub(super) async fn live(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
-        let live = match self {
-            Self::Claim(claim) => {
-                let api: Api<PersistentVolumeClaim> =
-                    Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
-                read(&api, SubjectKind::Claim, &claim.name_any()).await?
-            }
-            Self::Volume(volume) => {
-                let api: Api<PersistentVolume> = Api::all(client.clone());
-                read(&api, SubjectKind::Volume, &volume.name_any()).await?
-            }
-            Self::Snapshot(content) => {
-                let api: Api<VolumeSnapshotContent> = Api::all(client.clone());
-                read(&api, SubjectKind::Snapshot, &content.name_any()).await?
-            }
-            Self::Group(content) => {
-                let api: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
-                read(&api, SubjectKind::Group, &content.name_any()).await?
-            }
-            // What has no record says nothing that could be newer.
-            Self::Config(_) | Self::Orphan(_) => Some(self.meta().clone()),
-        };
-        Ok(live.filter(|live| live.uid == self.meta().uid))
-    }
+    /// Has the patch that writes this record say the same in other words: in one write, so that the object never says
+    /// one without the other.
+    fn complete(&self, _record: &Record, _patch: &mut Value) {}
 
     /// The patch that writes the record, and with it the finalizer that holds the object for as long as it has one.
-    pub(super) fn record_patch(&self, record: &Record) -> Value {
+    fn record_patch(&self, record: &Record) -> Value {
         let meta = self.meta();
         let mut held = meta.finalizers.clone().unwrap_or_default();
         // What is being deleted takes no new finalizer, and had it before.
-        if let Some(finalizer) = self.kind().and_then(SubjectKind::finalizer)
+        if let Some(finalizer) = Self::KIND.and_then(SubjectKind::finalizer)
             && !held.iter().any(|name| name == finalizer)
             && meta.deletion_timestamp.is_none()
         {
@@ -219,59 +84,13 @@ impl Subject {
             "finalizers": held,
             "annotations": {annotations::OPERATION: record.to_text()},
         }});
-        match (self, describe(record.operation).effect) {
-            // Both in one write: the claim never says one without the other.
-            (Self::Claim(claim), Effect::ExpandsVolume) => {
-                patch["status"] = expand::of_record(claim, record, Timestamp::now());
-                patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] = Value::Null;
-            }
-            (Self::Claim(claim), Effect::ModifiesVolume) => {
-                patch["status"] = modify::of_record(claim, record, Timestamp::now());
-            }
-            // What was deferred is this record now.
-            (Self::Volume(volume), Effect::AttachesVolume | Effect::DetachesVolume) => {
-                let nodes = VolumeNodes::of(volume);
-                if nodes.deferred_of(&record.node).is_some() {
-                    patch["metadata"]["annotations"][annotations::DEFERRED] =
-                        json!(nodes.deferred_without(&record.node));
-                }
-            }
-            // While the mark is there, other tools know that there may be a snapshot already.
-            (Self::Snapshot(_), Effect::TakesSnapshot) => {
-                patch["metadata"]["annotations"][annotations::SNAPSHOT_BEING_CREATED] = json!("yes");
-            }
-            (Self::Group(_), Effect::TakesSnapshot) => {
-                patch["metadata"]["annotations"][annotations::GROUP_BEING_CREATED] = json!("yes");
-            }
-            (
-                Self::Claim(_),
-                Effect::MakesVolume
-                | Effect::RemovesVolume
-                | Effect::TakesSnapshot
-                | Effect::RemovesSnapshot
-                | Effect::AttachesVolume
-                | Effect::DetachesVolume
-                | Effect::KeepsAll,
-            )
-            | (
-                Self::Snapshot(_) | Self::Group(_),
-                Effect::MakesVolume
-                | Effect::RemovesVolume
-                | Effect::ExpandsVolume
-                | Effect::ModifiesVolume
-                | Effect::RemovesSnapshot
-                | Effect::AttachesVolume
-                | Effect::DetachesVolume
-                | Effect::KeepsAll,
-            )
-            | (Self::Volume(_) | Self::Config(_) | Self::Orphan(_), _) => {}
-        }
+        self.complete(record, &mut patch);
         patch
     }
 
     /// The patch that writes the record before a run. What is asked to take a snapshot stays on its content: by then
     /// the volume may be gone.
-    pub(super) fn intent_patch(&self, start: &Start) -> Value {
+    fn intent_patch(&self, start: &Start) -> Value {
         let mut patch = self.record_patch(&start.record);
         if self.content().is_some() && describe(start.run.operation).effect == Effect::TakesSnapshot {
             let notes = &mut patch["metadata"]["annotations"];
@@ -282,31 +101,17 @@ impl Subject {
     }
 
     /// The patch that takes record and finalizer off, if the object is as it was seen.
-    pub(super) fn release_patch(&self) -> Value {
-        let meta = self.meta();
-        let own = self.kind().and_then(SubjectKind::finalizer);
-        let others = meta.finalizers.iter().flatten();
+    fn release_patch(&self) -> Value {
+        let own = Self::KIND.and_then(SubjectKind::finalizer);
+        let others = self.meta().finalizers.iter().flatten();
         let others: Vec<_> = others.filter(|name| Some(name.as_str()) != own).collect();
-        json!({"metadata": {
-            "resourceVersion": meta.resource_version,
-            "finalizers": others,
-            "annotations": {annotations::OPERATION: null},
-        }})
+        let mut patch = self.taken_patch();
+        patch["metadata"]["finalizers"] = json!(others);
+        patch
     }
 
-    /// The patch that takes off the record of an attachment, and says which nodes have the volume.
-    pub(super) fn attached_patch(&self, nodes: &AttachedNodes) -> Value {
-        json!({"metadata": {
-            "resourceVersion": self.meta().resource_version,
-            "annotations": {
-                annotations::OPERATION: null,
-                annotations::ATTACHED_TO: nodes.to_text(),
-            },
-        }})
-    }
-
-    /// The patch that takes off only the record, of a snapshot or a group that exists now.
-    pub(super) fn taken_patch(&self) -> Value {
+    /// The patch that takes off only the record.
+    fn taken_patch(&self) -> Value {
         json!({"metadata": {
             "resourceVersion": self.meta().resource_version,
             "annotations": {annotations::OPERATION: null},
@@ -314,16 +119,224 @@ impl Subject {
     }
 }
 
-/// The provisioner ConfigMap that has this metadata.
-fn config_reference(meta: &ObjectMeta) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some(SubjectKind::Config.name().to_owned()),
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        uid: meta.uid.clone(),
-        ..ObjectReference::default()
+impl Subject for PersistentVolumeClaim {
+    type Own = ForClaim;
+    const KIND: Option<SubjectKind> = Some(SubjectKind::Claim);
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
     }
+
+    fn reference(&self) -> ObjectReference {
+        self.object_ref(&())
+    }
+
+    fn target(&self, _request: &Request) -> WorkItem {
+        WorkItem::Claim(self.namespace().unwrap_or_default(), self.name_any())
+    }
+
+    async fn take(own: ForClaim, apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+        apply.claim_step(own).await
+    }
+
+    async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
+        patched(&claims(self, client), SubjectKind::Claim, &self.name_any(), patch).await
+    }
+
+    async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
+        read(&claims(self, client), SubjectKind::Claim, &self.name_any()).await
+    }
+
+    fn complete(&self, record: &Record, patch: &mut Value) {
+        let effect = describe(record.operation).effect;
+        if effect == Effect::ExpandsVolume {
+            patch["status"] = expand::of_record(self, record, Timestamp::now());
+            patch["metadata"]["annotations"][annotations::NODE_EXPANSION_NOT_REQUIRED] = Value::Null;
+        }
+        if effect == Effect::ModifiesVolume {
+            patch["status"] = modify::of_record(self, record, Timestamp::now());
+        }
+    }
+}
+
+fn claims(claim: &PersistentVolumeClaim, client: &Client) -> Api<PersistentVolumeClaim> {
+    Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default())
+}
+
+impl Subject for PersistentVolume {
+    type Own = ForVolume;
+    const KIND: Option<SubjectKind> = Some(SubjectKind::Volume);
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    /// Of a bound PV its claim.
+    fn reference(&self) -> ObjectReference {
+        let bound = self.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        let claim = self.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+        claim.filter(|_| bound).unwrap_or_else(|| self.object_ref(&()))
+    }
+
+    fn target(&self, _request: &Request) -> WorkItem {
+        WorkItem::Volume(self.name_any())
+    }
+
+    async fn take(own: ForVolume, apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+        apply.volume_step(own).await
+    }
+
+    async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
+        patched(&Api::all(client.clone()), SubjectKind::Volume, &self.name_any(), patch).await
+    }
+
+    async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
+        read::<Self>(&Api::all(client.clone()), SubjectKind::Volume, &self.name_any()).await
+    }
+
+    /// What was deferred is this record now.
+    fn complete(&self, record: &Record, patch: &mut Value) {
+        let is_of_node = matches!(
+            describe(record.operation).effect,
+            Effect::AttachesVolume | Effect::DetachesVolume
+        );
+        let nodes = VolumeNodes::of(self);
+        if is_of_node && nodes.deferred_of(&record.node).is_some() {
+            patch["metadata"]["annotations"][annotations::DEFERRED] = json!(nodes.deferred_without(&record.node));
+        }
+    }
+}
+
+/// The content of a snapshot, or of a group.
+macro_rules! content {
+    ($kind:ident, $subject:ident, $item:ident) => {
+        impl Subject for $kind {
+            type Own = Settled;
+            const KIND: Option<SubjectKind> = Some(SubjectKind::$subject);
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            /// The user's `VolumeSnapshot` or `VolumeGroupSnapshot`, once there is one.
+            fn reference(&self) -> ObjectReference {
+                let of_user = ContentView::from(self).of.clone();
+                if of_user.uid.as_deref().unwrap_or_default().is_empty() {
+                    self.object_ref(&())
+                } else {
+                    of_user
+                }
+            }
+
+            fn target(&self, _request: &Request) -> WorkItem {
+                WorkItem::$item(self.name_any())
+            }
+
+            async fn take(own: Settled, apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+                apply.settled(own).await
+            }
+
+            async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
+                patched(
+                    &Api::all(client.clone()),
+                    SubjectKind::$subject,
+                    &self.name_any(),
+                    patch,
+                )
+                .await
+            }
+
+            async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
+                read::<Self>(&Api::all(client.clone()), SubjectKind::$subject, &self.name_any()).await
+            }
+
+            fn content(&self) -> Option<ContentView<'_>> {
+                Some(self.into())
+            }
+
+            /// While the mark is there, other tools know that there may be a snapshot already.
+            fn complete(&self, record: &Record, patch: &mut Value) {
+                if describe(record.operation).effect == Effect::TakesSnapshot {
+                    patch["metadata"]["annotations"][ContentView::from(self).being_created()] = json!("yes");
+                }
+            }
+        }
+    };
+}
+
+content!(VolumeSnapshotContent, Snapshot, Snapshot);
+content!(VolumeGroupSnapshotContent, Group, Group);
+
+/// The metadata of a provisioner ConfigMap. Its runs are their own record, and nothing is written on it.
+#[derive(Debug, Clone)]
+pub(crate) struct ConfigMeta(ObjectMeta);
+
+impl From<&ProvisionerConfig> for ConfigMeta {
+    fn from(config: &ProvisionerConfig) -> Self {
+        Self(ObjectMeta {
+            namespace: Some(config.reference.namespace.clone()),
+            name: Some(config.reference.name.clone()),
+            uid: Some(config.uid.clone()),
+            ..ObjectMeta::default()
+        })
+    }
+}
+
+impl Subject for ConfigMeta {
+    type Own = Infallible;
+    const KIND: Option<SubjectKind> = Some(SubjectKind::Config);
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.0
+    }
+
+    fn reference(&self) -> ObjectReference {
+        let Self(meta) = self;
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(SubjectKind::Config.name().to_owned()),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            ..ObjectReference::default()
+        }
+    }
+
+    fn target(&self, _request: &Request) -> WorkItem {
+        WorkItem::Configs
+    }
+
+    async fn take(own: Infallible, _apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+        match own {}
+    }
+}
+
+/// A run that belongs to nothing; it is its own record, and nothing is written on it.
+impl Subject for Run {
+    type Own = Infallible;
+    const KIND: Option<SubjectKind> = None;
+
+    fn meta(&self) -> &ObjectMeta {
+        self.meta()
+    }
+
+    fn reference(&self) -> ObjectReference {
+        self.object_ref()
+    }
+
+    fn target(&self, request: &Request) -> WorkItem {
+        WorkItem::Volume(request.pv_name.clone())
+    }
+
+    async fn take(own: Infallible, _apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+        match own {}
+    }
+}
+
+/// What the API has of this very object now; `None` if it is gone.
+pub(super) async fn live<K: Subject>(subject: &K, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
+    let live = subject.read(client).await?;
+    Ok(live.filter(|live| live.uid == subject.meta().uid))
 }
 
 /// Patches an object. That it is gone, or is not as the patch expects, is [`ApplyError::Changed`].

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, info, info_span, warn};
 
-use crate::apply::{self, ApplyError, Shared};
+use crate::apply::{self, ApplyError, ConfigMeta, Shared};
 use crate::cache::work_queue::WorkQueue;
 use crate::config::discovered::{Ending, Endings, Listing, Listings};
 use crate::config::storage_class::config_of;
@@ -178,7 +178,8 @@ async fn act(
     // A moment later than due, so that the clock has surely passed it.
     let due = decision.due().map(|after| after + Duration::from_millis(100));
     tracing::debug!(config = %config.reference, ?decision);
-    apply::carry_out(shared, &**config, None, decision).await.map(|_| due)
+    let subject = ConfigMeta::from(&**config);
+    apply::carry_out(shared, &subject, None, decision).await.map(|_| due)
 }
 
 /// Says once how a run has ended.

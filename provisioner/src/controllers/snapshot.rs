@@ -16,7 +16,7 @@ use crate::apply::{self, ApplyError, Shared, Subject};
 use crate::cache::store::Cache;
 use crate::config::store::{ClassRef, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
-use crate::operation::decision::SnapshotDecision;
+use crate::operation::decision::{Settled, SnapshotDecision};
 use crate::operation::observed::{ObservedSnapshot, ObservedTarget};
 use crate::operation::record::Record;
 use crate::operation::snapshot::{form_of, plan_snapshot};
@@ -59,16 +59,13 @@ impl Reconciled for VolumeGroupSnapshotContent {
 }
 
 /// Acts on the content of a snapshot or of a group, unless what is `known` by its name is another one by now, or none.
-async fn act<K: Reconciled>(
+async fn act<K: Reconciled + Subject<Own = Settled>>(
     content: &K,
     view: &ContentView<'_>,
     known: Option<Arc<K>>,
     class: Option<&VolumeSnapshotClass>,
     shared: &Shared,
-) -> Result<Action, ApplyError>
-where
-    Subject: for<'a> From<&'a K>,
-{
+) -> Result<Action, ApplyError> {
     if known.is_none_or(|known| known.uid() != content.uid()) {
         return Ok(Action::await_change());
     }
