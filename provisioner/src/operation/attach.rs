@@ -37,6 +37,7 @@ use crate::run::{Run, RunId};
 use crate::time::elapsed;
 use crate::volume::acceptance::{self, Granted};
 use crate::volume::persistent_volume::{self, Answered};
+use mooring_program::error::chain;
 
 pub mod nodes;
 pub mod observed;
@@ -314,10 +315,10 @@ impl Plan<'_> {
 
     /// The image says that the node has the volume.
     fn attached(&self, record: &Record, finish: &Finish) -> Result<ForVolume, Finish> {
-        let mut answered = Answered::parse(&finish.message).map_err(|error| finish.refused(&error))?;
+        let mut answered = Answered::parse(&finish.message).map_err(|error| finish.refused(chain(&error)))?;
         let options = persistent_volume::options(self.seen.volume);
         self.check_connection(&options, &answered.options)
-            .map_err(|error| finish.refused(&error))?;
+            .map_err(|error| finish.refused(chain(&error)))?;
         // The storage may have the node reach the volume by another client.
         let said = |key: &str| {
             let said = answered.options.get(key).or_else(|| options.get(key));

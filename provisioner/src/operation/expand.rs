@@ -13,6 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations};
 use mooring_contract::operation::Operation;
 use mooring_contract::volume::clients::Growth;
+use mooring_program::error::chain;
 use serde_json::{Value, json};
 
 use self::status::Resize;
@@ -183,7 +184,7 @@ impl Operate for Expansion<'_> {
     fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<ClaimDecision, Finish> {
         let Change { seen, volume, progress } = &self.change;
         // What the image was asked: the record may have been rewritten by a controller that did not know of this run.
-        let size = run.request().map_err(|error| finish.refused(&error))?.size;
+        let size = run.request().map_err(|error| finish.refused(chain(&error)))?.size;
         let growth = volume.spec.as_ref().map_or(Growth::AtServer, growth);
         let made = self.change.made(record);
         let (is_done, status, reason, then) = match growth {

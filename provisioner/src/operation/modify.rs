@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Attributes, Request};
+use mooring_program::error::chain;
 use serde_json::{Value, json};
 
 use self::status::ModifyState;
@@ -182,7 +183,7 @@ impl Operate for Modification<'_> {
     /// The image says that the volume has the attributes: the PV says so next, then the claim.
     fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<ClaimDecision, Finish> {
         // What the image was asked: the record may have been rewritten by a controller that did not know of this run.
-        let asked = run.request().map_err(|error| finish.refused(&error))?.attributes;
+        let asked = run.request().map_err(|error| finish.refused(chain(&error)))?.attributes;
         let attributes = asked.unwrap_or_else(|| Attributes {
             class: record.attributes.clone(),
             parameters: [].into(),

@@ -30,7 +30,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::outcome::{Category, Finish};
+use crate::run::outcome::Finish;
 use crate::run::worker::is_place_of_worker;
 use crate::run::{Run, RunRef};
 use crate::time::{elapsed, later};
@@ -414,9 +414,9 @@ fn made(
     finish: &Finish,
     now: Timestamp,
 ) -> Result<ClaimDecision, Finish> {
-    let request = run.request().map_err(|error| refused(error.to_string()))?;
+    let request = run.request().map_err(|error| finish.refused(error.to_string()))?;
     if seen.volumes.is_empty() {
-        return described(seen, record, run, &request, &finish.message);
+        return described(seen, record, run, &request, finish);
     }
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
@@ -442,25 +442,13 @@ fn made(
     }))))
 }
 
-/// A run that ended well, of whose volume nothing can be made.
-fn refused(why: String) -> Finish {
-    Finish {
-        outcome: Outcome::Retry,
-        category: Category::Refused,
-        why,
-        may_have_run: true,
-        started: true,
-        message: String::new(),
-    }
-}
-
 /// The image says that the volume is there, and no PV is: the message describes it, where the ConfigMap has that so.
 fn described(
     seen: &ObservedClaim<'_>,
     record: &Record,
     run: &Run,
     request: &Request,
-    message: &str,
+    finish: &Finish,
 ) -> Result<ClaimDecision, Finish> {
     if !seen.looked_up {
         return Ok(Decision::Own(ForClaim::First(First::LookUp)));
@@ -470,26 +458,22 @@ fn described(
         Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
     };
     let source = config.volume_source.ok_or_else(|| {
-        refused(format!(
+        finish.refused(format!(
             "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
              \"volume-source\" in the ConfigMap",
             request.pv_name
         ))
     })?;
-    let printed = Printed::parse(message).map_err(|error| refused(error.to_string()))?;
+    let printed = Printed::parse(&finish.message).map_err(|error| finish.refused(error.to_string()))?;
     let node = node_of_volume(seen, config, run);
     if config.is_node_local() && node.is_none() {
-        return Err(refused(
-            "the node that the volume was made on has left the cluster".to_owned(),
-        ));
+        return Err(finish.refused("the node that the volume was made on has left the cluster".to_owned()));
     }
     let volume = persistent_volume::build(request, config, source, printed, node.as_ref(), topologies(seen.class));
     // What would be refused is not made: a Secret of another namespace, the whole pool.
     let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
     if !refusals.is_empty() {
-        return Err(refused(format!(
-            "the volume that the image described is refused: {refusals}"
-        )));
+        return Err(finish.refused(format!("the volume that the image described is refused: {refusals}")));
     }
     Ok(Decision::Own(ForClaim::First(First::MakeVolume(Box::new(volume)))))
 }

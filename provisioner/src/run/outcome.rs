@@ -7,7 +7,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::worker::{Report, RunEnd};
-use mooring_program::error::chain;
 
 use self::last_words::last_words;
 
@@ -44,12 +43,12 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// As it ended, but for this error in what it was asked or has answered: the run is repeated.
-    pub(crate) fn refused(&self, error: &dyn std::error::Error) -> Self {
+    /// As it ended, but with something wrong in what it was asked or has answered: the run is repeated.
+    pub(crate) fn refused(&self, why: String) -> Self {
         Self {
             outcome: Outcome::Retry,
             category: Category::Refused,
-            why: chain(error),
+            why,
             ..self.clone()
         }
     }
