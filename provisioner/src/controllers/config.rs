@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, info, info_span, warn};
 
+use super::retry::{Pace, RETRY};
 use crate::cache::mirror::Mirror;
 use crate::config::ConfigRef;
 use crate::config::discovered::{self, LastDiscovery, Shown};
@@ -50,9 +51,6 @@ const CONTROLLER: &str = "config";
 /// How long the loop waits for a namespace whose ConfigMaps can't be read before it goes on without.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// First and longest wait before what failed is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-
 /// How many changes are taken in before a turn: a burst, such as the first list, is one turn's work.
 const BURST: usize = 256;
 
@@ -69,7 +67,7 @@ pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
     let mut state = ConfigLoop::new(context, trust);
     let started = Instant::now();
     let mut next_turn = started + PATIENCE;
-    let mut wait = RETRY.0;
+    let mut pace = Pace::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -90,19 +88,9 @@ pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
             next_turn = (started + PATIENCE).max(Instant::now() + RETRY.0);
             continue;
         }
-        next_turn = Instant::now()
-            + if state
-                .turn()
-                .instrument(info_span!("turn", controller = CONTROLLER))
-                .await
-            {
-                wait = RETRY.0;
-                state.context.settings.resync
-            } else {
-                let now = wait;
-                wait = (wait * 2).min(RETRY.1);
-                now
-            };
+        let turn = state.turn().instrument(info_span!("turn", controller = CONTROLLER));
+        let is_well = turn.await;
+        next_turn = pace.next(is_well, state.context.settings.resync);
     }
 }
 

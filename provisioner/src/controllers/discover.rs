@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, info, info_span, warn};
 
+use super::retry::Pace;
 use crate::apply::{self, ApplyError, ConfigMeta, Shared};
 use crate::cache::work_queue::WorkQueue;
 use crate::config::discovered::{Ending, Endings, Listing, Listings};
@@ -34,9 +35,6 @@ use crate::volume::snapshot_class::{self, SnapshotClassAction};
 
 const CONTROLLER: &str = "discoveries";
 
-/// First and longest wait before what failed is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-
 /// Longest time without a look: a safeguard.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
@@ -45,7 +43,7 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
     let mut changes = shared.context.configs.subscribe();
     let mut reported = Reported::default();
     let mut next = Instant::now();
-    let mut wait = RETRY.0;
+    let mut pace = Pace::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -60,13 +58,7 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
             .context
             .metrics
             .reconciled(CONTROLLER, if is_well { "ok" } else { "api" });
-        if is_well {
-            wait = RETRY.0;
-            next = Instant::now() + after;
-        } else {
-            next = Instant::now() + after.min(wait);
-            wait = (wait * 2).min(RETRY.1);
-        }
+        next = pace.next(is_well, after);
     }
 }
 

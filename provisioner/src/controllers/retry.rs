@@ -1,10 +1,11 @@
-//! How soon an object is looked at again after the API failed: each object has its own wait.
+//! How soon an object or a loop looks again after the API failed: each has its own wait.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kube::runtime::controller::Action;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::apply::ApplyError;
@@ -58,6 +59,26 @@ impl Retries {
             );
         }
         Action::requeue(delay)
+    }
+}
+
+/// First and longest wait before a loop tries again what failed.
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// How soon a loop looks again: less and less soon for as long as something fails.
+#[derive(Debug)]
+pub(super) struct Pace(Duration);
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self(RETRY.0)
+    }
+
+    /// When to look again after a turn: once `after` is over, or sooner if something failed.
+    pub(super) fn next(&mut self, is_well: bool, after: Duration) -> Instant {
+        let wait = if is_well { after } else { after.min(self.0) };
+        self.0 = if is_well { RETRY.0 } else { (self.0 * 2).min(RETRY.1) };
+        Instant::now() + wait
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span, warn};
 
+use super::retry::Pace;
 use crate::apply::{Shared, storage_capacity};
 use crate::volume::storage_capacity::{CapacityAction, plan};
 
@@ -17,9 +18,6 @@ const CONTROLLER: &str = "storage-capacities";
 
 /// Shortest time between two looks: nodes change all the time.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// First and longest wait before what failed is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// Longest time without a look: a safeguard.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -31,7 +29,7 @@ const AT_ONCE: usize = 4;
 pub(super) async fn run(shared: Shared, stop: CancellationToken) {
     let mut changes = shared.context.configs.subscribe();
     let mut next = Instant::now();
-    let mut wait = RETRY.0;
+    let mut pace = Pace::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -46,13 +44,7 @@ pub(super) async fn run(shared: Shared, stop: CancellationToken) {
             .context
             .metrics
             .reconciled(CONTROLLER, if is_well { "ok" } else { "api" });
-        if is_well {
-            wait = RETRY.0;
-            next = Instant::now() + LOOK_AGAIN;
-        } else {
-            next = Instant::now() + wait;
-            wait = (wait * 2).min(RETRY.1);
-        }
+        next = pace.next(is_well, LOOK_AGAIN);
         tokio::select! {
             () = stop.cancelled() => return,
             () = sleep(PAUSE) => {}
