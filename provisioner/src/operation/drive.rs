@@ -233,3 +233,6 @@ fn late_to_go(run: &Run, operation: Operation, limits: &Limits, now: Timestamp) 
     };
     Some(waiting(operation, text))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The table of `docs/decisions/run.md`, for an operation that has nothing of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooring_contract::operation::Operation;
+use serde_json::{Value, json};
+
+use super::{Operate, Progress, begin, drive};
+use crate::config::ProvisionerConfig;
+use crate::operation::decision::{Decision, Intent, Start};
+use crate::operation::observed::Limits;
+use crate::operation::record::Record;
+use crate::operation::tests::{config, ended, leaving, no_image, now, record, run_with, running};
+use crate::run::outcome::Finish;
+use crate::run::properties::tests::silver;
+use crate::run::{Run, RunId};
+use crate::time::later;
+
+struct Plain<'a>(Progress<'a>);
+
+impl Operate for Plain<'_> {
+    type Own = ();
+
+    fn progress(&self) -> &Progress<'_> {
+        &self.0
+    }
+
+    fn request(&self) -> Result<Start, Box<Decision<()>>> {
+        let config = self.0.config.unwrap();
+        Ok(self.0.start(config, self.0.next(config), silver()))
+    }
+
+    fn apply(&self, _run: &Run, _record: &Record, finish: &Finish) -> Result<Decision<()>, Finish> {
+        match finish.message.as_str() {
+            "wrong" => Err(finish.refused("it is wrong".to_owned())),
+            _ => Ok(Decision::Own(())),
+        }
+    }
+}
+
+/// What is decided so many seconds from now, in a word.
+fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
+    let config: Arc<ProvisionerConfig> = Arc::new(config(&[]));
+    let operation = Plain(Progress {
+        id: RunId::new(Operation::Expand, "u1"),
+        record,
+        recorded: Intent::Recorded,
+        run,
+        config: Some(&config),
+        state: "state".to_owned(),
+        limits: &Limits::default(),
+        now: later(now(), Duration::from_secs(at)),
+    });
+    let decision = match record {
+        Some(record) => drive(&operation, record),
+        None => begin(&operation),
+    };
+    let told = |say: &Option<_>| if say.is_some() { ", told" } else { "" };
+    match &decision {
+        Decision::Rest => "rest".to_owned(),
+        Decision::Wait { after, say } => format!("wait {}{}", after.unwrap().as_secs(), told(say)),
+        Decision::Start(start) => format!("start {} {:?}", start.record.attempt, start.intent),
+        Decision::Supply { after, say, .. } => format!("supply {}{}", after.unwrap().as_secs(), told(say)),
+        Decision::Record(_) => "record".to_owned(),
+        Decision::Fail(failed) => {
+            let Record { gave_up, may_exist, .. } = failed.record;
+            let end = if gave_up { ", given up" } else { "" };
+            let made = if may_exist { ", may exist" } else { "" };
+            format!("fail {}{end}{made}", failed.category.as_str())
+        }
+        Decision::Stop(_) => "stop".to_owned(),
+        Decision::Tidy(_) => "tidy".to_owned(),
+        Decision::Own(()) => "apply".to_owned(),
+    }
+}
+
+/// Proves: P1
+#[test]
+fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
+    assert_eq!(decided(None, None, 0), "start 1 ToRecord", "wanted");
+    let in_time = later(now(), Duration::from_secs(20)).to_string();
+    let records = |change: &Value| {
+        let mut all = json!({"operation": "expand", "pod": "admin/expand-u1", "attempt": 2});
+        all.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        record(&all)
+    };
+    let of = |attempt, age, status: &Value| Some(run_with("expand", attempt, age, status, &json!(silver())));
+    let plain = json!({});
+    let held_back = json!({"not-before": in_time, "tried": "state"});
+    let given_up = json!({"gave-up": true, "tried": "state"});
+    let changed = json!({"not-before": in_time, "tried": "another"});
+    let changed_since = json!({"gave-up": true, "tried": "another"});
+    for (record, run, at, expected) in [
+        (&held_back, None, 0, "wait 20"),
+        (&held_back, None, 20, "start 2 ToRecord"),
+        (&given_up, None, 0, "rest"),
+        (&changed, None, 0, "start 2 ToRecord"),
+        (&changed_since, None, 0, "start 2 ToRecord"),
+        // Begun, and the controller stopped before the run was made.
+        (&plain, None, 0, "start 2 Recorded"),
+        // Begun: its node has not said why it does not start, then it is late, then too late.
+        (&plain, of(2, 0, &json!({})), 0, "supply 30"),
+        (&plain, of(2, 0, &json!({})), 40, "supply 260, told"),
+        (&plain, of(2, 0, &json!({})), 301, "fail timeout, may exist"),
+        // Its node says why.
+        (&plain, of(2, 0, &no_image()), 0, "supply 350, told"),
+        (&plain, of(2, 0, &no_image()), 351, "fail timeout"),
+        (&plain, of(2, 0, &running()), 0, "wait 350"),
+        // Its node is lost.
+        (&plain, of(2, 0, &running()), 351, "fail timeout, may exist"),
+        (&plain, of(2, 0, &running()).map(leaving), 0, "wait 60"),
+        (&plain, of(2, 0, &running()).map(leaving), 100, "wait 60, told"),
+        (&plain, of(2, 0, &ended(0, "")), 0, "apply"),
+        (&plain, of(2, 0, &ended(0, "wrong")), 0, "fail refused, may exist"),
+        (&plain, of(2, 0, &ended(1, "")), 0, "fail failed, may exist"),
+        (&plain, of(2, 0, &ended(78, "")), 0, "fail config, given up, may exist"),
+        // Stale.
+        (&plain, of(1, 0, &running()), 0, "stop"),
+        (&plain, of(1, 0, &ended(0, "")), 0, "stop"),
+        (&plain, of(1, 0, &running()).map(leaving), 0, "wait 60"),
+        // What is known of the object is older than the run.
+        (&plain, of(3, 0, &ended(1, "")), 0, "wait 60"),
+    ] {
+        let record = records(record);
+        let found = decided(Some(&record), run.as_ref(), at);
+        assert_eq!(found, expected, "{} {run:?} at {at}", record.to_text());
+    }
+}
