@@ -1,10 +1,9 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 
-use crate::config::lint::LintArgs;
-use crate::conform::args::ConformArgs;
-use crate::migrate::args::{MIGRATE_HELP, MigrateArgs};
+use clap::{Args, Parser, Subcommand};
+
 use crate::process::args::RunArgs;
 
 const AFTER_HELP: &str = "\
@@ -13,8 +12,8 @@ How it fits together:
   StorageClass that Mooring makes for it. A claim of that class becomes one run of the image, which makes the volume.
 
 Examples:
-  flex-provisioner lint my-storage.yaml                    check a ConfigMap before it is applied
-  flex-provisioner conform my-image:1 my-storage.yaml      try an image against the contract, on any cluster
+  mooring lint my-storage.yaml                           check a ConfigMap before it is applied
+  mooring conform my-image:1 my-storage.yaml             try an image against the contract, on any cluster
   kubectl get configmaps -A -l type=provisioner-config \\
     -o custom-columns='NAME:.metadata.name,STATUS:.metadata.annotations.mooring\\.dev/status'
                                                            see which are in force, and what is wrong with the others
@@ -40,35 +39,18 @@ pub struct Cli {
 pub enum Command {
     /// Be the controller (the default)
     Run(Box<RunArgs>),
-    /// Check provisioner ConfigMaps in files, without a cluster
-    #[command(after_help = LINT_HELP)]
-    Lint(LintArgs),
-    /// Try a provisioning image on a cluster: every operation that its ConfigMap promises, run twice, killed, at once
-    #[command(after_help = CONFORM_HELP)]
-    Conform(Box<ConformArgs>),
-    /// Move existing volumes from FlexVolume to CSI, or from CSI to FlexVolume; claims and data stay
-    #[command(after_help = MIGRATE_HELP)]
-    Migrate(Box<MigrateArgs>),
+    /// Check provisioner ConfigMaps in files: the same as `mooring lint`, by the program beside this one
+    #[command(disable_help_flag = true)]
+    Lint(PassedOn),
 }
 
-const CONFORM_HELP: &str = "\
-The kit runs the image with the ConfigMap's settings in the ConfigMap's namespace, on claims of its own that no class
-serves. A run takes a few seconds. If the image can delete, the kit removes all that it made. You need the rights of a
-cluster's administrator; Mooring must be installed if the ConfigMap has a backend-volume.
-
-Exits with 0 if everything passed, 1 if something failed, 2 if nothing could be tried.
-
-Examples:
-  flex-provisioner conform example.com/provisioner:2.0 my-storage.yaml
-  flex-provisioner conform --unreachable server=192.0.2.1 --junit results.xml example.com/provisioner:2.0 my-storage.yaml";
-
-const LINT_HELP: &str = "\
-Exits with 0 if there are no errors (there may be warnings), 1 if there are, 2 if a file can't be read.
-It ignores objects of other kinds. It checks namespaces and images only if you say which the cluster's controller
-allows.
-
-Example:
-  flex-provisioner lint --allowed-images 'mooring.dev/*,custom/*' my-storage.yaml";
+/// What another program is given as it stands.
+#[derive(Debug, Args)]
+pub struct PassedOn {
+    /// Flags and files of `mooring lint`
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
+}
 
 #[cfg(test)]
 mod tests {
@@ -110,7 +92,6 @@ mod tests {
             vec!["--lease-duration", "0s"],
             vec!["--max-in-flight", "0"],
             vec!["--api-qps", "0"],
-            vec!["lint"],
         ] {
             let line = std::iter::once("flex-provisioner").chain(bad.iter().copied());
             assert!(Cli::try_parse_from(line).is_err(), "{bad:?}");
@@ -119,12 +100,13 @@ mod tests {
 
     #[test]
     fn blanks_beside_the_names_of_namespaces_are_no_part_of_them_and_no_name_is_empty() {
-        for command in [&["run"][..], &["lint", "a.yaml"]] {
+        for command in [&[][..], &["run"]] {
             let line = |list| [&["flex-provisioner"][..], command, &["--config-namespaces", list]].concat();
-            let namespaces = match Cli::try_parse_from(line("mooring, admin")).unwrap().command {
+            let Cli { command: named, run } = Cli::try_parse_from(line("mooring, admin")).unwrap();
+            let namespaces = match named {
                 Some(Command::Run(args)) => args.config_namespaces,
-                Some(Command::Lint(args)) => args.config_namespaces.unwrap(),
-                _ => panic!("another command"),
+                Some(Command::Lint(_)) => panic!("another command"),
+                None => run.config_namespaces,
             };
             assert_eq!(namespaces, ["mooring", "admin"], "{command:?}");
             for list in ["", "mooring,", "mooring, ,admin"] {
@@ -132,5 +114,14 @@ mod tests {
                 assert!(error.contains("one comma between two"), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn lint_is_passed_on_unread() {
+        let line = ["flex-provisioner", "lint", "--help", "--allowed-images", "a/*", "-"];
+        let Some(Command::Lint(passed)) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command")
+        };
+        assert_eq!(passed.arguments, line[2..]);
     }
 }

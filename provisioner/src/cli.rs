@@ -1,14 +1,13 @@
 //! From the command line to an exit code.
 
-use std::io::Write as _;
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{self, ExitCode};
 
 use clap::Parser;
 
 use crate::args::{Cli, Command};
-use crate::config::lint;
-use crate::conform;
-use crate::migrate;
 use crate::process::args::RunArgs;
 use crate::process::runtime::{self, Controllers};
 
@@ -16,11 +15,30 @@ use crate::process::runtime::{self, Controllers};
 pub fn main(controllers: Controllers) -> ExitCode {
     let Cli { command, run } = Cli::parse();
     match command {
-        Some(Command::Lint(args)) => lint::run(args, &mut std::io::stdin(), &mut std::io::stdout()),
-        Some(Command::Conform(args)) => with_threads(conform::run(*args)),
-        Some(Command::Migrate(args)) => with_threads(migrate::run(*args)),
+        Some(Command::Lint(args)) => lint(&args.arguments),
         Some(Command::Run(run)) => controller(*run, controllers),
         None => controller(run, controllers),
+    }
+}
+
+/// Becomes `mooring lint`, by the program of that name in this one's folder, where the controller's image has it. Exits
+/// with 2, as that program does where it can't check, if there is none.
+fn lint(arguments: &[OsString]) -> ExitCode {
+    let failed = |error: io::Error| {
+        let _ = writeln!(
+            io::stderr(),
+            "failed to start the program mooring beside this one: {error}; run `mooring lint` instead"
+        );
+        ExitCode::from(2)
+    };
+    match std::env::current_exe() {
+        Ok(this) => failed(
+            process::Command::new(this.with_file_name("mooring"))
+                .arg("lint")
+                .args(arguments)
+                .exec(),
+        ),
+        Err(error) => failed(error),
     }
 }
 
@@ -41,7 +59,7 @@ fn with_threads(program: impl Future<Output = ExitCode>) -> ExitCode {
         Ok(runtime) => runtime.block_on(program),
         Err(error) => {
             // There is no log yet.
-            let _ = writeln!(std::io::stderr(), "failed to start threads: {error}");
+            let _ = writeln!(io::stderr(), "failed to start threads: {error}");
             ExitCode::FAILURE
         }
     }

@@ -4,7 +4,7 @@
 //! Keys that Mooring knows steer it ([`keys`]); every other key is a property that the image gets unread. [`trust`] is
 //! what the administrator lets a ConfigMap ask for. [`store`] holds the ConfigMaps in force: there a claim's controller
 //! finds the one of its class. [`storage_class`] plans the StorageClasses that ConfigMaps ask for, [`discovered`] those
-//! for what images list. [`lint`] checks ConfigMaps in files.
+//! for what images list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -20,7 +20,6 @@ use crate::config::trust::Trust;
 
 pub mod discovered;
 pub mod keys;
-pub mod lint;
 pub mod near_miss;
 pub mod parse;
 pub mod problem;

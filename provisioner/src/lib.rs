@@ -19,8 +19,6 @@
 //! | [`controllers`] | the loops that reconcile: claims, PVs, ConfigMaps, orphaned runs |
 //! | [`apply`] | carries a decision out: writes claims and PVs, has runs begun and removed |
 //! | [`cache`] | what the controllers know of the cluster, and what they are to look at next |
-//! | [`conform`] | tries a vendor's image by the contract: `flex-provisioner conform` |
-//! | [`migrate`] | moves volumes between FlexVolume and CSI: `flex-provisioner migrate` |
 //! | [`operation`] | what is done to a volume: a pure plan of each operation |
 //! | [`run`] | one run of the image: what it is given, what carries it out (only this module knows), what came of it |
 //! | [`process`] | the program around the controllers: API client, election, health, metrics, Events |
@@ -34,9 +32,7 @@ pub mod args;
 pub mod cache;
 pub mod cli;
 pub mod config;
-pub mod conform;
 pub mod controllers;
-pub mod migrate;
 pub mod operation;
 pub mod process;
 pub mod run;

@@ -1,61 +1,41 @@
-//! `flex-provisioner lint` as its users run it: the program, files, exit codes.
+//! `flex-provisioner lint` in the controller's image: the program `mooring` lies beside it there.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn lint(args: &[&Path]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_flex-provisioner"))
-        .arg("lint")
-        .args(args)
-        .env_remove("MOORING_ALLOWED_IMAGES")
-        .env_remove("MOORING_CONFIG_NAMESPACES")
-        .output()
-        .unwrap()
+/// An empty folder with the controller's program.
+fn image(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    fs::hard_link(env!("CARGO_BIN_EXE_flex-provisioner"), folder.join("flex-provisioner")).unwrap();
+    folder
 }
 
-fn said(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn example(name: &str) -> PathBuf {
-    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
-        .join("../configmaps/examples")
-        .join(name)
+fn lint(folder: &Path) -> Output {
+    let mut program = Command::new(folder.join("flex-provisioner"));
+    program.args(["lint", "--allowed-images", "a/*", "-"]).output().unwrap()
 }
 
 #[test]
-fn the_examples_are_good() {
-    for name in ["local.yaml", "s3.yaml", "sshfs.yaml", "silver.yaml"] {
-        let output = lint(&[&example(name)]);
-        assert_eq!(output.status.code(), Some(0), "{name}: {}", said(&output));
-    }
+fn the_program_beside_it_gets_all_arguments_and_its_exit_code_counts() {
+    let folder = image("lint-beside");
+    let other = folder.join("mooring");
+    fs::write(&other, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
+    fs::set_permissions(&other, Permissions::from_mode(0o755)).unwrap();
+    let output = lint(&folder);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "lint --allowed-images a/* -\n");
+    assert_eq!(output.status.code(), Some(7));
 }
 
 #[test]
-fn a_missing_space_is_found_with_its_line_and_its_cure() {
-    let good = std::fs::read_to_string(example("silver.yaml")).unwrap();
-    let bad = good.replace("zone: west", "zone:west");
-    assert_ne!(good, bad);
-    let file = std::env::temp_dir().join(format!("mooring-lint-{}.yaml", std::process::id()));
-    std::fs::write(&file, &bad).unwrap();
-    let output = lint(&[&file]);
-    std::fs::remove_file(&file).unwrap();
-    let line = bad.lines().position(|line| line.contains("zone:west")).unwrap() + 1;
-    let text = said(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains(&format!(".yaml:{line}: ")), "{text}");
-    assert!(text.contains("write \"zone: west\""), "{text}");
-}
-
-#[test]
-fn a_file_that_is_not_there_is_no_clean_bill() {
-    let output = lint(&[Path::new("there/is/no/such-file.yaml")]);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("such-file.yaml"));
+fn without_the_other_program_it_says_what_to_run() {
+    let output = lint(&image("lint-alone"));
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("run `mooring lint` instead"), "{said}");
 }

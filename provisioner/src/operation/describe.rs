@@ -3,8 +3,8 @@
 //! here, and matches on no [`Operation`].
 //!
 //! A new operation is a variant of [`Operation`], a description here, what the vendor's kit tries of it
-//! ([`crate::conform::checks`]), and a file beside this one with its plan, unless it shares that of another: a clone
-//! and a restore are provisioned as any volume. If it is asked for by another object, such as a
+//! (`provisioner/cli/src/conform/checks.rs`), and a file beside this one with its plan, unless it shares that of
+//! another: a clone and a restore are provisioned as any volume. If it is asked for by another object, such as a
 //! `VolumeSnapshotContent`, the attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too.
 //! The compiler then names what is left to decide. So each description is written in full: a struct update would decide
 //! silently what a new field means for it.

@@ -85,7 +85,7 @@ const MAX_ERROR: usize = 512;
 
 /// Whether an operation on a claim is open, so that its volume must not be copied now. A change that the image has
 /// refused changes nothing, until something else does.
-pub(crate) fn is_busy(claim: &PersistentVolumeClaim) -> bool {
+pub fn is_busy(claim: &PersistentVolumeClaim) -> bool {
     let noted = claim.annotations().get(annotations::OPERATION);
     match noted.map(|text| serde_json::from_str::<Record>(text)) {
         Some(Ok(record)) => !record.is_refused_change(),

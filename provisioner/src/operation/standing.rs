@@ -29,7 +29,7 @@ pub(super) fn volume<'v>(seen: &ObservedClaim<'v>) -> Option<&'v PersistentVolum
     volume_of(seen.claim, seen.volumes.iter().map(AsRef::as_ref))
 }
 
-/// Whether the claim's volume moves between FlexVolume and CSI just now ([`crate::migrate`]).
+/// Whether the claim's volume moves between FlexVolume and CSI just now (`mooring migrate`).
 pub(crate) fn is_moving(claim: &PersistentVolumeClaim) -> bool {
     claim.finalizers().iter().any(|held| held == finalizers::MIGRATION)
 }

@@ -62,7 +62,8 @@ pub(crate) fn code(error: &kube::Error) -> u16 {
     }
 }
 
-pub(crate) fn is_not_found(error: &kube::Error) -> bool {
+/// Whether there is no such object.
+pub fn is_not_found(error: &kube::Error) -> bool {
     code(error) == 404
 }
 
@@ -72,12 +73,12 @@ pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
 }
 
 /// Whether the object has changed, or its name is taken.
-pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+pub fn is_conflict(error: &kube::Error) -> bool {
     code(error) == 409
 }
 
 /// Whether the object of this name and uid is there, read from the API.
-pub(crate) async fn is_there<K>(api: &Api<K>, name: &str, uid: &str) -> Result<bool, CallError>
+pub async fn is_there<K>(api: &Api<K>, name: &str, uid: &str) -> Result<bool, CallError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {

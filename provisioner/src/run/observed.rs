@@ -58,7 +58,7 @@ impl Run {
 
     /// The same with what its worker said last.
     #[must_use]
-    pub(crate) fn reported(self, report: Option<Report>) -> Self {
+    pub fn reported(self, report: Option<Report>) -> Self {
         Self { report, ..self }
     }
 

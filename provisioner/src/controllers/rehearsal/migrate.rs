@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::fake_api::{FakeApi, Fault, key_of};
 use super::{Offers, PV, Script, Theatre, UID};
-use crate::config::VolumeSourceKind::{self, Csi, FlexVolume};
-use crate::migrate::cluster::{MoveCluster, MoveTarget};
-use crate::migrate::drive::{Moved, step};
-use crate::migrate::plan::{Goal, Standing};
-use crate::migrate::record::ClaimKey;
+use mooring::migrate::cluster::{MoveCluster, MoveTarget};
+use mooring::migrate::drive::{Moved, step};
+use mooring::migrate::plan::{Goal, Standing};
+use mooring::migrate::record::ClaimKey;
+use mooring::migrate::{VolumeSourceKind, VolumeSourceKind::Csi, VolumeSourceKind::FlexVolume};
 
 const CLAIM: &str = "default/data";
 

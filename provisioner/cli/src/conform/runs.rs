@@ -1,0 +1,103 @@
+//! Runs of the image, and who carries them out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use mooring_contract::operation::Operation;
+use mooring_contract::request::{Attachment, Attributes, Request, Snapshot};
+
+use super::error::{KitError, RigError};
+use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::run::outcome::Finish;
+use flex_provisioner::volume::topology::Node;
+
+/// One run to be carried out.
+#[derive(Debug, Clone)]
+pub(super) struct Ask<'a> {
+    pub(super) operation: Operation,
+    pub(super) claim: &'a PersistentVolumeClaim,
+    /// Another claim, to whose name the run is: two runs for one claim can't be there at once.
+    pub(super) beside: Option<&'a PersistentVolumeClaim>,
+    pub(super) volume: BTreeMap<String, String>,
+    /// In place of the claim's.
+    pub(super) size: Option<u64>,
+    pub(super) source: Option<&'a MadeVolume>,
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) attributes: Option<Attributes>,
+    /// Those of a class that the image has listed.
+    pub(super) parameters: BTreeMap<String, String>,
+    pub(super) unreachable: bool,
+    /// The node of an attachment.
+    pub(super) node: Option<NodeOfRun>,
+}
+
+/// The node that a volume is attached to or detached from, as the image gets it.
+#[derive(Debug, Clone)]
+pub(super) struct NodeOfRun {
+    pub(super) name: String,
+    pub(super) attachment: Attachment,
+}
+
+impl<'a> Ask<'a> {
+    pub(super) fn of(operation: Operation, claim: &'a PersistentVolumeClaim) -> Self {
+        Self {
+            operation,
+            claim,
+            beside: None,
+            volume: BTreeMap::new(),
+            size: None,
+            source: None,
+            snapshot: None,
+            attributes: None,
+            parameters: BTreeMap::new(),
+            unreachable: false,
+            node: None,
+        }
+    }
+
+    pub(super) fn on(operation: Operation, made: &'a MadeVolume) -> Self {
+        Self {
+            volume: made.options.clone(),
+            ..Self::of(operation, &made.claim)
+        }
+    }
+
+    /// The claim to whose name the run is.
+    pub(super) fn in_name_of(&self) -> &PersistentVolumeClaim {
+        self.beside.unwrap_or(self.claim)
+    }
+}
+
+pub(super) trait Runs {
+    /// What the ConfigMap says that the image can do.
+    fn promised(&self) -> Vec<Operation>;
+    fn config(&self) -> &ProvisionerConfig;
+    /// The node that volumes are made on, if they live on one.
+    fn node(&self) -> Option<&Node>;
+    /// Whether a run can be given settings by which it does not reach its storage.
+    fn can_be_unreachable(&self) -> bool;
+    /// The attributes to give volumes; none if nobody named any.
+    fn attributes(&self) -> &BTreeMap<String, String>;
+    async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
+    /// How large volumes are asked for, in bytes.
+    fn size(&self) -> u64;
+    /// What the image is asked.
+    fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError>;
+    /// Has the image run to its end.
+    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError>;
+    /// Has the image run, and kills it this long after it started.
+    async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError>;
+    /// Has one worker of the image carry out these runs, one after another, to their ends.
+    async fn on_worker(&self, asks: &[Ask<'_>]) -> Result<Vec<Finish>, KitError>;
+    /// Has one worker carry out the first of two runs and begin the second, and kills the worker when this share of the
+    /// first one's time has passed. Returns how the first one ended.
+    async fn cut_off_on_worker(&self, first: &Ask<'_>, second: &Ask<'_>, share: f64) -> Result<Finish, KitError>;
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct MadeVolume {
+    pub(super) claim: PersistentVolumeClaim,
+    pub(super) request: Request,
+    pub(super) options: BTreeMap<String, String>,
+}

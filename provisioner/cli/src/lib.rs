@@ -1,0 +1,20 @@
+//! What people run beside the controller: `mooring lint`, `mooring conform`, `mooring migrate`.
+//!
+//! Each judges by the controller's own code, the library `flex_provisioner`: what a ConfigMap means, what a run is
+//! given, what of its answer is accepted. The controller knows nothing of this crate.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`cli`] | from the command line to an exit code |
+//! | [`args`] | the command line |
+//! | [`lint`] | checks provisioner ConfigMaps in files, without a cluster |
+//! | [`conform`] | tries a vendor's image by the contract |
+//! | [`migrate`] | moves volumes between FlexVolume and CSI |
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod cli;
+pub mod conform;
+pub mod lint;
+pub mod migrate;
+mod say;
