@@ -32,6 +32,7 @@ use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::config::ProvisionerConfig;
+use crate::context::Context;
 use crate::operation::attach::secret_of;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
@@ -42,7 +43,6 @@ use crate::operation::observed::Limits;
 use crate::operation::record::Record;
 use crate::operation::snapshot::error_status;
 use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
-use crate::process::context::Context;
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::end::{Ended, end, find};

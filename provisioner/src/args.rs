@@ -1,10 +1,12 @@
 //! The command line.
 
+pub mod run;
+
 use std::ffi::OsString;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::process::args::RunArgs;
+use crate::args::run::RunArgs;
 
 const AFTER_HELP: &str = "\
 How it fits together:

@@ -7,17 +7,17 @@ use std::process::{self, ExitCode};
 
 use clap::Parser;
 
+use crate::args::run::RunArgs;
 use crate::args::{Cli, Command};
-use crate::process::args::RunArgs;
-use crate::process::runtime::{self, Controllers};
+use crate::runtime;
 
-/// Reads the command line and does what it says, with these controllers.
-pub fn main(controllers: Controllers) -> ExitCode {
+/// Reads the command line and does what it says.
+pub fn main() -> ExitCode {
     let Cli { command, run } = Cli::parse();
     match command {
         Some(Command::Lint(args)) => lint(&args.arguments),
-        Some(Command::Run(run)) => controller(*run, controllers),
-        None => controller(run, controllers),
+        Some(Command::Run(run)) => controller(*run),
+        None => controller(run),
     }
 }
 
@@ -42,9 +42,9 @@ fn lint(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-fn controller(args: RunArgs, controllers: Controllers) -> ExitCode {
+fn controller(args: RunArgs) -> ExitCode {
     with_threads(async {
-        match runtime::run(args, controllers).await {
+        match runtime::run(args).await {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 runtime::report(&error);

@@ -25,12 +25,17 @@ mod storage_capacity;
 mod volume;
 mod workers;
 
+use std::pin::Pin;
+
 use tokio_util::sync::CancellationToken;
 
 use crate::config::trust::Trust;
-use crate::process::context::Context;
-use crate::process::runtime::Controller;
+use crate::context::Context;
 
+/// A controller's loop; it ends when its token is cancelled.
+pub type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// All controllers, each with its name; they end when the token is cancelled.
 pub fn all(context: Context, trust: Trust, stop: &CancellationToken) -> Vec<(&'static str, Controller)> {
     vec![
         ("config", Box::pin(config::run(context.clone(), trust, stop.clone()))),

@@ -16,9 +16,11 @@
 //! | --- | --- |
 //! | [`cli`] | from the command line to an exit code |
 //! | [`args`] | the command line |
+//! | [`runtime`] | runs the controllers for as long as this replica leads |
 //! | [`controllers`] | the loops that reconcile: claims, PVs, ConfigMaps, orphaned runs |
 //! | [`apply`] | carries a decision out: writes claims and PVs, has runs begun and removed |
 //! | [`cache`] | what the controllers know of the cluster, and what they are to look at next |
+//! | [`context`] | what every controller works with |
 //! | [`operation`] | what is done to a volume: a pure plan of each operation |
 //! | [`run`] | one run of the image: what it is given, what carries it out (only this module knows), what came of it |
 //! | [`process`] | the program around the controllers: API client, election, health, metrics, Events |
@@ -32,10 +34,12 @@ pub mod args;
 pub mod cache;
 pub mod cli;
 pub mod config;
+pub mod context;
 pub mod controllers;
 pub mod operation;
 pub mod process;
 pub mod run;
+pub mod runtime;
 mod time;
 pub mod volume;
 

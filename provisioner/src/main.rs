@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    flex_provisioner::cli::main(flex_provisioner::controllers::all)
+    flex_provisioner::cli::main()
 }

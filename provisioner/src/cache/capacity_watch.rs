@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::PAGE;
 use super::capacities::Capacities;
-use crate::process::context::Context;
+use crate::context::Context;
 
 /// Keeps [`Capacities`] up to date, until it is dropped.
 pub(super) async fn watch(context: Context, capacities: Capacities) {

@@ -12,7 +12,7 @@ use super::PAGE;
 use super::consumers::ConsumerListing;
 use super::store::Cache;
 use super::work_queue::{WorkItem, WorkQueue};
-use crate::process::context::Context;
+use crate::context::Context;
 
 /// Watches the Pods of the cluster for as long as a ConfigMap has volumes attached.
 pub(super) async fn watch(context: Context, cache: Cache, queue: WorkQueue) {

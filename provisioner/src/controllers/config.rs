@@ -31,7 +31,7 @@ use crate::config::discovered::{self, LastDiscovery, Shown};
 use crate::config::storage_class::{self, Claim, ClassAction};
 use crate::config::store::Entry;
 use crate::config::trust::Trust;
-use crate::process::context::Context;
+use crate::context::Context;
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::ConfigState;
 

@@ -12,9 +12,9 @@ use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::cache::watches::watch;
 use crate::cache::work_queue::WorkQueue;
+use crate::context::Context;
 use crate::operation::backoff::Backoff;
 use crate::operation::observed::Limits;
-use crate::process::context::Context;
 
 /// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from
 /// uids, and every write expects what was seen.

@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::config::store::ConfigStore;
 use crate::process::metrics::Metrics;
 
 #[derive(Debug, thiserror::Error)]
@@ -43,19 +42,21 @@ pub enum Phase {
 }
 
 /// What the probes answer. A clone shares the state.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Health {
     phase: Arc<AtomicU8>,
-    configs: ConfigStore,
+    /// Whether a replica that leads knows what it has to.
+    is_synced: Arc<dyn Fn() -> bool + Send + Sync>,
     metrics: Metrics,
 }
 
 impl Health {
-    /// Health of a replica that is starting.
-    pub fn new(configs: ConfigStore, metrics: Metrics) -> Self {
+    /// Health of a replica that is starting. Once it leads, it is ready when `is_synced` says that its ConfigMaps have
+    /// been read.
+    pub fn new(is_synced: impl Fn() -> bool + Send + Sync + 'static, metrics: Metrics) -> Self {
         Self {
             phase: Arc::new(AtomicU8::new(Phase::Starting as u8)),
-            configs,
+            is_synced: Arc::new(is_synced),
             metrics,
         }
     }
@@ -70,7 +71,7 @@ impl Health {
         if phase == Phase::StandingBy as u8 {
             (StatusCode::OK, "standing by\n")
         } else if phase == Phase::Leading as u8 {
-            if self.configs.is_synced() {
+            if (self.is_synced)() {
                 (StatusCode::OK, "leading\n")
             } else {
                 (StatusCode::SERVICE_UNAVAILABLE, "reading provisioner config maps\n")
@@ -135,21 +136,23 @@ async fn metrics(State(health): State<Health>) -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use mooring_program::paths;
-    use std::collections::BTreeMap;
 
     use axum::body::Body;
     use axum::http::{Request, StatusCode};
     use tower::ServiceExt as _;
 
     use super::{Health, Phase, router};
-    use crate::config::store::ConfigStore;
     use crate::process::metrics::Metrics;
 
     #[tokio::test]
     async fn a_replica_is_ready_when_it_could_work_or_does() {
-        let configs = ConfigStore::new();
-        let health = Health::new(configs.clone(), Metrics::new());
+        let synced = Arc::new(AtomicBool::new(false));
+        let seen = synced.clone();
+        let health = Health::new(move || seen.load(Ordering::Relaxed), Metrics::new());
         let ask = async |path: &str| {
             let request = Request::get(path).body(Body::empty()).unwrap();
             router(health.clone()).oneshot(request).await.unwrap().status()
@@ -170,7 +173,7 @@ mod tests {
             health.set(phase);
             assert_eq!(ask(paths::READY).await, expected, "{phase:?}");
         }
-        configs.replace(BTreeMap::new());
+        synced.store(true, Ordering::Relaxed);
         health.set(Phase::Leading);
         assert_eq!(ask(paths::READY).await, StatusCode::OK);
     }

@@ -1,8 +1,6 @@
 //! Runs the controllers for as long as this replica leads.
 
-use std::future::Future;
 use std::io::Write as _;
-use std::pin::Pin;
 use std::time::Duration;
 
 use mooring_contract::CONTRACT_VERSION;
@@ -13,12 +11,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::args::run::RunArgs;
 use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
 use crate::config::trust::Trust;
-use crate::process::args::RunArgs;
+use crate::context::{Context, Settings};
+use crate::controllers;
 use crate::process::client::{self, ClientError};
-use crate::process::context::{Context, Settings};
 use crate::process::election::{Election, Timing};
 use crate::process::events::{EventRecorder, Writer};
 use crate::process::health::{self, Health, ListenError, Phase};
@@ -49,14 +48,8 @@ const LOG: &str = "info,kube_runtime=error";
 /// How long Events that are waiting at the end are given to be written.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
 
-/// A controller's loop; it ends when its token is cancelled.
-pub type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// What makes all controllers, each with its name; they end when the token is cancelled.
-pub type Controllers = fn(Context, Trust, &CancellationToken) -> Vec<(&'static str, Controller)>;
-
 /// Runs the controllers until it is told to stop by SIGTERM or SIGINT.
-pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), ControllerError> {
+pub async fn run(args: RunArgs) -> Result<(), ControllerError> {
     let RunArgs {
         namespace,
         config_namespaces,
@@ -88,7 +81,10 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
 
     let metrics = Metrics::new();
     let configs = ConfigStore::new();
-    let health = Health::new(configs.clone(), metrics.clone());
+    let health = {
+        let configs = configs.clone();
+        Health::new(move || configs.is_synced(), metrics.clone())
+    };
     let config = client::config(kubeconfig.as_deref(), api_timeout).await?;
     let client = client::limited(&config, &metrics, api_qps, api_burst, api_timeout)?;
     let (events, event_writer) = EventRecorder::new(metrics.clone());
@@ -137,7 +133,7 @@ pub async fn run(args: RunArgs, controllers: Controllers) -> Result<(), Controll
     }
     health.set(Phase::Leading);
 
-    let mut work = Work::start(controllers, context, trust, event_writer, identity);
+    let mut work = Work::start(context, trust, event_writer, identity);
     let ended = work.lead(&mut election, &stop).await;
 
     health.set(Phase::Stopping);
@@ -163,12 +159,12 @@ struct Work {
 }
 
 impl Work {
-    fn start(make: Controllers, context: Context, trust: Trust, event_writer: Writer, identity: String) -> Self {
+    fn start(context: Context, trust: Trust, event_writer: Writer, identity: String) -> Self {
         let end_of_events = CancellationToken::new();
         let writing = event_writer.run(context.client.clone(), identity, end_of_events.clone());
         let events_written = tokio::spawn(writing);
         let end_of_controllers = CancellationToken::new();
-        let controllers = make(context, trust, &end_of_controllers)
+        let controllers = controllers::all(context, trust, &end_of_controllers)
             .into_iter()
             .map(|(name, controller)| async move {
                 controller.await;
