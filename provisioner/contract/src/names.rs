@@ -288,7 +288,7 @@ pub mod parameters {
 pub mod finalizers {
     /// On a claim from before its first Pod until its volume is accepted or gone.
     pub const CLAIM: &str = "mooring.dev/provisioning";
-    /// On a claim while its volume moves between FlexVolume and CSI (`flex-provisioner migrate`).
+    /// On a claim while its volume moves between FlexVolume and CSI (`mooring migrate`).
     pub const MIGRATION: &str = "mooring.dev/migration";
     /// On a PV until its volume is deleted.
     pub const VOLUME: &str = "mooring.dev/volume";

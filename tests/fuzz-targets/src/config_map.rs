@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use flex_provisioner::config::lint::check::check as lint;
-use flex_provisioner::config::lint::text::documents;
 use flex_provisioner::config::trust::Trust;
 use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, ReclaimPolicy, Severity};
 use flex_provisioner::controllers::config::verdict::verdict;
@@ -14,6 +12,8 @@ use flex_provisioner::run::pod::{Skeleton, build};
 use flex_provisioner::run::properties::Properties;
 use flex_provisioner::yaml;
 use k8s_openapi::api::core::v1::ConfigMap;
+use mooring::lint::check::check as lint;
+use mooring::lint::text::documents;
 use mooring_contract::names::{NAMESPACE, annotations, labels};
 use mooring_contract::operation::Operation;
 use mooring_contract::property::{self, env_name};

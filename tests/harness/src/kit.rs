@@ -1,4 +1,4 @@
-//! The vendor's kit, `flex-provisioner conform`, as a vendor runs it.
+//! The vendor's kit, `mooring conform`, as a vendor runs it.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
@@ -84,7 +84,7 @@ impl Scope {
         });
         write_file(&file, self.target.with_image_names(&map.to_string()))?;
         let image = provisioner.data.get("image").context("the ConfigMap names no image")?;
-        let program = repository().join(images::program_folder()?).join("flex-provisioner");
+        let program = repository().join(images::program_folder()?).join("mooring");
         let mut kit = tied(&program)?;
         kit.arg("conform")
             .arg(workplace.kubeconfig_flag())

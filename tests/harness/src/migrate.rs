@@ -1,4 +1,4 @@
-//! `flex-provisioner migrate`, as an administrator runs it.
+//! `mooring migrate`, as an administrator runs it.
 
 use std::fs::File;
 use std::process::Child;
@@ -56,7 +56,7 @@ impl Scope {
         let workplace = self.workplace()?;
         let file =
             File::create(workplace.file(OUTPUT)).context("failed to create a file for the migration's output")?;
-        let program = repository().join(images::program_folder()?).join("flex-provisioner");
+        let program = repository().join(images::program_folder()?).join("mooring");
         let mut command = tied(&program)?;
         command
             .arg("migrate")

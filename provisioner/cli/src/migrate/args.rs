@@ -33,10 +33,10 @@ You need the rights of a cluster's administrator. New volumes of a class use the
 names: set volume-source there.
 
 Examples:
-  mooring migrate --to csi --dry-run                    what would move, what waits for which Pod, what stays
+  mooring migrate --to csi --dry-run                        what would move, what waits for which Pod, what stays
   mooring migrate --to csi --namespace team-a --wait 1h     move each volume when its Pods are restarted
-  mooring migrate --back                                undo what was begun and cut off
-  mooring migrate --to flexVolume --class silver        the other way";
+  mooring migrate --back                                    undo what was begun and cut off
+  mooring migrate --to flexVolume --class silver            the other way";
 
 /// What to move, and where to.
 #[derive(Debug, Clone, Args)]

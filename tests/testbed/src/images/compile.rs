@@ -14,7 +14,14 @@ use crate::progress::Step;
 use crate::work_trees::leave_nothing_of_others;
 
 /// Mooring's own programs.
-pub(super) const PROGRAMS: [&str; 5] = ["flex-provisioner", "mounter", "provisioner-openstack", "pv", SHIM];
+pub(super) const PROGRAMS: [&str; 6] = [
+    "flex-provisioner",
+    "mooring",
+    "mounter",
+    "provisioner-openstack",
+    "pv",
+    SHIM,
+];
 
 const SHIM: &str = "vcs";
 

@@ -12,8 +12,9 @@ use crate::command::{cargo, output};
 use crate::layout::repository;
 
 /// The packages whose programs go into the images.
-pub(super) const PACKAGES: [&str; 5] = [
+pub(super) const PACKAGES: [&str; 6] = [
     "flex-provisioner",
+    "mooring",
     "mooring-mounter",
     "mooring-shim",
     "provisioner-openstack",
