@@ -78,8 +78,6 @@ pub const WORKER_FAILED: &str = "WorkerFailed";
 pub const CLASS_VANISHED: &str = "StorageClassVanished";
 /// Another ConfigMap serves the class.
 pub const CLASS_TAKEN: &str = "StorageClassTaken";
-/// The StorageClass has been made.
-pub const CLASS_MADE: &str = "StorageClassMade";
 /// The StorageClass outlives its ConfigMap, since it is in use.
 pub const CLASS_KEPT: &str = "StorageClassKept";
 

@@ -54,7 +54,8 @@ fn controller(args: RunArgs) -> ExitCode {
     })
 }
 
-fn with_threads(program: impl Future<Output = ExitCode>) -> ExitCode {
+/// Has the program carried out by as many threads as there are processors.
+pub fn with_threads(program: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(program),
         Err(error) => {

@@ -17,6 +17,7 @@ use mooring_contract::volume::Volume;
 use secrecy::SecretString;
 
 use crate::config::trust::Trust;
+use crate::config::values::ValueError;
 
 pub mod discovered;
 pub mod keys;
@@ -87,6 +88,21 @@ pub enum VolumeSourceKind {
     FlexVolume,
     /// `csi` with Mooring's driver.
     Csi,
+}
+
+impl VolumeSourceKind {
+    /// How the key `volume-source` spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::FlexVolume => "flexVolume",
+            Self::Csi => "csi",
+        }
+    }
+
+    /// Reads what [`Self::as_str`] says, in any case.
+    pub fn parse(text: &str) -> Result<Self, ValueError> {
+        values::choice(text, &[Self::FlexVolume, Self::Csi].map(|kind| (kind.as_str(), kind)))
+    }
 }
 
 /// When claims of a class are bound.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mooring_contract::CONTRACT_VERSION;
 use mooring_program::error::chain;
-use tokio::signal::unix::{SignalKind, signal};
+use mooring_program::signals::Signals;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -213,14 +213,10 @@ async fn lost(election: &mut Option<Election>) {
 
 fn stop_on_signal() -> Result<CancellationToken, ControllerError> {
     let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate()).map_err(ControllerError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ControllerError::Signals)?;
+    let mut signals = Signals::listen().map_err(ControllerError::Signals)?;
     let cancel = stop.clone();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => info!("got SIGTERM"),
-            _ = interrupt.recv() => info!("got SIGINT"),
-        }
+        info!("got {}", signals.next().await);
         cancel.cancel();
     });
     Ok(stop)

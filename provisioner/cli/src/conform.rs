@@ -7,7 +7,6 @@
 pub mod args;
 mod checks;
 mod error;
-mod interrupt;
 mod node;
 mod on_cluster;
 mod report;
@@ -16,13 +15,18 @@ mod runs;
 mod tunnel;
 mod worker;
 
-use std::io::Write as _;
+use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
+use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::config::keys;
+use flex_provisioner::config::trust::Trust;
+use flex_provisioner::process::client::ClientError;
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
 use mooring_contract::worker::SERVE;
+use mooring_program::signals::Signals;
 use tokio_util::sync::CancellationToken;
 
 use self::args::ConformArgs;
@@ -31,20 +35,13 @@ use self::error::RigError;
 use self::report::ConformReport;
 use self::rig::{Rig, Unreachable};
 use self::runs::Runs;
-use flex_provisioner::config::ProvisionerConfig;
-use flex_provisioner::config::keys;
-use flex_provisioner::config::trust::Trust;
-use flex_provisioner::process::client::ClientError;
-use mooring_program::error::chain;
-
-/// Exit code when nothing could be tried.
-const NOT_TRIED: u8 = 2;
+use crate::say::say;
 
 /// Why nothing could be tried.
 #[derive(Debug, thiserror::Error)]
 enum ConformError {
     #[error("failed to read {path:?}")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read { path: PathBuf, source: io::Error },
     #[error("{path:?} is not YAML")]
     Yaml {
         path: PathBuf,
@@ -64,29 +61,30 @@ enum ConformError {
     )]
     Backend,
     #[error("failed to write {path:?}")]
-    Junit { path: PathBuf, source: std::io::Error },
+    Junit { path: PathBuf, source: io::Error },
     #[error("failed to listen for signals")]
-    Signals(#[source] std::io::Error),
+    Signals(#[source] io::Error),
     #[error("ended in the middle of its runs: their Pods, claims named conform-…, and volumes may be left")]
     EndedAtOnce,
 }
 
-/// Tries the image and tells what was found. Exits with 0 if all is well, 1 if not, 2 if nothing could be tried or a
-/// second signal ended it at once.
-pub async fn run(args: ConformArgs) -> ExitCode {
+/// Tries the image and tells what was found; whether all is well. A second signal ends it at once, as an error.
+pub(crate) async fn run(args: &ConformArgs) -> Result<bool, impl Error> {
     let stop = CancellationToken::new();
-    let judged = tokio::select! {
-        judged = judge(&args, &stop) => judged,
-        ended = interrupt::twice(&stop) => Err(ended.map_or_else(ConformError::Signals, |()| ConformError::EndedAtOnce)),
-    };
-    match judged {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {}", chain(&error));
-            ExitCode::from(NOT_TRIED)
-        }
+    tokio::select! {
+        judged = judge(args, &stop) => judged,
+        ended = interrupted_twice(&stop) => Err(ended.map_or_else(ConformError::Signals, |()| ConformError::EndedAtOnce)),
     }
+}
+
+/// Cancels `stop` at the first signal, and returns at the second.
+async fn interrupted_twice(stop: &CancellationToken) -> io::Result<()> {
+    let mut signals = Signals::listen()?;
+    signals.next().await;
+    say("stopping: what has begun is finished and its volumes are removed; a second signal ends this at once");
+    stop.cancel();
+    signals.next().await;
+    Ok(())
 }
 
 async fn judge(args: &ConformArgs, stop: &CancellationToken) -> Result<bool, ConformError> {

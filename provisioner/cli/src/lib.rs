@@ -18,3 +18,8 @@ pub mod conform;
 pub mod lint;
 pub mod migrate;
 mod say;
+
+use std::time::Duration;
+
+/// How long the API may take to answer a command.
+const ANSWER: Duration = Duration::from_secs(30);

@@ -6,18 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use mooring_program::namespace::parse_namespace;
-
 use flex_provisioner::config::trust::{ImagePattern, Trust};
 use flex_provisioner::config::{ProvisionerConfig, Severity};
+use mooring_program::namespace::parse_namespace;
 
 pub mod check;
 pub mod text;
 
+use crate::cli::NOT_TRIED;
 use check::{Checked, check};
-
-/// Exit code when a file can't be read.
-const UNREADABLE: u8 = 2;
 
 /// Settings of `lint`.
 #[derive(Debug, Args)]
@@ -67,7 +64,7 @@ pub fn run(args: LintArgs, stdin: &mut impl Read, out: &mut impl Write) -> ExitC
     // That nobody reads it to its end (`| head`) is not an error.
     let _ = out.write_all(report.text.as_bytes()).and_then(|()| out.flush());
     match (unreadable, errors) {
-        (true, _) => ExitCode::from(UNREADABLE),
+        (true, _) => ExitCode::from(NOT_TRIED),
         (false, true) => ExitCode::FAILURE,
         (false, false) => ExitCode::SUCCESS,
     }

@@ -17,25 +17,17 @@ mod select;
 pub mod source;
 pub mod users;
 
-use std::io::Write as _;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::error::Error;
 
 pub use flex_provisioner::config::VolumeSourceKind;
+use flex_provisioner::process::call::CallError;
+use flex_provisioner::process::client::{self, ClientError};
 use kube::Client;
-use mooring_program::error::chain;
 
 use self::args::MigrateArgs;
 use self::cluster::MoveCluster;
 use self::plan::Goal;
-use flex_provisioner::process::call::CallError;
-use flex_provisioner::process::client::{self, ClientError};
-
-/// Exit code when nothing could be tried.
-const NOT_TRIED: u8 = 2;
-
-/// How long the API may take to answer.
-const ANSWER: Duration = Duration::from_secs(30);
+use crate::ANSWER;
 
 /// Why nothing could be tried.
 #[derive(Debug, thiserror::Error)]
@@ -51,24 +43,12 @@ enum MigrateError {
          `kubectl get csinodes`, and the log of the mounter on it"
     )]
     NotRegistered(String),
-    #[error("failed to wait for signals")]
-    Signal(#[source] std::io::Error),
+    #[error("failed to listen for signals")]
+    Signals(#[source] std::io::Error),
 }
 
-/// Moves volumes and tells what has become of each. Exits with 0 if nothing is left, 1 if something is, 2 if nothing
-/// could be tried.
-pub async fn run(args: MigrateArgs) -> ExitCode {
-    match migrate(&args).await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {}", chain(&error));
-            ExitCode::from(NOT_TRIED)
-        }
-    }
-}
-
-async fn migrate(args: &MigrateArgs) -> Result<bool, MigrateError> {
+/// Moves volumes and tells what has become of each; whether nothing is left.
+pub(crate) async fn run(args: &MigrateArgs) -> Result<bool, impl Error> {
     let config = client::config(args.kubeconfig.as_deref(), ANSWER).await?;
     let client = Client::try_from(config).map_err(ClientError::Build)?;
     let cluster = MoveCluster::new(client, &args.mooring_namespace);

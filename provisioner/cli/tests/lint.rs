@@ -1,4 +1,4 @@
-//! `flex-provisioner lint` as its users run it: the program, files, exit codes.
+//! `mooring lint` as its users run it: the program, files, exit codes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 

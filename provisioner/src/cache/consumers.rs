@@ -39,27 +39,29 @@ struct Consumer {
     node: Arc<str>,
 }
 
+/// The node that a Pod is on, unless it has ended there.
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let node = pod.spec.as_ref()?.node_name.as_deref();
+    node.filter(|node| !node.is_empty() && !matches!(phase, Some("Succeeded" | "Failed")))
+}
+
+/// Names of the claims that a Pod uses.
+pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => Some(claim.claim_name.clone()),
+        // `VolumeClaimName` in Kubernetes' `component-helpers/storage/ephemeral`.
+        (None, Some(_)) => Some(format!("{}-{}", pod.name_any(), volume.name)),
+        (None, None) => None,
+    })
+}
+
 /// What a Pod uses, if it counts: it is on a node, and has not ended there.
 fn used(pod: &Pod) -> Option<(Consumer, Vec<String>)> {
-    let spec = pod.spec.as_ref()?;
-    let node = spec.node_name.as_deref().filter(|node| !node.is_empty())?;
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
-        return None;
-    }
-    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-    let volumes = spec.volumes.iter().flatten();
-    let claims: Vec<_> = volumes
-        .filter_map(|volume| {
-            let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-                (Some(claim), _) => claim.claim_name.clone(),
-                // `VolumeClaimName` in Kubernetes' `component-helpers/storage/ephemeral`.
-                (None, Some(_)) => format!("{name}-{}", volume.name),
-                (None, None) => return None,
-            };
-            Some(format!("{namespace}/{claim}"))
-        })
-        .collect();
+    let node = node_of(pod)?;
+    let namespace = pod.namespace().unwrap_or_default();
+    let claims: Vec<_> = claims_of(pod).map(|claim| format!("{namespace}/{claim}")).collect();
     let consumer = Consumer {
         made: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
         uid: pod.uid().unwrap_or_default(),

@@ -360,15 +360,7 @@ impl<'a> Reader<'a> {
     }
 
     fn volume_source(&mut self) -> Option<VolumeSourceKind> {
-        self.read(keys::VOLUME_SOURCE, |text| {
-            values::choice(
-                text,
-                &[
-                    ("flexVolume", VolumeSourceKind::FlexVolume),
-                    ("csi", VolumeSourceKind::Csi),
-                ],
-            )
-        })
+        self.read(keys::VOLUME_SOURCE, VolumeSourceKind::parse)
     }
 
     fn class_settings(&mut self) -> ClassSettings {

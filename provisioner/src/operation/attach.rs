@@ -35,7 +35,7 @@ use crate::process::events::{Note, reasons};
 use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId};
 use crate::time::elapsed;
-use crate::volume::acceptance::{self, Granted};
+use crate::volume::acceptance::{self, Granted, secret_ref};
 use crate::volume::persistent_volume::{self, Answered};
 use mooring_program::error::chain;
 
@@ -48,10 +48,7 @@ const IN_USE_PERIOD: Duration = Duration::from_secs(30);
 /// The Secret for the connection of a PV that needs an attachment: namespace and name.
 pub fn secret_of(volume: &PersistentVolume) -> Option<(String, String)> {
     let wanted = secret_name(volume.metadata.name.as_deref()?);
-    let spec = volume.spec.as_ref()?;
-    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
-    let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());
-    let secret = flex.or_else(csi)?;
+    let secret = secret_ref(volume.spec.as_ref()?)?;
     (secret.name.as_deref() == Some(&wanted)).then(|| (secret.namespace.clone().unwrap_or_default(), wanted))
 }
 

@@ -54,6 +54,18 @@ impl CallError {
     }
 }
 
+/// The answer to a call, whose failure does not say yet what was attempted.
+pub trait Answer<T> {
+    /// `verb` and `what` as in [`CallError::new`].
+    fn or_failed_to(self, verb: &'static str, what: &'static str, name: &str) -> Result<T, CallError>;
+}
+
+impl<T> Answer<T> for Result<T, kube::Error> {
+    fn or_failed_to(self, verb: &'static str, what: &'static str, name: &str) -> Result<T, CallError> {
+        self.map_err(|source| CallError::new(verb, what, name, source))
+    }
+}
+
 /// The HTTP status of an answer; 0 if there was none.
 pub(crate) fn code(error: &kube::Error) -> u16 {
     match error {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, SecretReference};
 use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_contract::volume::clients::{device_clients, gives_devices};
@@ -409,11 +409,15 @@ fn check_secret(namespace: Option<&str>, expected: &Expected<'_>, refusals: &mut
     }
 }
 
+/// The Secret that its mount needs.
+pub fn secret_ref(spec: &PersistentVolumeSpec) -> Option<&SecretReference> {
+    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
+    flex.or_else(|| spec.csi.as_ref()?.node_publish_secret_ref.as_ref())
+}
+
 /// Whether it has the Secret of its connection if, and only if, it has to be attached.
 fn check_connection(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: &mut Vec<Refusal>) {
-    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
-    let csi = || spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref());
-    let secret = flex.or_else(csi);
+    let secret = secret_ref(spec);
     let name = secret.and_then(|secret| secret.name.as_deref()).unwrap_or_default();
     let namespace = secret
         .and_then(|secret| secret.namespace.as_deref())

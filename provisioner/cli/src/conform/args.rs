@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use mooring_contract::names;
-
 use flex_provisioner::config::values::pair;
+use mooring_contract::names;
 
 /// What to try, and where.
 #[derive(Debug, Clone, Args)]

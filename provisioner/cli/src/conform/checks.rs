@@ -12,6 +12,10 @@ mod worker;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use flex_provisioner::run::outcome::{Category, Finish};
+use flex_provisioner::volume::acceptance::{Expected, check};
+use flex_provisioner::volume::persistent_volume::{self, Printed};
+use flex_provisioner::volume::snapshot::Form;
 use futures::future::LocalBoxFuture;
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -24,10 +28,6 @@ use tokio_util::sync::CancellationToken;
 use super::error::KitError;
 use super::report::ConformReport;
 use super::runs::{Ask, MadeVolume, Runs};
-use flex_provisioner::run::outcome::{Category, Finish};
-use flex_provisioner::volume::acceptance::{Expected, check};
-use flex_provisioner::volume::persistent_volume::{self, Printed};
-use flex_provisioner::volume::snapshot::Form;
 
 fn fault(text: impl Into<String>) -> KitError {
     KitError::Image(text.into())

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::process::call::Answer as _;
+use flex_provisioner::volume::topology::{Node, mark_of_unable};
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
@@ -9,9 +12,6 @@ use tokio::time::{Instant, sleep};
 
 use super::error::RigError;
 use crate::say::say;
-use flex_provisioner::config::ProvisionerConfig;
-use flex_provisioner::process::call::CallError;
-use flex_provisioner::volume::topology::{Node, mark_of_unable};
 
 /// How often the nodes are looked at.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -24,8 +24,10 @@ pub(super) async fn wait_for(cluster: &Client, config: &ProvisionerConfig, limit
     let deadline = Instant::now() + limit;
     let mut is_told = false;
     loop {
-        let nodes = api.list(&ListParams::default()).await;
-        let nodes = nodes.map_err(|source| CallError::new("list", "nodes", "", source))?;
+        let nodes = api
+            .list(&ListParams::default())
+            .await
+            .or_failed_to("list", "nodes", "")?;
         let mut unfit = Vec::new();
         for node in nodes {
             let Some(why) = why_unfit(&node, client) else {

@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::process::call::Answer as _;
+use flex_provisioner::run::outcome::{Finish, State};
+use flex_provisioner::volume::capacity;
+use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -15,11 +20,6 @@ use super::error::{KitError, RigError};
 use super::rig::Rig;
 use super::runs::{Ask, Runs};
 use super::worker::Hired;
-use flex_provisioner::config::ProvisionerConfig;
-use flex_provisioner::process::call::CallError;
-use flex_provisioner::run::outcome::{Finish, State};
-use flex_provisioner::volume::capacity;
-use flex_provisioner::volume::topology::Node;
 
 /// The claims' class. No StorageClass has this name, so no controller touches them.
 const NO_CLASS: &str = "mooring-conform";
@@ -65,7 +65,7 @@ impl Runs for Rig {
             ..PersistentVolumeClaim::default()
         };
         let made = claims.create(&PostParams::default(), &wanted).await;
-        let made = made.map_err(|source| CallError::new("create", "claim", &name, source))?;
+        let made = made.or_failed_to("create", "claim", &name)?;
         self.claims.lock().await.push(name);
         Ok(made)
     }

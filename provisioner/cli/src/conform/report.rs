@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use mooring_program::error::chain;
+
 use super::error::KitError;
 use crate::say::say;
-use mooring_program::error::chain;
 
 #[derive(Debug)]
 enum Verdict {

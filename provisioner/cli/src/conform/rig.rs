@@ -3,6 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::operation::describe::{SubjectKind, describe};
+use flex_provisioner::operation::observed::Surroundings;
+use flex_provisioner::operation::{discover, request};
+use flex_provisioner::process::call::{Answer as _, is_not_found};
+use flex_provisioner::process::client::{self, ClientError};
+use flex_provisioner::run::begin::{Made, Prepared};
+use flex_provisioner::run::order::Order;
+use flex_provisioner::run::outcome::{Finish, State};
+use flex_provisioner::run::workers::Workers;
+use flex_provisioner::run::{Run, RunId, end};
+use flex_provisioner::volume::capacity;
+use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, DeleteParams};
 use kube::{Client, Config, ResourceExt};
@@ -14,22 +27,7 @@ use super::args::ConformArgs;
 use super::error::RigError;
 use super::node;
 use super::runs::Ask;
-use flex_provisioner::config::ProvisionerConfig;
-use flex_provisioner::operation::describe::{SubjectKind, describe};
-use flex_provisioner::operation::observed::Surroundings;
-use flex_provisioner::operation::{discover, request};
-use flex_provisioner::process::call::{CallError, is_not_found};
-use flex_provisioner::process::client::{self, ClientError};
-use flex_provisioner::run::begin::{Made, Prepared};
-use flex_provisioner::run::order::Order;
-use flex_provisioner::run::outcome::{Finish, State};
-use flex_provisioner::run::workers::Workers;
-use flex_provisioner::run::{Run, RunId, end};
-use flex_provisioner::volume::capacity;
-use flex_provisioner::volume::topology::Node;
-
-/// How long the API may take to answer.
-const ANSWER: Duration = Duration::from_secs(30);
+use crate::ANSWER;
 
 /// How often a run is looked at.
 pub(super) const PERIOD: Duration = Duration::from_millis(200);
@@ -249,7 +247,7 @@ impl Rig {
                     ..DeleteParams::background()
                 };
                 let deleted = pods.delete(&id.name(), &params).await;
-                deleted.map_err(|source| CallError::new("delete", "Pod", &id.name(), source))?;
+                deleted.or_failed_to("delete", "Pod", &id.name())?;
             }
         }
         let deadline = Instant::now() + SLACK;
@@ -271,12 +269,12 @@ impl Rig {
 mod tests {
     use std::collections::BTreeMap;
 
+    use flex_provisioner::config::ProvisionerConfig;
+    use flex_provisioner::config::trust::Trust;
     use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::json;
 
     use super::Unreachable;
-    use flex_provisioner::config::ProvisionerConfig;
-    use flex_provisioner::config::trust::Trust;
 
     #[test]
     fn a_volume_s_options_name_the_server_that_does_not_answer_too() {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::run::outcome::Finish;
+use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Attachment, Attributes, Request, Snapshot};
 
 use super::error::{KitError, RigError};
-use flex_provisioner::config::ProvisionerConfig;
-use flex_provisioner::run::outcome::Finish;
-use flex_provisioner::volume::topology::Node;
 
 /// One run to be carried out.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flex_provisioner::process::call::{Answer as _, CallError};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::Api;
@@ -11,8 +12,6 @@ use mooring_contract::worker::PORT;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-
-use flex_provisioner::process::call::CallError;
 
 /// It is closed when this is dropped.
 pub(super) struct Tunnel {
@@ -66,7 +65,7 @@ async fn accept(listener: TcpListener, pods: Api<Pod>, name: String, refused: Re
 /// Passes on what both sides of a connection say. That the worker's side breaks is the other side's to see.
 async fn pass(pods: &Api<Pod>, name: &str, mut here: TcpStream) -> Result<(), CallError> {
     let forwarder = pods.portforward(name, &[PORT]).await;
-    let mut forwarder = forwarder.map_err(|source| CallError::new("forward a port of", "Pod", name, source))?;
+    let mut forwarder = forwarder.or_failed_to("forward a port of", "Pod", name)?;
     if let Some(mut there) = forwarder.take_stream(PORT) {
         let _ = copy_bidirectional(&mut here, &mut there).await;
     }

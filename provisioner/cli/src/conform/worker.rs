@@ -6,6 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flex_provisioner::process::call::{Answer as _, is_there};
+use flex_provisioner::run::begin::Prepared;
+use flex_provisioner::run::connection::{Connection, WorkerError};
+use flex_provisioner::run::error::RunError;
+use flex_provisioner::run::outcome::{Finish, State};
+use flex_provisioner::run::worker::Worker;
+use flex_provisioner::run::workers::{Seat, Workers};
+use flex_provisioner::run::{Run, end, worker_pod};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -17,14 +25,6 @@ use super::error::{KitError, RigError};
 use super::rig::{PERIOD, Rig, SLACK};
 use super::runs::Ask;
 use super::tunnel::Tunnel;
-use flex_provisioner::process::call::{CallError, is_there};
-use flex_provisioner::run::begin::Prepared;
-use flex_provisioner::run::connection::{Connection, WorkerError};
-use flex_provisioner::run::error::RunError;
-use flex_provisioner::run::outcome::{Finish, State};
-use flex_provisioner::run::worker::Worker;
-use flex_provisioner::run::workers::{Seat, Workers};
-use flex_provisioner::run::{Run, end, worker_pod};
 
 /// How long a worker that runs may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -211,8 +211,7 @@ impl<'r> Hired<'r> {
     /// Its Pod as it is now.
     async fn seen(&self) -> Result<Arc<Pod>, RigError> {
         let pod = self.pods().get(&self.name()).await;
-        let pod = pod.map_err(|source| CallError::new("read", "Pod", &self.name(), source))?;
-        Ok(Arc::new(pod))
+        Ok(Arc::new(pod.or_failed_to("read", "Pod", &self.name())?))
     }
 
     /// Why it does not answer: by the image's fault, or since the API lets nobody through.

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flex_provisioner::config::trust::Trust;
+use flex_provisioner::config::values::object_name;
+use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, Severity, keys};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names::labels;
 use serde_json::{Map, Value};
 
 use super::text::{self, Document, MissingSpace};
-use flex_provisioner::config::trust::Trust;
-use flex_provisioner::config::values::object_name;
-use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, Severity, keys};
 
 /// One thing found, at a line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

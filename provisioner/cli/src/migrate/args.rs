@@ -4,11 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use flex_provisioner::config::VolumeSourceKind;
 use mooring_contract::names;
 use mooring_program::time::parse_duration;
-
-use super::source;
-use flex_provisioner::config::VolumeSourceKind;
 
 pub(crate) const MIGRATE_HELP: &str = "\
 How a volume moves:
@@ -42,7 +40,7 @@ Examples:
 #[derive(Debug, Clone, Args)]
 pub struct MigrateArgs {
     /// Where to: csi or flexVolume
-    #[arg(long, value_name = "csi|flexVolume", value_parser = source::parse, required_unless_present = "back")]
+    #[arg(long, value_name = "csi|flexVolume", value_parser = VolumeSourceKind::parse, required_unless_present = "back")]
     pub to: Option<VolumeSourceKind>,
     /// Take moves back that have begun and are not over; begin none
     #[arg(long, conflicts_with_all = ["to", "wait"])]

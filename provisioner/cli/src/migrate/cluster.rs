@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use flex_provisioner::process::call::{Answer as _, CallError, is_conflict, is_not_found};
+use flex_provisioner::volume::acceptance::secret_ref;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, ResourceExt};
@@ -13,7 +15,6 @@ use super::plan::{MoveStep, Seen};
 use super::record::{ClaimKey, MoveRecord, MoveRecordError};
 use super::source::SecretSeen;
 use super::users::{self, User};
-use flex_provisioner::process::call::{CallError, is_conflict, is_not_found};
 
 /// What kinds are called in errors.
 const VOLUME: &str = "PersistentVolume";
@@ -69,16 +70,14 @@ impl MoveCluster {
 
     pub async fn all_volumes(&self) -> Result<Vec<PersistentVolume>, CallError> {
         let all = self.volumes().list(&ListParams::default()).await;
-        Ok(all
-            .map_err(|source| CallError::new("list", VOLUME, "objects", source))?
-            .items)
+        Ok(all.or_failed_to("list", VOLUME, "objects")?.items)
     }
 
     /// The moves that have begun, and what is wrong with records that can't be read.
     pub async fn records(&self) -> Result<Vec<Result<MoveRecord, MoveError>>, CallError> {
         let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_MIGRATION);
         let all = self.maps().list(&ListParams::default().labels(&selector)).await;
-        let all = all.map_err(|source| CallError::new("list", RECORD, "objects", source))?;
+        let all = all.or_failed_to("list", RECORD, "objects")?;
         Ok(all.items.iter().map(read).collect())
     }
 
@@ -86,18 +85,17 @@ impl MoveCluster {
     /// `hopeless` are uids of Pods that do not end.
     pub async fn look(&self, target: &MoveTarget, hopeless: &BTreeSet<String>) -> Result<Seen, MoveError> {
         let name = MoveRecord::name_for(&target.claim.uid);
-        let map = self.maps().get_opt(&name).await;
-        let map = map.map_err(|source| CallError::new("read", RECORD, &name, source))?;
+        let map = self.maps().get_opt(&name).await.or_failed_to("read", RECORD, &name)?;
         let record = map.as_ref().map(read).transpose()?;
         let claim = self.claims(target).get_opt(&target.claim.name).await;
-        let claim = claim.map_err(|source| CallError::new("read", CLAIM, &target.claim.name, source))?;
+        let claim = claim.or_failed_to("read", CLAIM, &target.claim.name)?;
         let claim = claim.filter(|claim| claim.metadata.uid.as_deref() == Some(&target.claim.uid));
         let volume = self.volumes().get_opt(&target.volume).await;
-        let volume = volume.map_err(|source| CallError::new("read", VOLUME, &target.volume, source))?;
+        let volume = volume.or_failed_to("read", VOLUME, &target.volume)?;
         let secret = self.secret_of(volume.as_ref()).await?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &target.claim.namespace);
         let pods = pods.list(&ListParams::default()).await;
-        let pods = pods.map_err(|source| CallError::new("list", "Pods of", &target.claim.namespace, source))?;
+        let pods = pods.or_failed_to("list", "Pods of", &target.claim.namespace)?;
         let users = pods.items.iter().filter_map(|pod| users::of(pod, &target.claim.name));
         let users = users.map(|user| User {
             ending: user.ending.filter(|_| !hopeless.contains(&user.uid)),
@@ -113,18 +111,13 @@ impl MoveCluster {
     }
 
     async fn secret_of(&self, volume: Option<&PersistentVolume>) -> Result<SecretSeen, CallError> {
-        let spec = volume.and_then(|volume| volume.spec.as_ref());
-        let named = spec.and_then(|spec| {
-            let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());
-            flex.or_else(|| spec.csi.as_ref().and_then(|csi| csi.node_publish_secret_ref.as_ref()))
-        });
+        let named = volume.and_then(|volume| secret_ref(volume.spec.as_ref()?));
         let of = named.and_then(|named| Some((named.namespace.as_deref()?, named.name.as_deref()?)));
         let Some((namespace, name)) = of else {
             return Ok(SecretSeen::Unneeded);
         };
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-        let secret = secrets.get_opt(name).await;
-        let secret = secret.map_err(|source| CallError::new("read", "Secret", name, source))?;
+        let secret = secrets.get_opt(name).await.or_failed_to("read", "Secret", name)?;
         let name = format!("{namespace}/{name}");
         Ok(match secret {
             None => SecretSeen::Missing(name),
@@ -155,18 +148,14 @@ impl MoveCluster {
                 };
                 (done, "write", RECORD, name)
             }
-            MoveStep::Hold => (
-                self.hold(target, seen, true).await,
-                "hold",
-                CLAIM,
-                target.claim.name.clone(),
-            ),
-            MoveStep::Release => (
-                self.hold(target, seen, false).await,
-                "release",
-                CLAIM,
-                target.claim.name.clone(),
-            ),
+            MoveStep::Hold => {
+                let done = self.hold(target, seen, true).await;
+                (done, "hold", CLAIM, target.claim.name.clone())
+            }
+            MoveStep::Release => {
+                let done = self.hold(target, seen, false).await;
+                (done, "release", CLAIM, target.claim.name.clone())
+            }
             MoveStep::Delete => {
                 let meta = seen.volume.as_ref().map(|volume| &volume.metadata);
                 let expected = Preconditions {

@@ -5,12 +5,13 @@ use std::io::Write as _;
 use std::pin::pin;
 use std::time::Duration;
 
+use flex_provisioner::cache::consumers::claims_of;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use mooring_program::error::chain;
-use tokio::signal::unix::{SignalKind, signal};
+use mooring_program::signals::Signals;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +22,6 @@ use super::plan::{Goal, MoveStep, Seen, Standing, plan};
 use super::report::{MoveReport, MoveResult};
 use super::select::{Selected, select};
 use super::source;
-use super::users;
 
 /// How often something that comes about in a moment is looked at.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -80,17 +80,12 @@ pub(super) async fn all(cluster: &MoveCluster, goal: Goal, args: &MigrateArgs) -
 /// Ends at the first signal, but not within a move.
 fn stop_by_signal() -> Result<CancellationToken, MigrateError> {
     let stop = CancellationToken::new();
-    let mut signals = Vec::new();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        signals.push(signal(kind).map_err(MigrateError::Signal)?);
-    }
-    for mut signal in signals {
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            signal.recv().await;
-            stop.cancel();
-        });
-    }
+    let mut signals = Signals::listen().map_err(MigrateError::Signals)?;
+    let cancel = stop.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        cancel.cancel();
+    });
     Ok(stop)
 }
 
@@ -275,7 +270,7 @@ fn changes(pods: Api<Pod>) -> impl Stream<Item = Pod> {
 /// Those of these volumes that a Pod uses.
 fn used_by(pod: &Pod, of: &BTreeSet<MoveTarget>) -> BTreeSet<MoveTarget> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let claims: BTreeSet<String> = users::claims(pod).collect();
+    let claims: BTreeSet<String> = claims_of(pod).collect();
     let used = |target: &&MoveTarget| target.claim.namespace == namespace && claims.contains(&target.claim.name);
     of.iter().filter(used).cloned().collect()
 }

@@ -4,6 +4,10 @@
 //! A kubelet reads the PersistentVolume while it mounts. So while there is none, none mounts; and who is not on a node
 //! then can only mount the new one. That is why the Pods are looked at twice, the second time while there is none.
 
+use flex_provisioner::config::VolumeSourceKind;
+use flex_provisioner::operation::attach::is_open;
+use flex_provisioner::operation::attach::nodes::VolumeNodes;
+use flex_provisioner::operation::record::is_busy;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
@@ -11,10 +15,6 @@ use mooring_contract::names::{annotations, finalizers};
 use super::record::{ClaimKey, MoveRecord};
 use super::source::{self, SecretSeen, Unmovable};
 use super::users::User;
-use flex_provisioner::config::VolumeSourceKind;
-use flex_provisioner::operation::attach::is_open;
-use flex_provisioner::operation::attach::nodes::VolumeNodes;
-use flex_provisioner::operation::record::is_busy;
 
 /// What is known of a claim and its volume.
 #[derive(Debug)]
@@ -242,6 +242,7 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
 mod tests {
     use std::time::Duration;
 
+    use flex_provisioner::config::VolumeSourceKind::{Csi, FlexVolume};
     use serde_json::{Value, json};
 
     use super::{Goal, MoveStep, Seen, Standing, plan};
@@ -249,7 +250,6 @@ mod tests {
     use crate::migrate::record::tests::record;
     use crate::migrate::source::{self, SecretSeen};
     use crate::migrate::users::User;
-    use flex_provisioner::config::VolumeSourceKind::{Csi, FlexVolume};
 
     const TO_CSI: Goal = Goal {
         to: Some(Csi),
@@ -301,8 +301,8 @@ mod tests {
             MoveStep::Rest(Standing::Stays(text)) => format!("stays: {text}"),
             MoveStep::Rest(Standing::Waits(text)) => format!("waits: {text}"),
             MoveStep::Rest(standing) => format!("{standing:?}"),
-            MoveStep::Note(record) => format!("note {}", source::word(record.to)),
-            MoveStep::Make(volume) => format!("make {}", source::word(source::of(&volume).unwrap())),
+            MoveStep::Note(record) => format!("note {}", record.to.as_str()),
+            MoveStep::Make(volume) => format!("make {}", source::of(&volume).unwrap().as_str()),
             step => format!("{step:?}"),
         }
     }

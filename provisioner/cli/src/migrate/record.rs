@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use flex_provisioner::config::VolumeSourceKind;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use mooring_contract::names::labels;
 
 use super::source;
-use flex_provisioner::config::VolumeSourceKind;
 
 mod keys {
     pub(super) const CLAIM: &str = "claim";
@@ -78,7 +78,7 @@ impl MoveRecord {
     pub fn to_config_map(&self, namespace: &str) -> ConfigMap {
         let data = [
             (keys::CLAIM, format!("{}/{}", self.claim.namespace, self.claim.name)),
-            (keys::TO, source::word(self.to).to_owned()),
+            (keys::TO, self.to.as_str().to_owned()),
             (keys::UID, self.uid.clone()),
             (keys::VOLUME, serde_json::to_string(&self.old).unwrap_or_default()),
         ];
@@ -105,7 +105,7 @@ impl MoveRecord {
             let value = map.data.as_ref().and_then(|data| data.get(key));
             value.ok_or(MoveRecordError::Key(key))
         };
-        let to = source::parse(get(keys::TO)?).map_err(|_| MoveRecordError::Key(keys::TO))?;
+        let to = VolumeSourceKind::parse(get(keys::TO)?).map_err(|_| MoveRecordError::Key(keys::TO))?;
         let old: PersistentVolume = serde_json::from_str(get(keys::VOLUME)?)?;
         let claim = ClaimKey::of(&old).ok_or(MoveRecordError::Key(keys::VOLUME))?;
         let same = *get(keys::CLAIM)? == format!("{}/{}", claim.namespace, claim.name)
@@ -128,10 +128,11 @@ impl MoveRecord {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{ClaimKey, MoveRecord, MoveRecordError};
-    use crate::migrate::fixtures::volume;
     use flex_provisioner::config::VolumeSourceKind::Csi;
     use serde_json::json;
+
+    use super::{ClaimKey, MoveRecord, MoveRecordError};
+    use crate::migrate::fixtures::volume;
 
     pub(crate) fn record() -> MoveRecord {
         let volume = serde_json::from_value(volume()).unwrap();

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flex_provisioner::config::VolumeSourceKind;
+use flex_provisioner::process::call::{Answer as _, CallError};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::ResourceExt;
@@ -13,28 +15,25 @@ use super::args::MigrateArgs;
 use super::cluster::{MoveCluster, MoveError, MoveTarget};
 use super::record::{ClaimKey, MoveRecord};
 use super::source;
-use flex_provisioner::config::VolumeSourceKind;
-use flex_provisioner::process::call::CallError;
 
 /// Whether every node with a mounter can mount what is moved.
 pub(super) async fn is_ready(cluster: &MoveCluster, to: Option<VolumeSourceKind>) -> Result<(), MigrateError> {
     if to != Some(VolumeSourceKind::Csi) {
         return Ok(());
     }
-    let failed = |what, source| CallError::new("read", what, "objects", source);
     let drivers: Api<CSIDriver> = Api::all(cluster.client.clone());
     let driver = drivers.get_metadata_opt(CSI_DRIVER).await;
-    if driver.map_err(|source| failed("CSIDriver", source))?.is_none() {
+    if driver.or_failed_to("read", "CSIDriver", CSI_DRIVER)?.is_none() {
         return Err(MigrateError::NoDriver(CSI_DRIVER));
     }
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let nodes = nodes
         .list_metadata(&ListParams::default().labels(labels::NODE_MOUNTER))
         .await;
-    let nodes = nodes.map_err(|source| failed("Node", source))?;
+    let nodes = nodes.or_failed_to("list", "Node", "objects")?;
     let known: Api<CSINode> = Api::all(cluster.client.clone());
     let known = known.list(&ListParams::default()).await;
-    let known = known.map_err(|source| failed("CSINode", source))?;
+    let known = known.or_failed_to("list", "CSINode", "objects")?;
     let with_driver: BTreeSet<_> = known
         .iter()
         .filter(|node| node.spec.drivers.iter().any(|driver| driver.name == CSI_DRIVER))

@@ -1,35 +1,13 @@
 //! The two ways by which the kubelet reaches a volume, and the same PersistentVolume by the other way.
 
+use flex_provisioner::config::VolumeSourceKind;
+use flex_provisioner::volume::acceptance::source_name;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, FlexPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, finalizers};
 use mooring_contract::volume::keys;
-
-use flex_provisioner::config::VolumeSourceKind;
-use flex_provisioner::volume::acceptance::source_name;
-
-/// How the key `volume-source` spells it.
-pub fn word(source: VolumeSourceKind) -> &'static str {
-    match source {
-        VolumeSourceKind::FlexVolume => "flexVolume",
-        VolumeSourceKind::Csi => "csi",
-    }
-}
-
-/// Reads what [`word`] says, in any case, as a ConfigMap does.
-pub fn parse(text: &str) -> Result<VolumeSourceKind, UnknownSource> {
-    [VolumeSourceKind::FlexVolume, VolumeSourceKind::Csi]
-        .into_iter()
-        .find(|source| word(*source).eq_ignore_ascii_case(text))
-        .ok_or(UnknownSource)
-}
-
-/// A word that [`parse`] does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is neither csi nor flexVolume")]
-pub struct UnknownSource;
 
 /// By which way the kubelet reaches a volume; none if it is not Mooring's.
 pub fn of(volume: &PersistentVolume) -> Option<VolumeSourceKind> {
@@ -220,13 +198,13 @@ pub fn through(volume: &PersistentVolume, to: VolumeSourceKind) -> Result<Persis
 
 #[cfg(test)]
 mod tests {
+    use flex_provisioner::config::VolumeSourceKind::{Csi, FlexVolume};
     use k8s_openapi::api::core::v1::PersistentVolume;
     use mooring_contract::names::FLEX_DRIVER;
     use serde_json::{Value, json};
 
-    use super::{SecretSeen, Unmovable, check, of, parse, plain, through};
+    use super::{SecretSeen, Unmovable, check, of, plain, through};
     use crate::migrate::fixtures::{claim, volume};
-    use flex_provisioner::config::VolumeSourceKind::{Csi, FlexVolume};
 
     fn read(value: Value) -> PersistentVolume {
         serde_json::from_value(value).unwrap()
@@ -245,13 +223,6 @@ mod tests {
         value["spec"]["flexVolume"]["options"]["mount-options"] = json!("noatime");
         value["status"] = json!({"phase": "Bound"});
         value
-    }
-
-    #[test]
-    fn a_way_is_read_as_a_configmap_spells_it() {
-        assert_eq!(parse("CSI"), Ok(Csi));
-        assert_eq!(parse("flexvolume"), Ok(FlexVolume));
-        assert!(parse("nfs").is_err());
     }
 
     #[test]

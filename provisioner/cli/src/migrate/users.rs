@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flex_provisioner::cache::consumers::{claims_of, node_of};
 use k8s_openapi::api::core::v1::Pod;
 
 /// A Pod that a kubelet may have mounted the volume for.
@@ -16,12 +17,8 @@ pub struct User {
 /// The Pod, if its kubelet may have a claim of this name mounted for it. The kubelet reads the PersistentVolume when
 /// the Pod is on its node, and not after the Pod's end.
 pub fn of(pod: &Pod, claim: &str) -> Option<User> {
-    let spec = pod.spec.as_ref()?;
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let on_a_node = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());
-    if !on_a_node || matches!(phase, Some("Succeeded" | "Failed")) || !claims(pod).any(|name| name == claim) {
-        return None;
-    }
+    node_of(pod)?;
+    claims_of(pod).find(|name| name == claim)?;
     let meta = &pod.metadata;
     let grace = meta.deletion_grace_period_seconds.unwrap_or_default();
     Some(User {
@@ -34,25 +31,14 @@ pub fn of(pod: &Pod, claim: &str) -> Option<User> {
     })
 }
 
-/// Names of the claims that a Pod uses; a generic ephemeral volume's claim has the Pod's name in its own.
-pub fn claims(pod: &Pod) -> impl Iterator<Item = String> {
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.filter_map(move |volume| {
-        let named = volume
-            .persistent_volume_claim
-            .as_ref()
-            .map(|claim| claim.claim_name.clone());
-        named.or_else(|| volume.ephemeral.as_ref().map(|_| format!("{name}-{}", volume.name)))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{User, of};
+    use std::time::Duration;
+
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
-    use std::time::Duration;
+
+    use super::{User, of};
 
     fn seen(change: impl FnOnce(&mut Value)) -> Option<User> {
         let mut pod = json!({

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use flex_provisioner::config::VolumeSourceKind;
+use flex_provisioner::run::outcome::Finish;
+use flex_provisioner::volume::persistent_volume::Answered;
 use futures::future::FutureExt;
 use kube::ResourceExt;
 use mooring_contract::attachment::initiator;
@@ -13,9 +16,6 @@ use mooring_contract::request::Attachment;
 use super::{Check, Kit, Passed, done, done_or_later, fault, must_fail};
 use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, NodeOfRun, Runs};
-use flex_provisioner::config::VolumeSourceKind;
-use flex_provisioner::run::outcome::Finish;
-use flex_provisioner::volume::persistent_volume::Answered;
 
 /// Two nodes: their names and addresses, which nobody has (RFC 5737).
 pub(super) const FIRST: (&str, &str) = ("mooring-conform-1", "192.0.2.11");

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use flex_provisioner::operation::discover;
+use flex_provisioner::run::outcome::Finish;
 use futures::future::FutureExt;
 use mooring_contract::discovered::Discovered;
 use mooring_contract::operation::Operation;
@@ -11,8 +13,6 @@ use mooring_program::error::chain;
 use super::{Check, Kit, Passed, done, fault};
 use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, Runs};
-use flex_provisioner::operation::discover;
-use flex_provisioner::run::outcome::Finish;
 
 /// Of how many of the classes that an image lists a volume is made.
 const MOST_CLASSES: usize = 8;

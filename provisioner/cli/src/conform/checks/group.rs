@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flex_provisioner::volume::snapshot::name_in_group;
 use futures::future::FutureExt;
 use kube::ResourceExt;
 use mooring_contract::operation::Operation;
@@ -10,7 +11,6 @@ use mooring_contract::request::{Member, Snapshot};
 use super::{Check, Kit, Passed, must_fail};
 use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, Runs};
-use flex_provisioner::volume::snapshot::name_in_group;
 
 /// A group of two volumes.
 type Pair = [MadeVolume; 2];

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flex_provisioner::volume::snapshot::Form;
 use futures::future::FutureExt;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
@@ -11,7 +12,6 @@ use mooring_contract::request::Snapshot;
 use super::{Check, Kit, Passed, must_fail, same};
 use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, MadeVolume, Runs};
-use flex_provisioner::volume::snapshot::Form;
 
 impl<R: Runs> Kit<'_, R> {
     pub(super) fn of_taking(&self, form: Form) -> Vec<Check<'_>> {

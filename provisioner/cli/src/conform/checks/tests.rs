@@ -4,6 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::config::trust::Trust;
+use flex_provisioner::operation::observed::Surroundings;
+use flex_provisioner::operation::request::for_claim;
+use flex_provisioner::run::outcome::{Category, Finish};
+use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use mooring_contract::attachment::is_for_many;
@@ -17,12 +23,6 @@ use super::Kit;
 use crate::conform::error::{KitError, RigError};
 use crate::conform::report::ConformReport;
 use crate::conform::runs::{Ask, Runs};
-use flex_provisioner::config::ProvisionerConfig;
-use flex_provisioner::config::trust::Trust;
-use flex_provisioner::operation::observed::Surroundings;
-use flex_provisioner::operation::request::for_claim;
-use flex_provisioner::run::outcome::{Category, Finish};
-use flex_provisioner::volume::topology::Node;
 
 /// What is wrong with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
