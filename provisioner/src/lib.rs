@@ -15,8 +15,8 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`cli`] | from the command line to an exit code |
-//! | [`args`] | the command line |
 //! | [`runtime`] | runs the controllers for as long as this replica leads |
+//! | [`args`] | the command line |
 //! | [`controllers`] | the loops that reconcile: claims, PVs, ConfigMaps, orphaned runs |
 //! | [`apply`] | carries a decision out: writes claims and PVs, has runs begun and removed |
 //! | [`cache`] | what the controllers know of the cluster, and what they are to look at next |

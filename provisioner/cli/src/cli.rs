@@ -9,10 +9,7 @@ use flex_provisioner::cli::with_threads;
 use mooring_program::error::chain;
 
 use crate::args::{Cli, Command};
-use crate::{conform, lint, migrate};
-
-/// Exit code of a command that could not do what it is for.
-pub(crate) const NOT_TRIED: u8 = 2;
+use crate::{NOT_TRIED, conform, lint, migrate};
 
 /// Reads the command line and does what it says.
 pub fn main() -> ExitCode {

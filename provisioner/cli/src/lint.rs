@@ -13,7 +13,7 @@ use mooring_program::namespace::parse_namespace;
 pub mod check;
 pub mod text;
 
-use crate::cli::NOT_TRIED;
+use crate::NOT_TRIED;
 use check::{Checked, check};
 
 /// Settings of `lint`.

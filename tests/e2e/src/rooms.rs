@@ -1,5 +1,5 @@
-//! Keeps the modules of controller and mounter in order: each imports only from those below it in the table of its
-//! crate's `lib.rs`, and no two files import each other, by whatever way round.
+//! Keeps the modules of controller, commands and mounter in order: each imports only from those below it in the table of
+//! its crate's `lib.rs`, and no two files import each other, by whatever way round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -111,7 +111,7 @@ fn resolved(path: &str, at: &Module, there: &BTreeMap<Module, String>) -> Option
 fn imports_of(crate_source: &Path) -> Imports {
     let mut there = BTreeMap::new();
     modules_in(crate_source, &Module::new(), &mut there);
-    assert!(there.len() > 50, "{crate_source:?}");
+    assert!(there.len() > 20, "{crate_source:?}");
     let imports = there
         .iter()
         .filter(|(module, _)| !module.is_empty())
@@ -189,8 +189,8 @@ fn circle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 #[test]
-fn each_module_of_controller_and_mounter_imports_only_from_those_below_it() {
-    for part in ["provisioner", "mounter"] {
+fn each_module_of_controller_commands_and_mounter_imports_only_from_those_below_it() {
+    for part in ["provisioner", "provisioner/cli", "mounter"] {
         let source = repository().join(part).join("src");
         let order = table(&std::fs::read_to_string(source.join("lib.rs")).unwrap());
         let imports = imports_of(&source);
