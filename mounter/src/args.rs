@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::agent;
+use crate::agent::claims::ClaimArgs;
 use crate::agent::mount_device::MountDeviceArgs;
 use crate::agent::services::command::ServiceArgs;
 use crate::agent::services::hold::HoldArgs;
@@ -36,6 +37,9 @@ pub enum MounterCommand {
     Service(ServiceArgs),
     /// Mount a device with an SELinux label for all files: what mount(8) does not do in a container.
     MountDevice(MountDeviceArgs),
+    /// Note that the volume that a program of the client image is mounting has a device of the node; fail if another
+    /// volume has it.
+    ClaimDevice(ClaimArgs),
     /// Keep a device open for the agent of a client container.
     #[command(hide = true)]
     HoldDevice(HoldArgs),

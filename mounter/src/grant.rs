@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use self::author::Author;
 use self::request::MountRequest;
+use crate::volume::device_owner::DeviceOwner;
 use crate::volume::job::{Access, PodRef, Secrets};
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
@@ -72,6 +73,15 @@ impl Grant {
 
     pub fn target(&self) -> &Target {
         &self.asked.target
+    }
+
+    /// The volume, for whoever has to know whether two mounts are of one: all Pods that use it are granted the same owner.
+    pub fn owner(&self) -> DeviceOwner {
+        let name = self.target().name();
+        match self.author {
+            Author::Administrator | Author::Image => DeviceOwner::persistent_volume(name),
+            Author::Run | Author::Tenant => DeviceOwner::inline(&self.pod().namespace, name),
+        }
     }
 
     pub fn access(&self) -> Access {
@@ -137,6 +147,24 @@ pub(crate) mod tests {
     /// An administrator's volume on a target.
     pub(crate) fn grant(line: &str, target: Target) -> Grant {
         granted(request(Volume::from_line(line).unwrap(), target))
+    }
+
+    #[test]
+    fn all_pods_of_a_volume_have_one_owner_and_no_volume_has_that_of_another() {
+        let of = |author, pod: &str, namespace: &str| {
+            let target = crate::sys::fake::target().of_pod(pod);
+            let mut grant = grant("client=block,source=nbd://h/e", target);
+            grant.author = author;
+            grant.asked.pod.namespace = namespace.to_owned();
+            grant.owner()
+        };
+        let persistent = of(Author::Administrator, "u", "shop");
+        assert_eq!(persistent, of(Author::Image, "w", "other"));
+        let inline = of(Author::Tenant, "u", "shop");
+        assert_eq!(inline, of(Author::Tenant, "w", "shop"));
+        for other in [&persistent, &of(Author::Tenant, "u", "other")] {
+            assert_ne!(*other, inline);
+        }
     }
 
     #[test]

@@ -131,6 +131,49 @@ fn two_pods_of_a_volume_and_two_luns_of_a_target_share_its_session_until_the_las
 }
 
 #[test]
+fn a_lun_of_another_persistent_volume_is_refused_and_another_lun_of_its_session_is_not() {
+    let node = new_node();
+    for (volume, name) in [("v1", "pv-1"), ("v2", "pv-1"), ("other", "pv-2")] {
+        node.target(volume, &format!("pods/{volume}/volumes/kubernetes.io~csi/{name}/mount"));
+    }
+    assert_eq!(device(&node, &VOLUME), "sd1-1");
+    node.is_empty(false);
+    are_in_use(&node, &["sd1-1"]);
+    let other = Volume {
+        name: "other",
+        ..VOLUME
+    };
+    let source = format!("iscsi://{}/{TARGET}/1", VOLUME.portals);
+    let mounts = node.calls().matches("\nmount ").count();
+    for (action, options) in [("mount", "nosuid,nodev"), ("mount", "ro"), ("device", "ro")] {
+        mount(&node, &other);
+        let output = node.run(
+            "other",
+            &[action, &source, "/target"],
+            &[("MOORING_MOUNT_OPTIONS", options)],
+        );
+        let said = refusal(&output);
+        assert!(said.contains("PersistentVolume pv-1 has disk sd1-1"), "{said}");
+        let calls = node.calls();
+        assert_eq!(calls.matches("\nmount ").count(), mounts, "{calls}");
+        assert!(
+            !calls.contains("give-device") && !calls.contains("blockdev --setro"),
+            "{calls}"
+        );
+        unmount(&node, &other);
+    }
+    let second = Volume { name: "v2", ..VOLUME };
+    assert_eq!(device(&node, &second), "sd1-1");
+    let beside = Volume { lun: 2, ..other };
+    assert_eq!(device(&node, &beside), "sd1-2");
+    assert_eq!(sessions(&node), ["session1"]);
+    unmount(&node, &VOLUME);
+    assert!(refusal(&mount(&node, &other)).contains("PersistentVolume pv-1"));
+    unmount(&node, &second);
+    assert_eq!(device(&node, &other), "sd1-1");
+}
+
+#[test]
 fn another_portal_or_initiator_gets_a_session_of_its_own() {
     let elsewhere = Volume {
         name: "v2",

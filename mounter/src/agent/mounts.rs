@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use super::claims::{self, ClaimError, Claims};
 use super::dead_mounts::DeadMounts;
 use super::one_at_a_time::OneAtATime;
 use super::program::{self, Brings, InvalidVolume, Invocation};
@@ -158,6 +159,8 @@ pub enum AgentError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Service(#[from] ServiceError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     /// The container has no thread left for system calls.
     #[error(
         "failed to start a thread for {target}: its client container has as many processes as it may (the kubelet's \
@@ -198,8 +201,12 @@ impl AgentError {
             | Self::DeadDevice(_)
             | Self::NothingGiven
             | Self::Kernel(TargetMountError::NothingMounted) => FailureCategory::Refused,
-            Self::UsedOtherwise(_) | Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
-            Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Thread { .. } => FailureCategory::System,
+            Self::Claim(ClaimError::Taken { .. } | ClaimError::Foreign(_))
+            | Self::UsedOtherwise(_)
+            | Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
+            Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Claim(_) | Self::Thread { .. } => {
+                FailureCategory::System
+            }
         }
     }
 }
@@ -221,6 +228,8 @@ impl From<&AgentError> for AgentFailure {
 pub struct Mounts {
     kubelet_root: PathBuf,
     pub(super) store: Store,
+    /// Which volumes have the node's devices.
+    claims: Claims,
     pub(super) reviving: Revivals,
     pub(super) dead: DeadMounts,
     /// The services that programs of the image have asked for.
@@ -258,6 +267,7 @@ impl Mounts {
         let services = Arc::new(Services::new(store.dir().to_owned(), store.services()));
         services.resume();
         Ok(Self {
+            claims: Claims::new(&kubelet_root),
             kubelet_root,
             store,
             services,
@@ -373,6 +383,9 @@ impl Mounts {
                 })?);
                 return Err(AgentError::Dead(call.target.clone()));
             }
+        }
+        if record::has_devices(&call)? {
+            self.claims.claim(&claims::of_source(&call), &call, false)?;
         }
         let (other, alone) = self.shared(&call, deadlines).await?;
         if other.is_none() {
@@ -586,6 +599,7 @@ impl Mounts {
         if !self.has_sharers(&call.target)? {
             self.undo(call, UNDO_LIMIT).await?;
         }
+        self.claims.withdraw(&call.target)?;
         self.store.discard(&call.target)?;
         self.forget(&call.target)
     }
@@ -809,6 +823,7 @@ fn is_file_name(key: &str) -> bool {
 mod tests {
     use super::*;
     use crate::agent::protocol::SecretBytes;
+    use crate::volume::device_owner::DeviceOwner;
 
     #[test]
     fn a_secret_s_key_stays_in_its_directory() {
@@ -900,6 +915,51 @@ mod tests {
                 category, expected,
                 "its program was to start {waited} s after the call: {error}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_device_that_a_volume_has_is_no_other_volume_s_in_whichever_client_container() {
+        for (client, fs_type, source, is_device) in [
+            ("block", "", "nbd://h/e", true),
+            ("block", "raw", "nbd://h/e", true),
+            ("rbd", "", "rbd://h/p/i", true),
+            ("iscsi", "", "iscsi://h/iqn.x:t/1", true),
+            ("s3", "", "https://h/b", false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let root = dir.path();
+            let agents = ["one", "two"].map(|name| {
+                let own = root.join(name);
+                std::fs::create_dir(&own).unwrap();
+                Arc::new(Mounts::new(root.to_owned(), Store::unprepared(&own)).unwrap())
+            });
+            let mount = async |agent: usize, pod: &str, volume: &str| {
+                // A mount that could go on ends here.
+                agents[agent].drain();
+                let target = root.join(format!("pods/{pod}/volumes/mooring.dev~vcs/{volume}"));
+                std::fs::create_dir_all(&target).unwrap();
+                let json = serde_json::json!({
+                    "target": target, "client": client, "source": source, "fs_type": fs_type,
+                    "owner": DeviceOwner::persistent_volume(volume), "limit_ms": 90000
+                });
+                let call: MountCall = serde_json::from_value(json).unwrap();
+                agents[agent].mount(call).await.unwrap_err()
+            };
+            for (agent, pod) in [(0, "u"), (0, "w"), (1, "x")] {
+                let error = mount(agent, pod, "pv-1").await;
+                assert!(matches!(error, AgentError::Draining), "{client} {fs_type}: {error}");
+            }
+            for agent in [0, 1] {
+                let error = mount(agent, "y", "pv-2").await;
+                let (expected, text) = if is_device {
+                    (FailureCategory::InUse, "PersistentVolume pv-1 has")
+                } else {
+                    (FailureCategory::Draining, "")
+                };
+                assert_eq!(error.category(), expected, "{client} {fs_type}: {error}");
+                assert!(error.to_string().contains(text), "{error}");
+            }
         }
     }
 

@@ -339,6 +339,7 @@ mod tests {
             target: "pods/u/volumes/mooring.dev~vcs/v".into(),
             client: "nfs".into(),
             source: "10.10.2.4:/exports".into(),
+            owner: None,
             fs_type: String::new(),
             mount_options: mount_options.iter().map(|&o| o.to_owned()).collect(),
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::services::call::ServiceCall;
 use crate::grant::Grant;
+use crate::volume::device_owner::DeviceOwner;
 use crate::volume::job::PodRef;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::selinux_label::SelinuxLabel;
@@ -121,6 +122,9 @@ pub struct MountFields {
     /// The client's name: it decides which program of the image runs, and is the file system type if there is no other.
     pub client: String,
     pub source: String,
+    /// The volume, to which its device belongs. None from a mounter of an earlier release.
+    #[serde(default)]
+    pub owner: Option<DeviceOwner>,
     /// The file system type; empty for the client's name.
     #[serde(default)]
     pub fs_type: String,
@@ -168,6 +172,7 @@ impl MountCall {
             target: grant.target().to_string(),
             client: volume.client.to_string(),
             source: volume.source.clone(),
+            owner: Some(grant.owner()),
             fs_type: volume.fs_type.clone(),
             mount_options,
             options: volume.rest.clone(),
@@ -198,6 +203,8 @@ impl MountCall {
     pub(super) fn mounts_the_same_as(&self, other: &Self) -> bool {
         let it = |call: &Self| MountFields {
             secrets: BTreeMap::new(),
+            // An earlier release did not record it.
+            owner: None,
             pod: PodRef::default(),
             limit_ms: 0,
             ..call.0.clone()
@@ -466,6 +473,7 @@ mod tests {
                 target: "pods/u/volumes/mooring.dev~vcs/v".into(),
                 client: "sshfs".into(),
                 source: "user@host:/path".into(),
+                owner: None,
                 fs_type: String::new(),
                 mount_options: vec!["ro".into()],
                 options: BTreeMap::from([("port".into(), "2222".into())]),

@@ -102,12 +102,20 @@ pub fn has_one_device(call: &MountCall) -> bool {
 }
 
 /// A client of Mooring's own has a record that says so. Any other one has its image's.
-fn fail_unless_it_gives_devices(root: &Path, call: &MountCall) -> Result<(), ImageRecordError> {
-    let gives = match clients::record(&call.client, &call.fs_type) {
+fn gives_devices(root: &Path, call: &MountCall) -> Result<bool, ImageRecordError> {
+    Ok(match clients::record(&call.client, &call.fs_type) {
         Some(record) => record.gives_devices,
         None => read(root, &call.client)?.is_some_and(|record| record.raw_block),
-    };
-    if gives {
+    })
+}
+
+/// Whether the volumes of a call's client are devices, which have to be claimed.
+pub fn has_devices(call: &MountCall) -> Result<bool, ImageRecordError> {
+    gives_devices(Path::new("/"), call)
+}
+
+fn fail_unless_it_gives_devices(root: &Path, call: &MountCall) -> Result<(), ImageRecordError> {
+    if gives_devices(root, call)? {
         Ok(())
     } else {
         Err(ImageRecordError::NoDevice(call.client.clone()))
@@ -228,6 +236,7 @@ mod tests {
             target: "pods/u/volumes/mooring.dev~vcs/v".into(),
             client: "acme".into(),
             source: "pool/volume".into(),
+            owner: None,
             fs_type: fs_type.into(),
             mount_options: Vec::new(),
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),

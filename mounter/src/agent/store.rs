@@ -370,6 +370,7 @@ mod tests {
             target: "/k/pods/u/volumes/mooring.dev~vcs/v".into(),
             client: "sshfs".into(),
             source: "h:/p".into(),
+            owner: None,
             fs_type: String::new(),
             mount_options: Vec::new(),
             options: BTreeMap::new(),

@@ -149,6 +149,7 @@ pub(crate) mod tests {
                 target: target.into(),
                 client: "sshfs".into(),
                 source: "a@b:/c".into(),
+                owner: None,
                 fs_type: String::new(),
                 mount_options: Vec::new(),
                 options: BTreeMap::new(),

@@ -36,9 +36,12 @@ impl Node {
         node.copy(&images.join(program), &node.at("program"));
         node.write("boot_id", "boot-1\n");
         node.write("mountinfo", "");
-        for name in ["mount", "mkfs.ext4", "mkfs.xfs", "agent"] {
+        for name in ["mount", "mkfs.ext4", "mkfs.xfs"] {
             node.command(name, "");
         }
+        // Only claims are the agent's own.
+        let agent = env!("CARGO_BIN_EXE_mounter");
+        node.command("agent", &format!("[ \"$1\" != claim-device ] || exec {agent} \"$@\""));
         node.command("blockdev", "echo 409600");
         node.command("dumpe2fs", "echo 'Block count: 100'; echo 'Block size: 4096'");
         node.command("sleep", "exec true");
@@ -127,7 +130,29 @@ impl Node {
             let _alone = alone();
             command.spawn()
         };
-        started.unwrap().wait_with_output().unwrap()
+        let output = started.unwrap().wait_with_output().unwrap();
+        if args[0] == "unmount" && output.status.success() {
+            self.withdraw_claims(volume);
+        }
+        output
+    }
+
+    /// Withdraws the claims of a volume's target, as the agent does after an unmount.
+    fn withdraw_claims(&self, volume: &str) {
+        let record = fs::read(self.at(format!("run/mooring/mounts/{volume}.json"))).unwrap();
+        let call: MountCall = serde_json::from_slice(&record).unwrap();
+        let Ok(claims) = fs::read_dir(self.at("kubelet/plugins/mooring.dev/claims")) else {
+            return;
+        };
+        for claim in claims {
+            let path = claim.unwrap().path();
+            if fs::read_to_string(&path)
+                .unwrap()
+                .contains(&format!("{:?}", call.target))
+            {
+                fs::remove_file(path).unwrap();
+            }
+        }
     }
 
     /// How the commands were called, each call after a line's end.
