@@ -74,18 +74,41 @@ impl Claims {
         }
     }
 
-    /// Notes that a call's volume has a device, unless another volume has it. If the device is `in_use`, a volume has to
-    /// have it already.
-    pub(super) fn claim(&self, device: &str, call: &MountCall, in_use: bool) -> Result<(), ClaimError> {
+    /// Notes that a call's volume has the device that its source names, unless another volume has it.
+    pub(super) fn claim_source(&self, call: &MountCall) -> Result<(), ClaimError> {
+        self.claim(&names_of_source(call), call, false)
+    }
+
+    /// Notes that a call's volume has a device, by all its names, unless another volume has it by one of them. If the
+    /// device is `in_use`, a volume has to have it already.
+    fn claim(&self, names: &[String], call: &MountCall, in_use: bool) -> Result<(), ClaimError> {
         let _lock = self.lock()?;
         let boot = fs::read_to_string(&self.boot_id).map_err(at("read", &self.boot_id))?;
         let owner = self.owner(call)?;
+        for device in names {
+            self.check(device, &boot, &owner, in_use)?;
+        }
+        for device in names {
+            let name = format!("{}-{}.json", digest(device), store::id(&call.target));
+            let claim = Claim {
+                boot: boot.clone(),
+                device: device.clone(),
+                owner: owner.clone(),
+                target: (&call.target).into(),
+            };
+            store::write(&self.dir().join(name), &claim)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a device is not an owner's to have. Removes the claims of it that count no more.
+    fn check(&self, device: &str, boot: &str, owner: &DeviceOwner, in_use: bool) -> Result<(), ClaimError> {
         let mut is_ours = false;
         for path in self.files(|name| name.starts_with(&digest(device)))? {
             let claim: Claim = store::read(&path)?;
             if claim.boot != boot || !in_use && !exists(&claim.target) {
                 fs::remove_file(&path).map_err(at("remove", &path))?;
-            } else if claim.owner == owner {
+            } else if claim.owner == *owner {
                 is_ours = true;
             } else {
                 let (device, owner) = (claim.device, claim.owner);
@@ -95,14 +118,7 @@ impl Claims {
         if in_use && !is_ours {
             return Err(ClaimError::Foreign(device.to_owned()));
         }
-        let name = format!("{}-{}.json", digest(device), store::id(&call.target));
-        let claim = Claim {
-            boot,
-            device: device.to_owned(),
-            owner,
-            target: (&call.target).into(),
-        };
-        Ok(store::write(&self.dir().join(name), &claim)?)
+        Ok(())
     }
 
     /// Withdraws all claims of a target.
@@ -148,13 +164,21 @@ impl Claims {
     }
 }
 
-/// The device that a call's source names, the same for all clients where the source says what it is of.
-pub(super) fn of_source(call: &MountCall) -> String {
-    if call.source.contains("://") {
-        call.source.clone()
-    } else {
-        format!("{} {}", call.client, call.source)
-    }
+/// The names of the device that a call's source names: one for each server that it can be reached by, the same for all
+/// clients where the source says what it is of.
+fn names_of_source(call: &MountCall) -> Vec<String> {
+    let Some((kind, rest)) = call.source.split_once("://") else {
+        return vec![format!("{} {}", call.client, call.source)];
+    };
+    let port = match kind {
+        "iscsi" => ":3260",
+        "nbd" => ":10809",
+        "rbd" => ":6789",
+        _ => return vec![call.source.clone()],
+    };
+    let (servers, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let name = |server: &str| format!("{kind}://{}/{path}", server.strip_suffix(port).unwrap_or(server));
+    servers.to_ascii_lowercase().split(',').map(name).collect()
 }
 
 /// Flags of `mounter claim-device`.
@@ -178,7 +202,7 @@ pub struct ClaimArgs {
 pub fn run(args: ClaimArgs) -> Result<(), ClaimError> {
     let (kubelet_root, boot_id) = (args.kubelet_root, args.boot_id);
     let call = store::read(&args.record)?;
-    Claims { kubelet_root, boot_id }.claim(&args.device, &call, args.in_use)
+    Claims { kubelet_root, boot_id }.claim(&[args.device], &call, args.in_use)
 }
 
 fn digest(device: &str) -> String {
@@ -210,8 +234,9 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{ClaimError, Claims, of_source};
+    use super::{ClaimError, Claims};
     use crate::agent::protocol::MountCall;
+    use crate::agent::store;
     use crate::volume::device_owner::DeviceOwner;
 
     /// A call for a volume's target, which is made.
@@ -225,7 +250,7 @@ mod tests {
     }
 
     fn owner(claims: &Claims, call: &MountCall, in_use: bool) -> Option<String> {
-        match claims.claim("disk sda", call, in_use) {
+        match claims.claim(&["disk sda".to_owned()], call, in_use) {
             Ok(()) => None,
             Err(ClaimError::Taken { owner, .. }) => Some(owner.to_string()),
             Err(ClaimError::Foreign(_)) => Some("foreign".to_owned()),
@@ -243,7 +268,7 @@ mod tests {
         for ours in [&first, &second, &first] {
             assert_eq!(owner(&claims, ours, false), None);
         }
-        claims.claim("disk sdb", &other, false).unwrap();
+        claims.claim(&["disk sdb".to_owned()], &other, false).unwrap();
         claims.withdraw(&first.target).unwrap();
         assert_eq!(owner(&claims, &other, false).as_deref(), Some("PersistentVolume pv-1"));
         // The kubelet has removed it, and no client container was left.
@@ -294,11 +319,40 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_says_its_kind_is_one_device_for_all_clients() {
+    fn a_device_is_known_by_each_of_its_servers_however_the_source_is_written() {
+        for (ours, theirs, is_same) in [
+            ("iscsi://10.0.0.1/iqn.x:t/1", "iscsi://10.0.0.1:3260/iqn.x:t/1", true),
+            ("iscsi://A:1,b/iqn.x:t/1", "iscsi://B:3260,c/iqn.x:t/1", true),
+            ("iscsi://[fd00::4]/iqn.x:t/1", "iscsi://[fd00::4]:3260/iqn.x:t/1", true),
+            ("iscsi://a/iqn.x:t/1", "iscsi://b/iqn.x:t/1", false),
+            ("iscsi://a/iqn.x:t/1", "iscsi://a/iqn.x:t/2", false),
+            ("iscsi://a/iqn.x:t/1", "iscsi://a:3261/iqn.x:t/1", false),
+            ("nbd://h/e", "nbd://h:10809/e", true),
+            ("nbd://h/e", "nbd://h/E", false),
+            ("rbd://m,n/p/i", "rbd://n:6789/p/i", true),
+            ("acme://a,b/x", "acme://b/x", false),
+            ("disk-1", "disk-1", true),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let root = root.path();
+            let claims = Claims::new(root);
+            let mut of = ["pv-1", "pv-2"].map(|name| call(root, "u", name, None));
+            (of[0].source, of[1].source) = (ours.to_owned(), theirs.to_owned());
+            claims.claim_source(&of[0]).unwrap();
+            let said = claims.claim_source(&of[1]);
+            let is_taken = matches!(said, Err(ClaimError::Taken { .. }));
+            assert_eq!(is_taken, is_same, "{ours} {theirs}: {said:?}");
+            // What is refused by one of its names is noted by none.
+            let noted = claims.files(|name| name.contains(&store::id(&of[1].target))).unwrap();
+            assert_eq!(noted.is_empty(), is_taken, "{noted:?}");
+        }
+        // Another kind of client may mean another device by a plain name.
         let root = tempfile::tempdir().unwrap();
-        let mut call = call(root.path(), "u", "v", None);
-        assert_eq!(of_source(&call), "nbd://h/e");
-        call.source = "disk-1".to_owned();
-        assert_eq!(of_source(&call), "block disk-1");
+        let claims = Claims::new(root.path());
+        let mut of = ["pv-1", "pv-2"].map(|name| call(root.path(), "u", name, None));
+        for (call, client) in of.iter_mut().zip(["acme", "other"]) {
+            (call.source, call.client) = ("disk-1".to_owned(), client.to_owned());
+            claims.claim_source(call).unwrap();
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::claims::{self, ClaimError, Claims};
+use super::claims::{ClaimError, Claims};
 use super::dead_mounts::DeadMounts;
 use super::one_at_a_time::OneAtATime;
 use super::program::{self, Brings, InvalidVolume, Invocation};
@@ -385,7 +385,7 @@ impl Mounts {
             }
         }
         if record::has_devices(&call)? {
-            self.claims.claim(&claims::of_source(&call), &call, false)?;
+            self.claims.claim_source(&call)?;
         }
         let (other, alone) = self.shared(&call, deadlines).await?;
         if other.is_none() {
