@@ -188,15 +188,21 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file"])?;
         let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
 
-        // A second Pod of the node has the same file system, also after the first one, and none has it in another way.
+        // A second Pod of the node has the same file system, also after the first one. Another volume has nothing of it,
+        // whether it is used in the same way or in another.
         scope.pod("beside", &two, "disk", Value::Null)?;
         scope.pod_ready("beside").await?;
         assert_eq!(scope.exec("beside", ["sha256sum", "/data/file"])?, sum);
-        let xfs = json!({"client": "block", "source": source, "fs-type": "xfs"});
-        scope.volume("xfs", &xfs)?;
-        scope.pod("otherwise", &two, "xfs", Value::Null)?;
-        scope.event("otherwise", "has this volume with other options").await?;
-        scope.delete("pod/otherwise")?;
+        let owner = format!("PersistentVolume {} has nbd://", scope.volume_name("disk"));
+        let others = [("same", "ext4"), ("otherwise", "xfs"), ("bytes", "raw")];
+        for (name, fs_type) in others {
+            scope.volume(name, &json!({"client": "block", "source": source, "fs-type": fs_type}))?;
+            scope.pod(name, &two, name, Value::Null)?;
+        }
+        for (name, _) in others {
+            scope.event(name, &owner).await?;
+            scope.delete(&format!("pod/{name}"))?;
+        }
         scope.delete("pod/first")?;
         scope.pod_gone("first").await?;
         let written = "cp /data/file /data/copy && sync && sha256sum </data/copy";
@@ -204,7 +210,9 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         assert_eq!(copied.split(' ').next(), sum.split(' ').next());
         scope.delete("pod/beside")?;
         scope.pod_gone("beside").await?;
-        scope.pod_gone("otherwise").await?;
+        for (name, _) in others {
+            scope.pod_gone(name).await?;
+        }
         scope.pod("second", &one, "disk", Value::Null)?;
         scope.pod_ready("second").await?;
         assert_eq!(scope.exec("second", ["sha256sum", "/data/file"])?, sum);

@@ -113,13 +113,14 @@ fn a_raw_block_volume_of_a_client_container_outlives_the_mounter_and_leaves_no_l
         end(&scope, "beside").await?;
         assert_eq!(in_shell(&scope, "first", READ)?, "hello\n");
 
-        // Also where a new client Pod would be of another image, as after an upgrade.
+        // Another volume has nothing of it, also where its client Pod would be of another image.
         let unnamed = json!({"client": "block", "source": options["source"]});
-        scope.csi_volume("upgraded", &unnamed, &json!({"volumeMode": "Block"}))?;
-        with_device(&scope, "upgraded", "node-2", "upgraded")?;
-        scope.pod_ready("upgraded").await?;
-        assert_eq!(loop_of(&scope, "upgraded")?, loops[0]);
-        end(&scope, "upgraded").await?;
+        scope.csi_volume("other", &unnamed, &json!({"volumeMode": "Block"}))?;
+        with_device(&scope, "other", "node-2", "other")?;
+        scope
+            .event("other", &format!("PersistentVolume {} has", scope.volume_name("disk")))
+            .await?;
+        end(&scope, "other").await?;
 
         let mounter = scope.mounter("node-2").await?;
         let mut delete = scope.target.kubectl(["-n", NAMESPACE, "delete", "pod", &mounter]);
