@@ -39,7 +39,7 @@ use crate::operation::decision::{
     Accept, Altered, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start, Undone,
 };
 use crate::operation::describe::{Effect, SubjectKind, describe, waiting};
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::snapshot::error_status;
 use crate::process::call::{CallError, is_conflict, is_not_found, is_there};

@@ -1,15 +1,15 @@
 //! What is done to a volume. Each operation is a [description](describe), and a pure plan in the file of its name, from
 //! what is observed to a decision.
 //!
-//! A controller fills in what it has [`observed`]. For a claim, [`provision`] plans; a claim that is not wanted any
-//! more, or whose volume was refused, it leaves to [`undo`], and one that is bound to [`expand`] and [`modify`], which
-//! share [`change`] and [`conditions`]. A clone and a restore are planned by [`provision`] too: the claim's
-//! [`content`] says which of the three it is, and [`source`] finds the source. For a PV, [`delete`] plans, and
-//! [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], and for a ConfigMap
-//! [`discover`]. Whatever the operation, [`drive`] goes on from the [`record`] on the object ([`attempt`], [`backoff`])
-//! and the run. It returns a [`decision`], which [`crate::apply`] carries out: often a run with its [`request`], in
-//! which classes have their say ([`parameters`], [`attributes`]). A [`claim_error`] says why a claim can't have what it
-//! asks for.
+//! A controller fills in what it has [`observed`], with the [`limits`] of waiting. For a claim, [`provision`] plans; a
+//! claim that is not wanted any more, or whose volume was refused, it leaves to [`undo`], and one that is bound to
+//! [`expand`] and [`modify`], which share [`change`] and [`conditions`]. A clone and a restore are planned by
+//! [`provision`] too: the claim's [`content`] says which of the three it is, and [`source`] finds the source. For a PV,
+//! [`delete`] plans, and [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], and for a
+//! ConfigMap [`discover`]. Whatever the operation, [`drive`] goes on from the [`record`] on the object ([`attempt`],
+//! [`backoff`]) and the run. It returns a [`decision`], which [`crate::apply`] carries out: often a run with its
+//! [`request`], in which classes have their say ([`parameters`], [`attributes`]). A [`claim_error`] says why a claim
+//! can't have what it asks for.
 
 pub mod attach;
 pub mod attempt;
@@ -25,6 +25,7 @@ pub mod describe;
 pub mod discover;
 mod drive;
 pub mod expand;
+pub mod limits;
 pub mod modify;
 pub mod observed;
 pub mod parameters;

@@ -21,7 +21,7 @@ use crate::apply::{self, ApplyError, Shared};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, RunDecision, Start};
 use crate::operation::describe::{Effect, action, describe};
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 use crate::operation::observed::Surroundings;
 use crate::operation::reclaim::{Kept, ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
@@ -341,7 +341,7 @@ fn undoing(shared: &Shared, done: &Run, config: Arc<ProvisionerConfig>, attempt:
 #[cfg(test)]
 mod tests {
     use super::{Plan, Runs, plan};
-    use crate::operation::observed::Limits;
+    use crate::operation::limits::Limits;
     use crate::operation::tests::{ended, no_image, now, run, running};
     use crate::run::Run;
 

@@ -14,7 +14,7 @@ use crate::cache::watches::watch;
 use crate::cache::work_queue::WorkQueue;
 use crate::context::Context;
 use crate::operation::backoff::Backoff;
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 
 /// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from
 /// uids, and every write expects what was seen.

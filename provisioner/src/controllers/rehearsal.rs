@@ -47,7 +47,7 @@ use crate::config::discovered::Discoveries;
 use crate::config::store::{ConfigStore, Entry};
 use crate::context::{Context, Settings};
 use crate::operation::backoff::Backoff;
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 use crate::operation::tests::{class, config};
 use crate::process::events::EventRecorder;
 use crate::process::metrics::Metrics;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::decision::Failed;
 use super::describe::{Effect, SubjectKind, describe};
-use super::observed::Limits;
+use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::{Note, reasons};

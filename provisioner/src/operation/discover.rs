@@ -20,7 +20,8 @@ use sha2::{Digest, Sha256};
 
 use super::decision::{Intent, RunDecision, Start};
 use super::drive::{Operate, Progress, begin, drive, removed};
-use super::observed::{Limits, Surroundings};
+use super::limits::Limits;
+use super::observed::Surroundings;
 use super::record::Record;
 use super::request;
 use crate::config::problem::{ConfigProblem, join};

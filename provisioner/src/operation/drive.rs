@@ -13,7 +13,7 @@ use mooring_contract::request::Request;
 use super::attempt::{begun, failed, held_back};
 use super::decision::{Decision, Failed, Intent, Start, supplied};
 use super::describe::waiting;
-use super::observed::Limits;
+use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;

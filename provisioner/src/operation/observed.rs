@@ -1,7 +1,6 @@
-//! The input of a plan: all that is known of a claim or a PV, and the limits of waiting.
+//! The input of a plan: all that is known of a claim, a PV or a snapshot.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
@@ -10,10 +9,10 @@ use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use super::attempt::state_of;
-use super::backoff::Backoff;
 use super::content::{self, ObservedSource};
 use super::decision::Intent;
 use super::drive::Progress;
+use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -209,46 +208,5 @@ impl ObservedSnapshot<'_> {
 
     pub(crate) fn run(&self, operation: Operation) -> RunId {
         RunId::new(operation, self.uid())
-    }
-}
-
-/// Limits of waiting.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Between two attempts.
-    pub backoff: Backoff,
-    /// When a run has not started for this long, users are told, even if its node has not said why.
-    pub start_grace: Duration,
-    /// For this long a claim of a class without a ConfigMap may be another Mooring's.
-    pub claim_grace: Duration,
-    /// For this long another Mooring is given time for what is its own, before users are told.
-    pub elsewhere_grace: Duration,
-    /// A run younger than this may belong to an object that has not been seen yet.
-    pub orphan_age: Duration,
-    /// When a run has waited for a place for this long, users are told.
-    pub place_grace: Duration,
-    /// For this long kube-controller-manager is given time to bind a claim, before users are told. Where many claims are
-    /// made at once, the last ones wait for some minutes.
-    pub bind_grace: Duration,
-    /// A run that is not seen to end within its `timeout` and this time has lost its node.
-    pub overdue: Duration,
-    /// A node that is not in the cluster may be back within this time: somebody deleted its Node object, the node
-    /// registers again, and its disk is as it was.
-    pub node_grace: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            backoff: Backoff::default(),
-            start_grace: Duration::from_secs(30),
-            claim_grace: Duration::from_secs(5),
-            elsewhere_grace: Duration::from_mins(5),
-            orphan_age: Duration::from_mins(1),
-            place_grace: Duration::from_mins(1),
-            bind_grace: Duration::from_mins(5),
-            overdue: Duration::from_mins(1),
-            node_grace: Duration::from_hours(1),
-        }
     }
 }

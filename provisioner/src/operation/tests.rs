@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::content::ObservedSource;
 use super::decision::{ClaimDecision, Decision, First, ForClaim};
-use super::observed::{Limits, ObservedClaim};
+use super::limits::Limits;
+use super::observed::ObservedClaim;
 use super::record::Record;
 use super::waits::assert_told;
 use crate::config::ProvisionerConfig;

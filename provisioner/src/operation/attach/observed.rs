@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::run::Run;
 

@@ -15,7 +15,7 @@ use super::{is_open, plan, secret_of};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForVolume, Intent, Start, VolumeDecision};
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::waits::assert_told;
 use crate::run::Run;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{ObservedDiscovery, plan, read, request, result};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, RunDecision};
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 use crate::operation::tests::{ago, config, ended, leaving, no_image, now, run, running};
 use crate::operation::waits::assert_told;
 use crate::run::Run;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Operate, Progress, begin, drive};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Decision, Intent, Start};
-use crate::operation::observed::Limits;
+use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::tests::{config, ended, leaving, no_image, now, record, run_with, running};
 use crate::run::outcome::Finish;
