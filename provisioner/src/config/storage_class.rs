@@ -200,7 +200,7 @@ pub(super) fn change(there: &StorageClass, new: StorageClass) -> Option<ClassAct
 }
 
 /// The class of a ConfigMap as it should be. Labels and annotations that others put on the one that exists are kept,
-/// such as the mark of the default class.
+/// such as the mark of the default class, and so are its owners and finalizers.
 pub(super) fn desired(config: &ProvisionerConfig, name: &str, there: Option<&StorageClass>) -> StorageClass {
     let mut all_labels = there
         .and_then(|class| class.metadata.labels.clone())
@@ -225,6 +225,8 @@ pub(super) fn desired(config: &ProvisionerConfig, name: &str, there: Option<&Sto
             annotations: Some(all_annotations),
             // An update must not run over one that came between.
             resource_version: there.and_then(|class| class.metadata.resource_version.clone()),
+            finalizers: there.and_then(|class| class.metadata.finalizers.clone()),
+            owner_references: there.and_then(|class| class.metadata.owner_references.clone()),
             ..ObjectMeta::default()
         },
         provisioner: config.provisioner.to_owned(),

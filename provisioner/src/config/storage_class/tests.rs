@@ -115,11 +115,16 @@ fn what_others_put_on_a_class_outlives_its_remaking() {
         .as_mut()
         .unwrap()
         .insert(default.into(), "true".into());
+    class.metadata.finalizers = Some(vec!["example.com/x".into()]);
     let plan = plan_of(&[config("silver", DAY, ", reclaim-policy: Retain")], &[class]);
     let [ClassAction::Replace { new, .. }] = &plan.actions[..] else {
         panic!("{plan:?}")
     };
     assert_eq!(new.metadata.annotations.as_ref().unwrap()[default], "true");
+    assert_eq!(
+        new.metadata.finalizers.as_deref(),
+        Some(&["example.com/x".to_owned()][..])
+    );
 }
 
 #[test]
