@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use mooring_contract::volume::clients::{ClientRecord, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION};
 use mooring_contract::volume::{FILE_OPTIONS, VIEWS};
 use mooring_testbed::layout::repository;
+use mooring_yaml::documents;
+use serde_json::Value;
 
 /// The policies, with all white space reduced to single blanks.
 fn policies() -> String {
@@ -62,6 +64,45 @@ fn the_policies_contain_the_list_word_for_word() {
     let smb = RECORDS.iter().find(|record| record.names.contains(&"smb")).unwrap();
     let slashes = format!("in [{}]", words(smb.names));
     assert_eq!(policies.matches(&slashes).count(), 7, "{slashes}");
+}
+
+/// Each API group and resource that such a rule names.
+fn resources_of(rule: &Value) -> Vec<(String, String)> {
+    let texts = |key: &str| {
+        let all = rule[key].as_array().into_iter().flatten();
+        all.map(|text| text.as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let resources = texts("resources");
+    let of_group = |group: String| resources.iter().map(move |resource| (group.clone(), resource.clone()));
+    texts("apiGroups").into_iter().flat_map(of_group).collect()
+}
+
+#[test]
+fn whatever_the_controller_may_change_keeps_its_owners_and_finalizers() {
+    let read = |file: &str| documents(&std::fs::read_to_string(repository().join(file)).unwrap()).unwrap();
+    let may_change = |rule: &&Value| {
+        let verbs = rule["verbs"].as_array().unwrap();
+        verbs.iter().any(|verb| verb == "patch" || verb == "update")
+    };
+    let mut changed: BTreeSet<_> = read("configmaps/install/provisioner.yaml")
+        .iter()
+        .filter_map(|object| object["rules"].as_array())
+        .flatten()
+        .filter(may_change)
+        .flat_map(resources_of)
+        .collect();
+    // The Lease is its own, and policy mooring-controller-events keeps it to its own Events.
+    for (group, resource) in [("coordination.k8s.io", "leases"), ("events.k8s.io", "events")] {
+        assert!(changed.remove(&(group.to_owned(), resource.to_owned())), "{resource}");
+    }
+    let policies = read("configmaps/install/admission.yaml");
+    let policy = policies
+        .iter()
+        .find(|object| object["metadata"]["name"] == "mooring-controller-metadata")
+        .unwrap();
+    let judged = policy["spec"]["matchConstraints"]["resourceRules"].as_array().unwrap();
+    assert_eq!(judged.iter().flat_map(resources_of).collect::<BTreeSet<_>>(), changed);
 }
 
 #[test]
