@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
+use serde_json::{Value, json};
 
 use super::connection::client;
 use super::scope::Scope;
@@ -16,6 +17,13 @@ pub fn dry_run() -> PostParams {
         dry_run: true,
         ..PostParams::default()
     }
+}
+
+/// The change that gives an object an owner that there is not: the garbage collector deletes it.
+pub fn owned_by_nothing() -> Value {
+    json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "00000000-0000-4000-8000-000000000000"},
+    ]}})
 }
 
 /// The API server's answer to a request that it must refuse.

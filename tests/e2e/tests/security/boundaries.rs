@@ -1,12 +1,13 @@
 //! Tries to get the node's own disk: as a ConfigMap's author, with the controller's token, and past both at the mounter
 //! itself. Also tries to reach servers that are not allowed, through options besides a volume's source.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use mooring_contract::names::{FLEX_DRIVER, NAMESPACE, PROVISIONER, annotations, labels};
-use mooring_harness::credentials::{dry_run, refusal};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, NAMESPACE, PROVISIONER, annotations, finalizers, labels};
+use mooring_harness::credentials::{dry_run, owned_by_nothing, refusal};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
 use mooring_harness::{Scope, in_namespace, wait_until};
@@ -136,7 +137,31 @@ fn the_controller_s_token_gives_no_node_s_device_and_leaves_others_volumes_alone
             PROVISIONER,
             &json!({"client": "ext4", "source": "//dev/loop1"}),
         );
+        let with_secret = |source: &Value| {
+            let mut volume = volume(&scope, own, PROVISIONER, &sshfs);
+            let spec = volume["spec"].as_object_mut().context("no spec")?;
+            spec.remove("flexVolume");
+            spec.extend(source.as_object().cloned().unwrap_or_default());
+            anyhow::Ok(volume)
+        };
+        let by_flex = |namespace: &str| {
+            with_secret(&json!({"flexVolume": {
+                "driver": FLEX_DRIVER, "options": sshfs, "secretRef": {"name": "s", "namespace": namespace}}}))
+        };
+        let by_csi = |field: &str, namespace: &str| {
+            with_secret(&json!({"csi": {
+                "driver": CSI_DRIVER, "volumeHandle": "x", "volumeAttributes": sshfs,
+                field: {"name": "s", "namespace": namespace}}}))
+        };
+        for namespace in [&scope.namespace, CONFIG_NAMESPACE] {
+            for good in [by_flex(namespace)?, by_csi("nodePublishSecretRef", namespace)?] {
+                volumes.create(&dry_run(), &parsed(good)?).await?;
+            }
+        }
         for (bad, words) in [
+            (by_flex("kube-system")?, "names one Secret"),
+            (by_csi("nodePublishSecretRef", "kube-system")?, "names one Secret"),
+            (by_csi("nodeStageSecretRef", &scope.namespace)?, "names one Secret"),
             (by_hand, "named after its claim's uid"),
             (device, "no PersistentVolume of a path or a device"),
             (slashes, "no PersistentVolume of a path or a device"),
@@ -220,6 +245,102 @@ async fn gives_runs_no_node_s_device(client: &Client) -> Result<()> {
         assert!(said.contains("the volume of a provisioning Pod"), "{options}: {said}");
     }
     Ok(())
+}
+
+#[test]
+fn the_controller_s_token_orphans_nothing_and_hands_no_volume_to_another_claim() {
+    in_namespace("sec-controller-owners", async |scope| {
+        let provisioner = scope.provisioner().printing();
+        provisioner.apply().await?;
+        let uid = scope.claim("own", &provisioner.class, "1Gi").await?;
+        let hers = scope.claim("hers", "there-is-no-such-class", "1Gi").await?;
+        scope.claim_bound("own").await?;
+        let leader = scope.leader()?;
+        let token = scope.token_of(NAMESPACE, "flex-provisioner", Some(&leader)).await?;
+        let client = scope.with_token(&token).await?;
+        let only_asked = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &scope.namespace);
+        let record = json!({"metadata": {
+            "annotations": {annotations::OPERATION: "{}"},
+            "finalizers": ["kubernetes.io/pvc-protection", finalizers::CLAIM],
+        }});
+        claims.patch("hers", &only_asked, &Patch::Merge(record)).await?;
+        let noted = |key: &str, value: Value| {
+            let mut notes = json!({});
+            notes[key] = value;
+            json!({"metadata": {"annotations": notes}})
+        };
+        for (name, change, why) in [
+            ("hers", owned_by_nothing(), "the owner of no object"),
+            (
+                "hers",
+                json!({"metadata": {"finalizers": null}}),
+                "no finalizers but its own",
+            ),
+            (
+                "hers",
+                json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection", "example.com/x"]}}),
+                "no finalizers but its own",
+            ),
+            (
+                "hers",
+                noted(annotations::SELECTED_NODE, json!(NODE)),
+                "Kubernetes' own annotations",
+            ),
+            (
+                "own",
+                noted("pv.kubernetes.io/bind-completed", Value::Null),
+                "Kubernetes' own annotations",
+            ),
+            (
+                "hers",
+                json!({"spec": {"volumeName": format!("pvc-{uid}")}}),
+                "nothing that a claim asks for",
+            ),
+        ] {
+            let said = refusal(claims.patch(name, &only_asked, &Patch::Merge(change)).await);
+            assert!(said.contains(why), "{name}: {why:?} is not in {said}");
+        }
+        // A change of the status may change metadata too.
+        let orphaned = Patch::Merge(owned_by_nothing());
+        let said = refusal(claims.patch_status("own", &only_asked, &orphaned).await);
+        assert!(said.contains("the owner of no object"), "{said}");
+
+        let volumes: Api<PersistentVolume> = Api::all(client.clone());
+        let volume = format!("pvc-{uid}");
+        for (change, why) in [
+            (owned_by_nothing(), "the owner of no object"),
+            (
+                json!({"metadata": {"finalizers": ["example.com/x"]}}),
+                "no finalizers but its own",
+            ),
+            (
+                json!({"spec": {"claimRef": {"name": "hers", "uid": hers}}}),
+                "never its claim",
+            ),
+            (json!({"spec": {"claimRef": null}}), "never its claim"),
+            (json!({"spec": {"mountOptions": ["suid"]}}), "never its claim"),
+        ] {
+            let said = refusal(volumes.patch(&volume, &only_asked, &Patch::Merge(change)).await);
+            assert!(said.contains(why), "{why:?} is not in {said}");
+        }
+
+        let classes: Api<StorageClass> = Api::all(client);
+        let all: Api<StorageClass> = Api::all(scope.client.clone());
+        let mut class = all.get(&provisioner.class).await?;
+        classes.replace(&provisioner.class, &dry_run(), &class).await?;
+        let orphaned: StorageClass = parsed(json!({
+            "metadata": owned_by_nothing()["metadata"], "provisioner": class.provisioner,
+        }))?;
+        class.metadata.owner_references = orphaned.metadata.owner_references;
+        let said = refusal(classes.replace(&provisioner.class, &dry_run(), &class).await);
+        assert!(said.contains("the owner of no object"), "{said}");
+        Ok(())
+    });
 }
 
 #[test]
@@ -319,6 +440,33 @@ fn the_controller_s_token_reports_on_snapshots_of_its_own_driver_and_changes_not
         assert!(said.contains("only its status, its record and its finalizer"), "{said}");
         let said = refusal(groups.patch(&name("others"), &only_asked, &noted).await);
         assert!(said.contains("of Mooring's own driver only"), "{said}");
+        let orphaned = Patch::Merge(owned_by_nothing());
+        let said = refusal(contents.patch(&name("own"), &only_asked, &orphaned).await);
+        assert!(said.contains("the owner of no object"), "{said}");
+        // Nor does it make or delete classes for them of other drivers.
+        let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass");
+        let classes: Api<DynamicObject> = Api::all_with(scope.with_token(&token).await?, &ApiResource::from_gvk(&kind));
+        let class = |name: &str, driver: &str| {
+            json!({
+                "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": metadata(name),
+                "driver": driver, "deletionPolicy": "Delete",
+            })
+        };
+        classes.create(&dry_run(), &parsed(class("own", CSI_DRIVER))?).await?;
+        scope.apply_anywhere(&class("others", "example.com").to_string())?;
+        let dry = DeleteParams {
+            dry_run: true,
+            ..DeleteParams::default()
+        };
+        for said in [
+            refusal(classes.create(&dry_run(), &parsed(class("more", "example.com"))?).await),
+            refusal(classes.delete(&name("others"), &dry).await),
+        ] {
+            assert!(
+                said.contains("VolumeSnapshotClasses of Mooring's driver only"),
+                "{said}"
+            );
+        }
         // It has no such rights in the first place.
         let made: DynamicObject = parsed(content("more", "vcs.mooring.dev"))?;
         for said in [

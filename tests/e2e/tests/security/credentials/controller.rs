@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use mooring_contract::names::{NAMESPACE, labels};
-use mooring_harness::credentials::{dry_run, refusal};
+use mooring_contract::names::{FIELD_MANAGER, NAMESPACE, labels};
+use mooring_harness::credentials::{dry_run, owned_by_nothing, refusal};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
 use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
@@ -38,6 +39,9 @@ async fn changes_no_secret_but_those_of_attachments(scope: &Scope, client: &Clie
     let why = "Secrets of attachments only";
     assert!(refusal(secrets.patch(&name, &dry_patch, &patch).await).contains(why));
     assert!(refusal(secrets.delete(&name, &dry).await).contains(why));
+    let orphaned = Patch::Merge(owned_by_nothing());
+    let said = refusal(secrets.patch(&its, &dry_patch, &orphaned).await);
+    assert!(said.contains("the owner of no object"), "{said}");
     secrets.patch(&its, &dry_patch, &patch).await?;
     secrets.delete(&its, &dry).await?;
     // It would be a token that never ends.
@@ -84,14 +88,14 @@ async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Clien
         ..PatchParams::default()
     };
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    // The garbage collector deletes what belongs to an object that there is not.
-    let orphaned = json!({"metadata": {"ownerReferences": [
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "00000000-0000-4000-8000-000000000000"},
-    ]}});
-    for change in [json!({"data": {"images": "**"}}), orphaned, json!({"immutable": true})] {
+    for (change, why) in [
+        (json!({"data": {"images": "**"}}), "annotations of ConfigMaps only"),
+        (json!({"immutable": true}), "annotations of ConfigMaps only"),
+        (owned_by_nothing(), "the owner of no object"),
+    ] {
         let change = Patch::Merge(change);
         let said = refusal(configs.patch("allowed-client-images", &dry_patch, &change).await);
-        assert!(said.contains("annotations of ConfigMaps only"), "{said}");
+        assert!(said.contains(why), "{why:?} is not in {said}");
     }
     let note = Patch::Merge(json!({"metadata": {"annotations": {"mooring.dev/status": "x"}}}));
     configs.patch("allowed-client-images", &dry_patch, &note).await?;
@@ -105,6 +109,118 @@ async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Clien
     let own = with(&class, "/provisioner", json!("vcs.mooring.dev"));
     classes.create(&dry_run(), &parsed(&own)?).await?;
     Ok(())
+}
+
+/// Nor does it change Events that others reported.
+async fn reports_in_its_own_name_only(scope: &Scope, client: &Client) -> Result<()> {
+    let event = |controller: &str| {
+        json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": "of-another", "namespace": scope.namespace},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal", "action": "Mount", "reason": "Forged",
+            "reportingController": controller, "reportingInstance": "x",
+            "regarding": {"kind": "Pod", "name": "x", "namespace": scope.namespace},
+        })
+    };
+    let why = "Events of its own only";
+    let events: Api<Event> = Api::namespaced(client.clone(), &scope.namespace);
+    events.create(&dry_run(), &parsed(&event(FIELD_MANAGER))?).await?;
+    let said = refusal(events.create(&dry_run(), &parsed(&event("kubelet"))?).await);
+    assert!(said.contains(why), "{said}");
+    let all: Api<Event> = Api::namespaced(scope.client.clone(), &scope.namespace);
+    all.create(&PostParams::default(), &parsed(&event("kubelet"))?).await?;
+    let dry_patch = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let said = refusal(
+        events
+            .patch("of-another", &dry_patch, &Patch::Merge(owned_by_nothing()))
+            .await,
+    );
+    assert!(said.contains(why), "{said}");
+    Ok(())
+}
+
+/// What a run's Pod may not have: where it is, and what the policies say of it.
+fn other_pods() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        (
+            "/metadata/labels",
+            json!({labels::COMPONENT: "client"}),
+            "provisioning Pods only",
+        ),
+        // The DaemonSet would adopt it.
+        (
+            "/metadata/labels",
+            json!({labels::COMPONENT: labels::COMPONENT_PROVISIONING, "app.kubernetes.io/name": "mounter"}),
+            "and no others",
+        ),
+        (
+            "/metadata/ownerReferences",
+            json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "mounter", "uid": "x",
+                    "controller": true}]),
+            "no workload owns it",
+        ),
+        ("/spec/nodeName", json!("node-1"), "the scheduler chooses"),
+        ("/spec/hostNetwork", json!(true), "shares no network"),
+        ("/spec/hostPID", json!(true), "shares no network"),
+        (
+            "/spec/containers/0/securityContext",
+            json!({"privileged": true}),
+            "no privilege",
+        ),
+        ("/spec/containers/0/securityContext", Value::Null, "no privilege"),
+        (
+            "/spec/containers/0/securityContext/capabilities",
+            json!({"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
+            "no capability",
+        ),
+        (
+            "/spec/volumes",
+            json!([{"name": "h", "hostPath": {"path": "/"}}]),
+            "no other volume",
+        ),
+        (
+            "/spec/volumes",
+            json!([{"name": "s", "secret": {"secretName": "another"}}]),
+            "reads its own Secret",
+        ),
+        // That of another run, whose name only begins like this Pod's.
+        (
+            "/spec/volumes",
+            json!([{"name": "s", "secret": {"secretName": "provision-x-y-1"}}]),
+            "reads its own Secret",
+        ),
+        (
+            "/spec/containers/0/env",
+            json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "another", "key": "a"}}}]),
+            "reads its own Secret",
+        ),
+        (
+            "/spec/containers/0/envFrom",
+            json!([{"secretRef": {"name": "another"}}]),
+            "reads its own Secret",
+        ),
+        (
+            "/spec/priorityClassName",
+            json!("system-cluster-critical"),
+            "names no priority class",
+        ),
+        // It would keep all other Pods off its node.
+        (
+            "/spec/affinity",
+            json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": {}},
+            ]}}),
+            "never by other Pods",
+        ),
+        (
+            "/spec/volumes",
+            json!([{"name": "s", "projected": {"sources": [{"secret": {"name": "another"}}]}}]),
+            "no other volume",
+        ),
+    ]
 }
 
 #[test]
@@ -127,54 +243,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
         for namespace in [NAMESPACE, CONFIG_NAMESPACE] {
             let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
             pods.create(&dry_run(), &parsed(&good)?).await?;
-            for (pointer, value, why) in [
-                (
-                    "/metadata/labels",
-                    json!({labels::COMPONENT: "client"}),
-                    "provisioning Pods only",
-                ),
-                // The DaemonSet would adopt it.
-                (
-                    "/metadata/labels",
-                    json!({labels::COMPONENT: labels::COMPONENT_PROVISIONING, "app.kubernetes.io/name": "mounter"}),
-                    "and no others",
-                ),
-                (
-                    "/metadata/ownerReferences",
-                    json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "mounter", "uid": "x",
-                            "controller": true}]),
-                    "no workload owns it",
-                ),
-                ("/spec/nodeName", json!("node-1"), "the scheduler chooses"),
-                ("/spec/hostNetwork", json!(true), "shares no network"),
-                ("/spec/hostPID", json!(true), "shares no network"),
-                (
-                    "/spec/containers/0/securityContext",
-                    json!({"privileged": true}),
-                    "no privilege",
-                ),
-                ("/spec/containers/0/securityContext", Value::Null, "no privilege"),
-                (
-                    "/spec/containers/0/securityContext/capabilities",
-                    json!({"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
-                    "no capability",
-                ),
-                (
-                    "/spec/volumes",
-                    json!([{"name": "h", "hostPath": {"path": "/"}}]),
-                    "no other volume",
-                ),
-                (
-                    "/spec/volumes",
-                    json!([{"name": "s", "secret": {"secretName": "another"}}]),
-                    "no other volume",
-                ),
-                (
-                    "/spec/volumes",
-                    json!([{"name": "s", "projected": {"sources": [{"secret": {"name": "another"}}]}}]),
-                    "no other volume",
-                ),
-            ] {
+            for (pointer, value, why) in other_pods() {
                 let said = refusal(pods.create(&dry_run(), &parsed(&with(&good, pointer, value))?).await);
                 assert!(said.contains(why), "{pointer}: {why:?} is not in {said}");
             }
@@ -196,6 +265,7 @@ fn the_controller_s_token_makes_no_privileged_pod_no_host_path_and_no_mounter_s_
         assert!(said.contains("Mooring's own driver only"), "{said}");
         changes_no_secret_but_those_of_attachments(&scope, &client).await?;
         changes_no_setting_and_no_class_of_others(&scope, &client).await?;
+        reports_in_its_own_name_only(&scope, &client).await?;
         // In namespaces whose ConfigMaps are not honoured, it can do nothing at all.
         has_no_right_to_secrets_and_pods(&client, &["kube-system", &scope.namespace]).await?;
         let elsewhere: Api<Pod> = Api::namespaced(client, &scope.namespace);
