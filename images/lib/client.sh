@@ -16,6 +16,17 @@ fail() {
     exit 75
 }
 
+# Runs a command of the agent, which says itself why it fails.
+agent() {
+    ended=0
+    "$MOORING_AGENT" "$@" || ended=$?
+    case $ended in
+    0) ;;
+    2) fail "the agent does not know $1: it is of another release than this image, so update both" ;;
+    *) exit 75 ;;
+    esac
+}
+
 # Asks the agent for a service for the volume: see docs/vendors.md.
 service() {
     "$MOORING_AGENT" service "$@"

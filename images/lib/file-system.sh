@@ -3,8 +3,8 @@
 # there is none: the volume is a directory with one file, "disk", that has the device's bytes (service show-device), and
 # mount_file_system is not for it.
 #
-# An empty device is formatted. ext4 gets multi-mount protection, so that a second node is refused while one has it
-# mounted; xfs has nothing of the kind.
+# An empty device is formatted, by the agent. ext4 gets multi-mount protection, so that a second node is refused while
+# one has it mounted; xfs has nothing of the kind.
 fs_type=${MOORING_FS_TYPE:-ext4}
 case $fs_type in
 ext4 | xfs | raw) ;;
@@ -49,10 +49,7 @@ mount_file_system() {
     found=0
     blkid --probe "$1" >/dev/null 2>&1 || found=$?
     if [ "$found" -eq 2 ] && [ -z "$read_only" ]; then
-        case $fs_type in
-        ext4) mkfs.ext4 -q -m 0 -e remount-ro -O mmp -E nodiscard "$1" ;;
-        xfs) mkfs.xfs -q -K "$1" ;;
-        esac
+        agent make-file-system --type "$fs_type" "$1"
     fi
     # A copy has the UUID of what it is a copy of, and a node may have both.
     [ "$fs_type" != xfs ] || options=${options:+$options,}nouuid

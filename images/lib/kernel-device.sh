@@ -15,14 +15,8 @@ node_of() {
 # Notes that the volume has a device, unless another volume has it. With --in-use after it, a volume has to have it
 # already. The agent decides that, for all clients of the node: whoever names a device does not get it for that alone.
 claim_device() {
-    claimed=0
-    "$MOORING_AGENT" claim-device --record "/run/mooring/mounts/$MOORING_VOLUME.json" \
-        --boot-id /proc/sys/kernel/random/boot_id ${2:+"$2"} "disk ${1##*/}" || claimed=$?
-    case $claimed in
-    0) ;;
-    2) fail "the agent does not know claim-device: it is of another release than this image, so update both" ;;
-    *) exit 75 ;;
-    esac
+    agent claim-device --record "/run/mooring/mounts/$MOORING_VOLUME.json" \
+        --boot-id /proc/sys/kernel/random/boot_id ${2:+"$2"} "disk ${1##*/}"
 }
 
 # Whether a device is in use: mounted in any namespace, or a part of another device, or with a partition of which this

@@ -16,6 +16,7 @@ mod expand;
 pub mod give_up;
 mod image_daemon;
 pub mod install;
+pub mod make_file_system;
 pub mod mount_device;
 pub mod mounts;
 mod one_at_a_time;

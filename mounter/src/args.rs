@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::agent;
 use crate::agent::claims::ClaimArgs;
+use crate::agent::make_file_system::MakeFileSystemArgs;
 use crate::agent::mount_device::MountDeviceArgs;
 use crate::agent::services::command::ServiceArgs;
 use crate::agent::services::hold::HoldArgs;
@@ -35,6 +36,8 @@ pub enum MounterCommand {
     Agent(agent::AgentArgs),
     /// Ask the agent for a service for the volume that a program of the client image is mounting.
     Service(ServiceArgs),
+    /// Make a file system on the blank device of the volume that a program of the client image is mounting.
+    MakeFileSystem(MakeFileSystemArgs),
     /// Mount a device with an SELinux label for all files: what mount(8) does not do in a container.
     MountDevice(MountDeviceArgs),
     /// Note that the volume that a program of the client image is mounting has a device of the node; fail if another

@@ -301,9 +301,7 @@ fn mount(client: &Client, place: Place, value: &str) -> Ended {
     node.is_empty(true);
     node.write("state/there", "");
     node.write("secrets/v1/there", "");
-    for name in ["mount", "mkfs.ext4", "mkfs.xfs"] {
-        record(&node, name, "");
-    }
+    record(&node, "mount", "");
     record(&node, "agent", "[ \"$2\" != loop ] || echo /dev/loop9");
     (client.prepare)(&node);
     let mut source = client.source.to_owned();

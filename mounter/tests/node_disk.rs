@@ -71,7 +71,10 @@ fn a_disk_is_found_by_its_serial_on_each_kind_of_bus() {
             "mount -t ext4 -o nosuid,nodev,errors=remount-ro {}/{name} /target",
             node.at("devices").display()
         );
-        assert!(calls.contains("\nmkfs.ext4 ") && calls.contains(&mounted), "{calls}");
+        assert!(
+            calls.contains("\nagent make-file-system --type ext4 ") && calls.contains(&mounted),
+            "{calls}"
+        );
     }
 }
 
@@ -100,7 +103,7 @@ fn a_disk_that_the_node_itself_uses_is_refused_and_one_of_another_pod_is_not() {
     is_in_use(&node, true);
     node.is_empty(false);
     assert!(mount(&node, "v2").status.success());
-    assert_eq!(node.calls().matches("\nmkfs").count(), 1);
+    assert_eq!(node.calls().matches(" make-file-system ").count(), 1);
     // Without either, it is the node's again.
     assert!(unmount(&node, "v1").status.success());
     is_in_use(&node, false);
@@ -248,14 +251,19 @@ fn an_error_makes_an_ext4_read_only_whatever_the_volume_says() {
 }
 
 #[test]
-fn a_new_ext4_has_all_of_its_blocks_for_the_pod() {
+fn a_disk_that_is_too_small_is_refused_with_the_least_size_and_without_the_agent_s_command_with_the_cure() {
     let node = new_node();
     disk(&node, "vdb", "serial", SHORT);
-    assert!(mount(&node, "v1").status.success());
-    let calls = node.calls();
-    let call = calls.lines().find(|call| call.starts_with("mkfs.ext4 ")).unwrap();
-    assert!(call.contains(" -m 0 "), "keeps blocks for root: {call}");
-    assert!(call.contains(" -e remount-ro ") && call.contains(" -O mmp "), "{call}");
+    let agent = env!("CARGO_BIN_EXE_mounter");
+    node.command(
+        "agent",
+        &format!("[ $1 != make-file-system ] || truncate -s 7M \"$4\"; exec {agent} \"$@\""),
+    );
+    let says = refused(&node, "v1");
+    assert!(says.contains("8Mi at least") && says.contains("larger"), "{says}");
+    node.command("agent", "[ $1 != make-file-system ] || exit 2");
+    let says = refused(&node, "v1");
+    assert!(says.contains("update both"), "{says}");
 }
 
 #[test]
@@ -277,7 +285,7 @@ fn a_raw_block_volume_is_the_disk_itself_and_is_never_formatted() {
     let calls = node.calls();
     let given = format!("agent service give-device {}/vdb", node.at("devices").display());
     assert!(
-        calls.contains(&given) && !calls.contains("mkfs") && !calls.contains("\nmount "),
+        calls.contains(&given) && !calls.contains("make-file-system") && !calls.contains("\nmount "),
         "{calls}"
     );
 }

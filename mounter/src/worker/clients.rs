@@ -2,6 +2,7 @@
 //! that. `checks` is what they share.
 
 pub mod checks;
+pub mod file_system;
 pub mod given;
 pub mod host;
 mod image;

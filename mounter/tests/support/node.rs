@@ -36,9 +36,7 @@ impl Node {
         node.copy(&images.join(program), &node.at("program"));
         node.write("boot_id", "boot-1\n");
         node.write("mountinfo", "");
-        for name in ["mount", "mkfs.ext4", "mkfs.xfs"] {
-            node.command(name, "");
-        }
+        node.command("mount", "");
         // Only claims are the agent's own.
         let agent = env!("CARGO_BIN_EXE_mounter");
         node.command("agent", &format!("[ \"$1\" != claim-device ] || exec {agent} \"$@\""));

@@ -2,6 +2,7 @@
 
 mod check;
 pub mod clients;
+pub mod file_system;
 mod node;
 
 use std::collections::BTreeMap;

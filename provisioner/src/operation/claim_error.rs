@@ -1,6 +1,7 @@
 //! Why what a claim asks for can't be done, or not yet.
 
 use mooring_contract::names::CSI_DRIVER;
+use mooring_contract::volume::file_system::TooSmall;
 
 use super::parameters::FsTypeError;
 use super::source::SourceError;
@@ -17,6 +18,9 @@ pub enum ClaimError {
     /// It is not clear which file system the class asks for.
     #[error(transparent)]
     FsType(#[from] FsTypeError),
+    /// The volume could never be mounted.
+    #[error("the claim asks for too small a volume: {0}: delete the claim, and create it again with as much")]
+    TooSmall(#[from] TooSmall),
     /// The claim asks for a copy of what can't be copied, or not yet.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -57,6 +61,7 @@ impl ClaimError {
             | Self::Size(_)
             | Self::Selector
             | Self::FsType(_)
+            | Self::TooSmall(_)
             | Self::AttributesNotByCsi
             | Self::FlexVolume
             | Self::ManyNodes(_)

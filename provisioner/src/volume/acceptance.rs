@@ -6,9 +6,11 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Persis
 use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_contract::volume::clients::{device_clients, gives_devices};
+use mooring_contract::volume::file_system::TooSmall;
 use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, keys};
 
 use crate::volume::capacity::{self, CapacityError};
+use crate::volume::persistent_volume::{file_system, source_name};
 use crate::volume::topology::{self, Node};
 
 /// What a PV must be to be accepted.
@@ -72,6 +74,9 @@ pub enum Refusal {
         /// The claim's, in bytes.
         wanted: u64,
     },
+    /// It can't have its file system, whatever the claim asks for.
+    #[error("its capacity is too small: {0}: ask for as much")]
+    TooSmallToMount(#[from] TooSmall),
     /// It lacks an access mode that the claim asks for.
     #[error("its accessModes do not have {0}, which the claim asks for")]
     AccessMode(String),
@@ -205,30 +210,6 @@ pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
     refusals
 }
 
-/// Name of the source that a PV has, as the API spells it: the one key of its spec that is no other field.
-pub fn source_name(spec: &PersistentVolumeSpec) -> String {
-    const FIELDS: [&str; 9] = [
-        "accessModes",
-        "capacity",
-        "claimRef",
-        "mountOptions",
-        "nodeAffinity",
-        "persistentVolumeReclaimPolicy",
-        "storageClassName",
-        "volumeAttributesClassName",
-        "volumeMode",
-    ];
-    let value = serde_json::to_value(spec).unwrap_or_default();
-    value
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(key, _)| key.as_str())
-        .find(|key| !FIELDS.contains(key))
-        .unwrap_or("none")
-        .to_owned()
-}
-
 fn check_claim_ref(spec: &PersistentVolumeSpec, claim: &PersistentVolumeClaim, refusals: &mut Vec<Refusal>) {
     let meta = &claim.metadata;
     let wanted = (meta.namespace.as_ref(), meta.name.as_ref(), meta.uid.as_ref());
@@ -269,6 +250,8 @@ fn check_capacity(spec: &PersistentVolumeSpec, claim: &PersistentVolumeClaim, re
             if found < wanted {
                 refusals.push(Refusal::TooSmall { found, wanted });
             }
+            let fits = file_system(spec).map_or(Ok(()), |file_system| file_system.check_size(found));
+            refusals.extend(fits.err().map(Refusal::from));
         }
         Err(error) => refusals.push(error.into()),
     }
@@ -548,6 +531,50 @@ pub(crate) mod tests {
         assert!(nfs.contains("client nfs has no device to give"), "{nfs}");
         let flex = said("flexVolume", json!({"driver": "mooring.dev/vcs", "options": local}));
         assert!(flex.contains("flexVolume has no device to give"), "{flex}");
+    }
+
+    #[test]
+    fn a_volume_that_could_never_be_mounted_is_refused_with_the_least_size() {
+        let said = |client: &str, fs_type: &str, size: &str, mode: &str| {
+            let mut claim = claim();
+            let spec = claim.spec.as_mut().unwrap();
+            let asked = json!({"requests": {"storage": size}});
+            spec.resources = serde_json::from_value(asked).unwrap();
+            spec.volume_mode = Some(mode.to_owned());
+            let expected = Expected {
+                claim: &claim,
+                pv_name: "pvc-u1",
+                config_namespace: "admin",
+                node: None,
+                class_options: &[],
+                client_image: None,
+                attaches: false,
+            };
+            let mut pv = volume();
+            pv["spec"]["capacity"]["storage"] = json!(size);
+            pv["spec"]["volumeMode"] = json!(mode);
+            pv["spec"].as_object_mut().unwrap().remove("flexVolume");
+            let source = if client == "local" { "pvc-u1.img" } else { "h:/pvc-u1" };
+            let options = json!({"client": client, "source": source, "fs-type": fs_type});
+            pv["spec"]["csi"] = json!({"driver": "vcs.mooring.dev", "volumeHandle": "x", "volumeAttributes": options});
+            let refusals = check(&serde_json::from_value(pv).unwrap(), &expected);
+            refusals.iter().map(ToString::to_string).collect::<String>()
+        };
+        for (fs_type, size, least) in [("", "1", "8Mi"), ("ext4", "8191Ki", "8Mi"), ("xfs", "299Mi", "300Mi")] {
+            let text = said("local", fs_type, size, "Filesystem");
+            assert!(
+                text.contains("too small") && text.contains(least),
+                "{fs_type} of {size}: {text}"
+            );
+        }
+        for (client, fs_type, size, mode) in [
+            ("local", "", "8Mi", "Filesystem"),
+            ("local", "xfs", "300Mi", "Filesystem"),
+            ("local", "", "1", "Block"),
+            ("nfs", "", "1", "Filesystem"),
+        ] {
+            assert_eq!(said(client, fs_type, size, mode), "", "{client} {fs_type} of {size}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, annotations, finalizers, 
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use mooring_contract::volume::clients::{self, Growth};
+use mooring_contract::volume::file_system::FileSystem;
 use mooring_contract::volume::{Volume, VolumeError, keys};
 use serde_json::Value;
 
@@ -183,21 +184,31 @@ pub fn client_of(spec: &PersistentVolumeSpec) -> Option<&str> {
 /// Who finishes the growth of a volume, once its storage is larger. What the kubelet itself mounts without a driver, it
 /// does not expand (`FindNodeExpandablePluginBySpec` in `pkg/volume`).
 pub fn growth(spec: &PersistentVolumeSpec) -> Growth {
-    let fs_type = |options: Option<&BTreeMap<String, String>>, field: Option<&String>| {
-        let named = options.and_then(|options| options.get(keys::FS_TYPE)).or(field);
-        named.cloned().unwrap_or_default()
-    };
-    let client = client_of(spec);
-    match (client, &spec.flex_volume, &spec.csi) {
-        (Some(client), Some(flex), _) => {
-            clients::growth(client, &fs_type(flex.options.as_ref(), flex.fs_type.as_ref()))
-        }
-        (Some(client), None, Some(csi)) => {
-            clients::growth(client, &fs_type(csi.volume_attributes.as_ref(), csi.fs_type.as_ref()))
-        }
-        (None, Some(_), _) | (None, None, Some(_)) => Growth::AtNode,
-        (Some(_) | None, None, None) => Growth::AtServer,
+    match client_and_type(spec) {
+        Some((client, fs_type)) => clients::growth(client, fs_type),
+        None if spec.flex_volume.is_some() || spec.csi.is_some() => Growth::AtNode,
+        None => Growth::AtServer,
     }
+}
+
+/// The file system that the mounter makes of a volume's device, if it does.
+pub fn file_system(spec: &PersistentVolumeSpec) -> Option<FileSystem> {
+    let (client, fs_type) = client_and_type(spec).filter(|_| spec.volume_mode.as_deref() != Some("Block"))?;
+    FileSystem::of(client, fs_type)
+}
+
+/// The client that mounts a volume, and its type; none if the kubelet itself mounts it.
+fn client_and_type(spec: &PersistentVolumeSpec) -> Option<(&str, &str)> {
+    let client = client_of(spec)?;
+    let (options, field) = match (&spec.flex_volume, &spec.csi) {
+        (Some(flex), _) => (flex.options.as_ref(), flex.fs_type.as_deref()),
+        (None, csi) => (
+            csi.as_ref()?.volume_attributes.as_ref(),
+            csi.as_ref()?.fs_type.as_deref(),
+        ),
+    };
+    let fs_type = options.and_then(|options| options.get(keys::FS_TYPE));
+    Some((client, fs_type.map(String::as_str).or(field).unwrap_or_default()))
 }
 
 /// The size of a volume, if its PV has one that can be read.
@@ -385,9 +396,33 @@ pub fn options(pv: &PersistentVolume) -> BTreeMap<String, String> {
     options.unwrap_or_else(|| source_fields(spec))
 }
 
+/// Name of the source that a PV has, as the API spells it: the one key of its spec that is no other field.
+pub fn source_name(spec: &PersistentVolumeSpec) -> String {
+    const FIELDS: [&str; 9] = [
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    ];
+    let value = serde_json::to_value(spec).unwrap_or_default();
+    value
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, _)| key.as_str())
+        .find(|key| !FIELDS.contains(key))
+        .unwrap_or("none")
+        .to_owned()
+}
+
 /// A network source's plain fields (`server`, `path`, `iqn`, …) as options.
 fn source_fields(spec: &PersistentVolumeSpec) -> BTreeMap<String, String> {
-    let name = crate::volume::acceptance::source_name(spec);
+    let name = source_name(spec);
     let value = serde_json::to_value(spec).unwrap_or_default();
     value
         .get(&name)

@@ -1,22 +1,6 @@
 //! What an image file contains, by its first bytes.
 
-/// A file system that an image can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FileSystem {
-    /// ext4; also ext2 and ext3, which the kernel's ext4 mounts.
-    Ext4,
-    Xfs,
-}
-
-impl FileSystem {
-    /// Its name, as in `/proc/filesystems`.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Ext4 => "ext4",
-            Self::Xfs => "xfs",
-        }
-    }
-}
+use mooring_contract::volume::file_system::FileSystem;
 
 /// What the first bytes of an image are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +73,9 @@ impl ImageContent {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileSystem, ImageContent};
+    use mooring_contract::volume::file_system::FileSystem;
+
+    use super::ImageContent;
 
     #[test]
     fn a_file_system_is_known_by_its_magic_number() {

@@ -22,14 +22,17 @@ mod pool;
 
 use std::path::Path;
 
+use mooring_contract::volume::file_system::FileSystem;
+
 pub use device::{hide, show};
 pub use expand::expand;
 
 use self::pool::{content, fail_unless_alone, file_name, open};
 use super::checks::has_flags;
-use super::image::{FileSystem, ImageContent};
+use super::file_system::{NewFileSystem, Place};
+use super::image::ImageContent;
 use crate::grant::Grant;
-use crate::sys::{ImageFile, LoopDevice, NewMount, Program, Sys, SysError, Unmount};
+use crate::sys::{ImageFile, LoopDevice, NewMount, Sys, SysError, Unmount};
 use crate::volume::job::{MountError, Secrets};
 use crate::volume::mount_options::{self, MountFlags, MountOptions};
 use crate::volume::target::Target;
@@ -132,15 +135,12 @@ fn explained(sys: &impl Sys, pool: &Path, image: &ImageFile, error: MountError) 
 }
 
 fn wanted_file_system(fs_type: &str) -> Result<Option<FileSystem>, MountError> {
-    match fs_type {
-        "" => Ok(None),
-        "ext4" => Ok(Some(FileSystem::Ext4)),
-        "xfs" => Ok(Some(FileSystem::Xfs)),
-        other => {
-            let message = format!("option fs-type={other:?} is not possible for a local volume: use ext4 or xfs");
-            Err(MountError::BadOptions(message.into()))
-        }
+    let named = FileSystem::named(fs_type);
+    if named.is_none() && !fs_type.is_empty() {
+        let message = format!("option fs-type={fs_type:?} is not possible for a local volume: use ext4 or xfs");
+        return Err(MountError::BadOptions(message.into()));
     }
+    Ok(named)
 }
 
 /// Whether the volume is mounted on the target; an error if something else is, or the volume with other flags.
@@ -174,39 +174,16 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
             ImageContent::Zeros if sys.is_blank(image)? => {}
             other => return Err(mismatch(&image.path.display().to_string(), Some(wanted), Some(other))),
         }
+    }
+    let new = NewFileSystem::of_size(image.size, wanted, Place::File).map_err(|error| MountError::Failed {
+        attempted: format!("format image file {}", image.path.display()),
+        cause: format!("{error}: make the volume larger").into(),
+    })?;
+    if !marked {
         sys.mark(image, true)?;
     }
-    let (name, options): (_, &[&str]) = match wanted {
-        // Blocks of 4 KiB, so that the image suits a disk of any sector size. An error makes it read-only: nothing
-        // checks an image before it is mounted.
-        FileSystem::Ext4 => (
-            "mkfs.ext4",
-            &[
-                "-q",
-                "-F",
-                "-b",
-                "4096",
-                "-m",
-                "0",
-                "-e",
-                "remount-ro",
-                "-E",
-                "nodiscard",
-                "--",
-            ],
-        ),
-        FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f", "-K", "-s", "size=4096", "--"]),
-    };
-    let mut args: Vec<_> = options.iter().map(Into::into).collect();
     // What was looked at, not what has its name: who can write the pool may have put a link there.
-    args.push(image.by_handle().into());
-    let made = sys.run(&Program {
-        name: name.to_owned(),
-        args,
-    });
-    if let Err(error) = made {
-        return Err(error.into());
-    }
+    new.make(sys, &image.by_handle())?;
     sys.mark(image, false)?;
     Ok(wanted)
 }

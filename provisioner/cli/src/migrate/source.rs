@@ -1,7 +1,7 @@
 //! The two ways by which the kubelet reaches a volume, and the same PersistentVolume by the other way.
 
 use flex_provisioner::config::VolumeSourceKind;
-use flex_provisioner::volume::acceptance::source_name;
+use flex_provisioner::volume::persistent_volume::source_name;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, FlexPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim,
 };

@@ -70,6 +70,25 @@ fn planned(world: &World) -> String {
 }
 
 #[test]
+fn a_claim_too_small_for_the_file_system_of_its_class_is_refused_before_anything_is_run() {
+    for (fs_type, size, mode, want) in [
+        ("ext4", "8191Ki", "Filesystem", "wait ClaimRefused"),
+        ("ext4", "8Mi", "Filesystem", "start 1 written"),
+        ("xfs", "299Mi", "Filesystem", "wait ClaimRefused"),
+        ("xfs", "299Mi", "Block", "start 1 written"),
+        // Only the image knows what volume it makes.
+        ("", "1", "Filesystem", "start 1 written"),
+        ("nfs4", "1", "Filesystem", "start 1 written"),
+    ] {
+        let mut world = World::new();
+        world.class = Some(class(&json!({"parameters": {"fs-type": fs_type}})));
+        world.claim["spec"]["resources"]["requests"]["storage"] = json!(size);
+        world.claim["spec"]["volumeMode"] = json!(mode);
+        assert_eq!(planned(&world), want, "{fs_type} of {size}");
+    }
+}
+
+#[test]
 fn a_fresh_claim_is_begun_once_it_is_wanted() {
     assert_eq!(planned(&World::new()), "start 1 written");
     let table: Vec<(&str, Change)> = vec![

@@ -226,6 +226,7 @@ fn what_can_t_be_mounted_has_an_event_and_stays_as_it_was() {
         let before = scope.on_node(1, &sums)?;
         let cases = [
             ("type", format!("{ns}-blank"), "btrfs", "use ext4 or xfs"),
+            ("small", format!("{ns}-blank"), "xfs", "needs 300Mi at least"),
             ("up", format!("../pool/{ns}-blank"), "", "is not a file name"),
             ("missing", format!("{ns}-nowhere"), "", "there is no image file"),
             ("link", format!("{ns}-link"), "", "link"),

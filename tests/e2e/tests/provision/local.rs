@@ -449,6 +449,14 @@ fn a_local_volume_that_can_t_be_made_has_the_reason_on_its_claim() {
         ensure!(event.reason.as_deref() == Some("ProvisioningGivenUp"), "{event:?}");
         scope.delete("pod/user")?;
         scope.claim_gone("many").await?;
+        scope.nothing_left(&uid).await?;
+
+        // Too small for a file system with a journal. As a device it could be used.
+        let uid = scope.claim("small", "local", "1Mi").await?;
+        scope.apply(&user_of("user", "small", "true").to_string())?;
+        scope.event("small", "needs 8Mi at least").await?;
+        scope.delete("pod/user")?;
+        scope.claim_gone("small").await?;
         scope.nothing_left(&uid).await
     });
 }

@@ -5,7 +5,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::super::image::FileSystem;
+use mooring_contract::volume::file_system::FileSystem;
+
 use super::pool::{content, find};
 use crate::sys::{ImageFile, LoopDevice, Program, Sys};
 use crate::volume::job::MountError;

@@ -34,7 +34,7 @@ fn a_blank_image_is_formatted_once_and_a_repeated_mount_is_success() {
     mount(&fake, pool(), &task).unwrap();
     assert_eq!(
         fake.programs(),
-        ["mkfs.ext4 -q -F -b 4096 -m 0 -e remount-ro -E nodiscard -- handle:/pool/a"]
+        ["mkfs.ext4 -q -b 4096 -m 0 -e remount-ro -E nodiscard -F -- handle:/pool/a"]
     );
     assert_eq!((fake.mounts_on(&target()), fake.loops()), (1, 1));
     assert!(!fake.is_marked_now("/pool/a"));
@@ -203,6 +203,27 @@ fn a_missing_and_an_empty_image_say_what_to_do() {
         .unwrap_err()
         .to_string();
     assert!(empty.contains("truncate"), "{empty}");
+}
+
+#[test]
+fn an_image_too_small_for_its_file_system_is_refused_with_the_least_size_and_is_not_taken_for_being_formatted() {
+    for (options, size, least) in [
+        (EXT4, (8 << 20) - 1, "8Mi"),
+        (XFS, 299 << 20, "300Mi"),
+        (EXT4, 1, "8Mi"),
+    ] {
+        let fake = Fake::default().image("/pool/a", Image { size, ..blank() });
+        let error = mount(&fake, pool(), &task(options)).unwrap_err().to_string();
+        assert!(error.contains(least) && error.contains("larger"), "{error}");
+        assert!(fake.programs().is_empty() && !fake.is_marked_now("/pool/a"));
+    }
+    // One that has a file system is mounted as ever.
+    let small = Image {
+        size: 4 << 20,
+        ..small_ext4()
+    };
+    let fake = Fake::default().image("/pool/a", small);
+    mount(&fake, pool(), &task(EXT4)).unwrap();
 }
 
 #[test]

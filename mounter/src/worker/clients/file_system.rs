@@ -1,0 +1,88 @@
+//! How a file system is made: the one place, for the image files of the pool and, by `mounter make-file-system`, for the
+//! devices of client images.
+
+use std::path::Path;
+
+use mooring_contract::volume::file_system::{FileSystem, TooSmall};
+
+use crate::sys::{Program, Result, Sys};
+
+/// What a file system is made on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A file of the pool, which is locked.
+    File,
+    /// A device, which another node may have too: an ext4 then refuses to be mounted twice.
+    Device,
+}
+
+/// A file system that fits into its place, and is to be made there.
+#[derive(Debug, Clone, Copy)]
+pub struct NewFileSystem {
+    file_system: FileSystem,
+    place: Place,
+}
+
+impl NewFileSystem {
+    /// One for a file or a device of `size` bytes.
+    pub fn of_size(size: u64, file_system: FileSystem, place: Place) -> Result<Self, TooSmall> {
+        file_system.check_size(size)?;
+        Ok(Self { file_system, place })
+    }
+
+    pub fn make(self, sys: &impl Sys, path: &Path) -> Result<()> {
+        sys.run(&self.program(path))
+    }
+
+    /// The blocks suit a disk of any sector size. An ext4 keeps no room for root, and an error makes it read-only:
+    /// nothing checks it before it is mounted.
+    fn program(self, path: &Path) -> Program {
+        const EXT4: &[&str] = &["-q", "-b", "4096", "-m", "0", "-e", "remount-ro", "-E", "nodiscard"];
+        const XFS: &[&str] = &["-q", "-K", "-s", "size=4096"];
+        let (name, options, more): (_, _, &[&str]) = match (self.file_system, self.place) {
+            (FileSystem::Ext4, Place::File) => ("mkfs.ext4", EXT4, &["-F"]),
+            (FileSystem::Ext4, Place::Device) => ("mkfs.ext4", EXT4, &["-O", "mmp"]),
+            (FileSystem::Xfs, Place::File) => ("mkfs.xfs", XFS, &["-f"]),
+            (FileSystem::Xfs, Place::Device) => ("mkfs.xfs", XFS, &[]),
+        };
+        let args = [options, more, &["--"]].concat();
+        Program {
+            name: name.to_owned(),
+            args: args.into_iter().map(Into::into).chain([path.into()]).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use mooring_contract::volume::file_system::FileSystem;
+
+    use super::{NewFileSystem, Place};
+    use crate::sys::fake::Fake;
+
+    #[test]
+    fn an_ext4_has_all_of_its_blocks_for_the_pod_and_on_a_device_one_node_at_a_time() {
+        for (file_system, place, want) in [
+            (
+                FileSystem::Ext4,
+                Place::Device,
+                "mkfs.ext4 -q -b 4096 -m 0 -e remount-ro -E nodiscard -O mmp -- /dev/x",
+            ),
+            (
+                FileSystem::Ext4,
+                Place::File,
+                "mkfs.ext4 -q -b 4096 -m 0 -e remount-ro -E nodiscard -F -- /dev/x",
+            ),
+            (FileSystem::Xfs, Place::Device, "mkfs.xfs -q -K -s size=4096 -- /dev/x"),
+            (FileSystem::Xfs, Place::File, "mkfs.xfs -q -K -s size=4096 -f -- /dev/x"),
+        ] {
+            let fake = Fake::default();
+            let new = NewFileSystem::of_size(1 << 30, file_system, place).unwrap();
+            new.make(&fake, Path::new("/dev/x")).unwrap();
+            assert_eq!(fake.programs(), [want]);
+            assert!(NewFileSystem::of_size(4 << 20, file_system, place).is_err());
+        }
+    }
+}
