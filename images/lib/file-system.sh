@@ -49,7 +49,8 @@ mount_file_system() {
     found=0
     blkid --probe "$1" >/dev/null 2>&1 || found=$?
     if [ "$found" -eq 2 ] && [ -z "$read_only" ]; then
-        agent make-file-system --type "$fs_type" "$1"
+        agent make-file-system --type "$fs_type" \
+            ${MOORING_OPTION_BYTES_PER_INODE:+--bytes-per-inode "$MOORING_OPTION_BYTES_PER_INODE"} "$1"
     fi
     # A copy has the UUID of what it is a copy of, and a node may have both.
     [ "$fs_type" != xfs ] || options=${options:+$options,}nouuid

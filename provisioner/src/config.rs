@@ -203,6 +203,8 @@ pub struct ProvisionerConfig {
     pub backup_volume: Option<Volume>,
     /// `client-image`: which client image mounts the volumes.
     pub client_image: Option<String>,
+    /// `bytes-per-inode`, where the class does not say it.
+    pub bytes_per_inode: Option<String>,
     /// Settings of the generated StorageClass.
     pub class: ClassSettings,
     /// Every key that Mooring does not know: properties of the image.

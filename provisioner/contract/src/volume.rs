@@ -23,6 +23,8 @@ pub mod keys {
     pub const MOUNT_OPTIONS: &str = "mount-options";
     /// The file system, where the client needs to be told.
     pub const FS_TYPE: &str = "fs-type";
+    /// Of clients with devices: for how many bytes of its device an ext4 gets an inode.
+    pub const BYTES_PER_INODE: &str = "bytes-per-inode";
     /// The client image, where the ConfigMap names one (`client-image`); an administrator must have allowed it.
     pub const CLIENT_IMAGE: &str = "client-image";
     /// In an image's termination message only: the Secret that the mount needs. It becomes the PV's `secretRef`.

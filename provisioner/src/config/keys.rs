@@ -34,6 +34,8 @@ pub const BACKEND_VOLUME: &str = "backend-volume";
 pub const BACKUP_VOLUME: &str = "backup-volume";
 /// The client image of the volumes.
 pub const CLIENT_IMAGE: &str = "client-image";
+/// For how many bytes of a new ext4 there is an inode.
+pub const BYTES_PER_INODE: &str = mooring_contract::volume::keys::BYTES_PER_INODE;
 /// A setting of the generated StorageClass.
 pub const RECLAIM_POLICY: &str = "reclaim-policy";
 /// A setting of the generated StorageClass.
@@ -61,6 +63,7 @@ pub const KNOWN: &[&str] = &[
     BACKEND_VOLUME,
     BACKUP_VOLUME,
     CLIENT_IMAGE,
+    BYTES_PER_INODE,
     RECLAIM_POLICY,
     VOLUME_BINDING_MODE,
     ALLOW_VOLUME_EXPANSION,

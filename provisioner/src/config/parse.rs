@@ -100,6 +100,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
         // Only its form: the mounters have their own list of allowed client images.
         text.parse::<crate::config::trust::ImageRef>().map(|_| text.to_owned())
     });
+    let bytes_per_inode = reader.read(keys::BYTES_PER_INODE, values::bytes_per_inode);
     let class = reader.class_settings();
     let pass_through = reader.pass_through(config_map);
     reader.contradictions(&class, &operations, backend_volume.as_ref(), class_name.as_deref());
@@ -135,6 +136,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             backend_volume,
             backup_volume,
             client_image,
+            bytes_per_inode,
             class,
             pass_through,
             warnings: problems,

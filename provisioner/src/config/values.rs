@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Toleration;
+use mooring_contract::volume::clients::BYTES_PER_INODE;
 use mooring_program::time::{BadDuration, parse_duration};
 use serde_json::Value;
 
@@ -32,6 +33,8 @@ pub enum ValueError {
     Count(String),
     #[error("{0:?} is not a number of Pods: write a whole number from 0 to {MAX_WORKERS}")]
     Workers(String),
+    #[error("{0:?} is not a number of bytes for each inode: write {wanted}", wanted = BYTES_PER_INODE.value.wanted)]
+    BytesPerInode(String),
     #[error("write KEY=VALUE")]
     Pair,
     #[error("{0:?} is neither \"true\" nor \"false\": write one of them, in quotes")]
@@ -88,6 +91,14 @@ pub fn workers(text: &str) -> Result<usize, ValueError> {
 }
 
 /// Reads `KEY=VALUE`.
+pub fn bytes_per_inode(text: &str) -> Result<String, ValueError> {
+    if BYTES_PER_INODE.accepts(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(ValueError::BytesPerInode(text.to_owned()))
+    }
+}
+
 pub fn pair(text: &str) -> Result<(String, String), ValueError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),

@@ -322,7 +322,7 @@ impl Plan<'_> {
             said.cloned().unwrap_or_default()
         };
         let (client, fs_type) = (said(keys::CLIENT), said(keys::FS_TYPE));
-        if clients::has_initiator(&client, &fs_type) && said(INITIATOR_OPTION).is_empty() {
+        if clients::has_option(&client, &fs_type, INITIATOR_OPTION) && said(INITIATOR_OPTION).is_empty() {
             // What the storage was told.
             let named = answered.options.entry(INITIATOR_OPTION.to_owned());
             named.or_insert_with(|| record.initiator.clone());

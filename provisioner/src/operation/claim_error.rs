@@ -5,6 +5,7 @@ use mooring_contract::volume::file_system::TooSmall;
 
 use super::parameters::FsTypeError;
 use super::source::SourceError;
+use crate::config::values::ValueError;
 use crate::volume::capacity::CapacityError;
 
 /// What a claim asks for that can't be done; the message says what to do.
@@ -18,6 +19,8 @@ pub enum ClaimError {
     /// It is not clear which file system the class asks for.
     #[error(transparent)]
     FsType(#[from] FsTypeError),
+    #[error("parameter bytes-per-inode of the class: {0}")]
+    BytesPerInode(ValueError),
     /// The volume could never be mounted.
     #[error("the claim asks for too small a volume: {0}: delete the claim, and create it again with as much")]
     TooSmall(#[from] TooSmall),
@@ -61,6 +64,7 @@ impl ClaimError {
             | Self::Size(_)
             | Self::Selector
             | Self::FsType(_)
+            | Self::BytesPerInode(_)
             | Self::TooSmall(_)
             | Self::AttributesNotByCsi
             | Self::FlexVolume

@@ -16,7 +16,7 @@ use super::claim_error::ClaimError;
 use super::describe::describe;
 use super::observed::Surroundings;
 use super::parameters::{check_fs_type, class_parameters, fs_type};
-use crate::config::{ProvisionerConfig, VolumeSourceKind};
+use crate::config::{ProvisionerConfig, VolumeSourceKind, values};
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::persistent_volume;
 use crate::volume::topology::{Node, allowed, of_labels};
@@ -44,7 +44,12 @@ pub fn for_claim(
     let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
     let uid = meta.uid.clone().unwrap_or_default();
     let mut parameters = config.pass_through.clone();
+    let inodes = config.bytes_per_inode.clone();
+    parameters.extend(inodes.map(|bytes| (keys::BYTES_PER_INODE.to_owned(), bytes)));
     parameters.extend(class.map(class_parameters).unwrap_or_default());
+    if let Some(bytes) = parameters.get(keys::BYTES_PER_INODE) {
+        values::bytes_per_inode(bytes).map_err(ClaimError::BytesPerInode)?;
+    }
     Ok(Request {
         contract: CONTRACT_VERSION,
         operation,
@@ -295,6 +300,26 @@ mod tests {
         assert_eq!(moved.operation, Operation::Delete);
         assert_eq!(moved.parameters["use-nfs-server"], "10.10.2.5");
         assert_eq!((moved.parameters["tier"].as_str(), moved.size), ("1", 1 << 30));
+    }
+
+    #[test]
+    fn bytes_per_inode_are_the_config_map_s_unless_the_class_says_them_and_are_checked() {
+        let asked = |of_config: &[(&str, &str)], of_class: serde_json::Value| {
+            let around = Surroundings {
+                class: Some(&class(&json!({"parameters": of_class}))),
+                config: &config(of_config),
+                kube_api: "",
+            };
+            let request = for_claim(Operation::Provision, &claim(), None, [].into(), around);
+            request.map(|request| request.parameters.get("bytes-per-inode").cloned())
+        };
+        let of_config = [("bytes-per-inode", "8192")];
+        assert_eq!(asked(&of_config, json!({})), Ok(Some("8192".to_owned())));
+        let both = asked(&of_config, json!({"bytes-per-inode": "4096"}));
+        assert_eq!(both, Ok(Some("4096".to_owned())));
+        let error = asked(&of_config, json!({"bytes-per-inode": "4k"})).unwrap_err();
+        assert!(error.to_string().contains("4096, 8192"), "{error}");
+        assert_eq!(asked(&[], json!({})), Ok(None));
     }
 
     #[test]

@@ -645,6 +645,7 @@ mod tests {
         ("tolerations", "[{operator: Exists}]"),
         ("secret-name", "storage-login"),
         ("timeout", "5m"),
+        ("bytes-per-inode", "8192"),
         ("max-parallel", "2"),
         ("workers", "2"),
         ("workers", "0"),

@@ -337,6 +337,14 @@ fn all_options(
     }
     unless_said(keys::FS_TYPE, request.fs_type.clone());
     unless_said(keys::CLIENT_IMAGE, config.client_image.clone().unwrap_or_default());
+    let inodes = request
+        .parameters
+        .get(keys::BYTES_PER_INODE)
+        .cloned()
+        .unwrap_or_default();
+    if has_inodes(&options) && !inodes.is_empty() {
+        options.entry(keys::BYTES_PER_INODE.to_owned()).or_insert(inodes);
+    }
     if is_for_readers(request) {
         let all = options.entry(keys::MOUNT_OPTIONS.to_owned()).or_default();
         *all = read_only(all);
@@ -345,8 +353,17 @@ fn all_options(
         // The mounter refuses them with a device. Images print the file system that they would have made.
         options.remove(keys::FS_TYPE);
         options.remove(keys::MOUNT_OPTIONS);
+        options.remove(keys::BYTES_PER_INODE);
     }
     options
+}
+
+/// Whether a volume with these options gets a file system that has a fixed number of inodes.
+fn has_inodes(options: &BTreeMap<String, String>) -> bool {
+    let option = |key: &str| options.get(key).map_or("", String::as_str);
+    let (client, fs_type) = (option(keys::CLIENT), option(keys::FS_TYPE));
+    FileSystem::of(client, fs_type) == Some(FileSystem::Ext4)
+        && clients::has_option(client, fs_type, keys::BYTES_PER_INODE)
 }
 
 /// The Secret that the kubelet hands to the mounter: the image's, or that of the connection if the volume has to be
@@ -491,6 +508,29 @@ mod tests {
         assert_eq!(csi.volume_attributes, flex.options);
         assert_eq!(csi.node_publish_secret_ref, flex.secret_ref);
         assert_eq!(csi.volume_handle, silver().pv_name);
+    }
+
+    #[test]
+    fn only_a_volume_with_an_ext4_of_mooring_s_says_how_many_inodes_it_gets() {
+        let mut request = silver();
+        request.parameters = [("bytes-per-inode".to_owned(), "4096".to_owned())].into();
+        let mut said = |mode: &str, printed: &str| {
+            request.volume_mode = mode.to_owned();
+            let printed = Printed::parse(printed).unwrap();
+            let pv = build(&request, &config(&[]), VolumeSourceKind::Csi, printed, None, &[]);
+            options(&pv).remove("bytes-per-inode").unwrap_or_default()
+        };
+        for (mode, printed, want) in [
+            ("Filesystem", r#"{"client": "local", "source": "x"}"#, "4096"),
+            ("Filesystem", r#"{"client": "rbd", "fs-type": "ext4"}"#, "4096"),
+            ("Filesystem", r#"{"client": "rbd", "bytes-per-inode": "8192"}"#, "8192"),
+            ("Filesystem", r#"{"client": "local", "fs-type": "xfs"}"#, ""),
+            ("Filesystem", r#"{"client": "nfs", "source": "h:/x"}"#, ""),
+            ("Filesystem", r#"{"client": "vendor", "fs-type": "ext4"}"#, ""),
+            ("Block", r#"{"client": "local", "source": "x"}"#, ""),
+        ] {
+            assert_eq!(said(mode, printed), want, "{mode} {printed}");
+        }
     }
 
     #[test]

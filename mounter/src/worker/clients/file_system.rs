@@ -17,26 +17,40 @@ pub enum Place {
 }
 
 /// A file system that fits into its place, and is to be made there.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NewFileSystem {
     file_system: FileSystem,
     place: Place,
+    bytes_per_inode: Option<String>,
 }
 
 impl NewFileSystem {
     /// One for a file or a device of `size` bytes.
     pub fn of_size(size: u64, file_system: FileSystem, place: Place) -> Result<Self, TooSmall> {
         file_system.check_size(size)?;
-        Ok(Self { file_system, place })
+        Ok(Self {
+            file_system,
+            place,
+            bytes_per_inode: None,
+        })
     }
 
-    pub fn make(self, sys: &impl Sys, path: &Path) -> Result<()> {
+    /// Where it is an ext4, it gets an inode for each so many bytes. An xfs makes inodes as they are needed.
+    #[must_use]
+    pub fn with_inodes(self, bytes_per_inode: Option<String>) -> Self {
+        Self {
+            bytes_per_inode: bytes_per_inode.filter(|bytes| self.file_system == FileSystem::Ext4 && !bytes.is_empty()),
+            ..self
+        }
+    }
+
+    pub fn make(&self, sys: &impl Sys, path: &Path) -> Result<()> {
         sys.run(&self.program(path))
     }
 
     /// The blocks suit a disk of any sector size. An ext4 keeps no room for root, and an error makes it read-only:
     /// nothing checks it before it is mounted.
-    fn program(self, path: &Path) -> Program {
+    fn program(&self, path: &Path) -> Program {
         const EXT4: &[&str] = &["-q", "-b", "4096", "-m", "0", "-e", "remount-ro", "-E", "nodiscard"];
         const XFS: &[&str] = &["-q", "-K", "-s", "size=4096"];
         let (name, options, more): (_, _, &[&str]) = match (self.file_system, self.place) {
@@ -45,10 +59,11 @@ impl NewFileSystem {
             (FileSystem::Xfs, Place::File) => ("mkfs.xfs", XFS, &["-f"]),
             (FileSystem::Xfs, Place::Device) => ("mkfs.xfs", XFS, &[]),
         };
-        let args = [options, more, &["--"]].concat();
+        let inodes = self.bytes_per_inode.iter().flat_map(|bytes| ["-i", bytes.as_str()]);
+        let args = options.iter().chain(more).copied().chain(inodes).chain(["--"]);
         Program {
             name: name.to_owned(),
-            args: args.into_iter().map(Into::into).chain([path.into()]).collect(),
+            args: args.map(Into::into).chain([path.into()]).collect(),
         }
     }
 }
@@ -61,6 +76,19 @@ mod tests {
 
     use super::{NewFileSystem, Place};
     use crate::sys::fake::Fake;
+
+    #[test]
+    fn only_an_ext4_is_told_how_many_inodes_it_gets() {
+        for (file_system, want) in [(FileSystem::Ext4, " -F -i 4096 -- /x"), (FileSystem::Xfs, " -f -- /x")] {
+            let fake = Fake::default();
+            let new = NewFileSystem::of_size(1 << 30, file_system, Place::File).unwrap();
+            new.with_inodes(Some("4096".to_owned()))
+                .make(&fake, Path::new("/x"))
+                .unwrap();
+            let program = fake.programs().remove(0);
+            assert!(program.ends_with(want), "{program}");
+        }
+    }
 
     #[test]
     fn an_ext4_has_all_of_its_blocks_for_the_pod_and_on_a_device_one_node_at_a_time() {

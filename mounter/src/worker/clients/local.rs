@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `source` | name of the file, directly in the pool |
 //! | `fs-type` | `ext4` (if not said) or `xfs` |
+//! | `bytes-per-inode` | of the new file system, if it is an ext4 |
 //! | `mount-options` | as of that file system |
 //!
 //! Files: `device` (the same as a raw block volume), `expand` (lets either grow), `pool` (the image files).
@@ -23,6 +24,7 @@ mod pool;
 use std::path::Path;
 
 use mooring_contract::volume::file_system::FileSystem;
+use mooring_contract::volume::keys;
 
 pub use device::{hide, show};
 pub use expand::expand;
@@ -81,7 +83,7 @@ fn mount_image(
     let file_system = match &found {
         // In use: it has a file system, and the kernel's copy of that is newer than the file's.
         Some(_) => content(sys, image)?.file_system(),
-        None => Some(format_if_blank(sys, image, wanted.unwrap_or(FileSystem::Ext4))?),
+        None => Some(format_if_blank(sys, image, wanted.unwrap_or(FileSystem::Ext4), grant)?),
     };
     let file_system = file_system
         .filter(|found| wanted.is_none_or(|wanted| wanted == *found))
@@ -166,7 +168,12 @@ fn is_mounted(
 
 /// The image's file system. If the image is blank, or an earlier try was ended while it formatted the image, this
 /// formats it.
-fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Result<FileSystem, MountError> {
+fn format_if_blank(
+    sys: &impl Sys,
+    image: &ImageFile,
+    wanted: FileSystem,
+    grant: &Grant,
+) -> Result<FileSystem, MountError> {
     let marked = sys.is_marked(image)?;
     if !marked {
         match content(sys, image)? {
@@ -183,7 +190,8 @@ fn format_if_blank(sys: &impl Sys, image: &ImageFile, wanted: FileSystem) -> Res
         sys.mark(image, true)?;
     }
     // What was looked at, not what has its name: who can write the pool may have put a link there.
-    new.make(sys, &image.by_handle())?;
+    let inodes = grant.volume().rest.get(keys::BYTES_PER_INODE).cloned();
+    new.with_inodes(inodes).make(sys, &image.by_handle())?;
     sys.mark(image, false)?;
     Ok(wanted)
 }

@@ -174,7 +174,7 @@ impl Volume {
         if speaker < rule.by {
             return Err(self.not_a_tenants(option));
         }
-        if value.is_empty() || matches(rule.value.pattern, value) {
+        if rule.accepts(value) {
             return Ok(());
         }
         Err(CheckError::Value {

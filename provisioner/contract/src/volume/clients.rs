@@ -11,6 +11,9 @@
 
 pub mod image_record;
 
+use super::check::matches;
+use super::keys;
+
 /// Who says something about a volume, from whom may say least to whom may say most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Speaker {
@@ -43,6 +46,13 @@ pub struct OptionRule {
     pub by: Speaker,
     /// Its value; an empty one counts as none.
     pub value: Value,
+}
+
+impl OptionRule {
+    /// Whether it can have this value.
+    pub fn accepts(&self, value: &str) -> bool {
+        value.is_empty() || matches(self.value.pattern, value)
+    }
 }
 
 /// What a client needs of a node.
@@ -206,6 +216,13 @@ const INITIATOR: OptionRule = option(
     r"^[A-Za-z0-9][A-Za-z0-9._:-]*$",
     "an initiator's name, such as iqn.2020-01.com.example:node",
 );
+/// Fewer bytes than a block would make inodes that can never be used.
+pub const BYTES_PER_INODE: OptionRule = option(
+    keys::BYTES_PER_INODE,
+    Speaker::Image,
+    r"^(4096|8192|16384|32768|65536)$",
+    "4096, 8192, 16384, 32768 or 65536",
+);
 const IO_TIMEOUT: OptionRule = option("io-timeout", Speaker::Tenant, r"^[0-9]{1,5}$", "a number of seconds");
 const CEPH_USER: OptionRule = option(
     "user",
@@ -241,7 +258,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: FILE_SYSTEMS,
         tenant_fs_types: &[],
         kernel_types: &[],
-        options: &[],
+        options: &[BYTES_PER_INODE],
         image_needs: &[],
         kernel_needs: &[
             &[Need::Pool],
@@ -418,7 +435,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
         kernel_types: &[],
-        options: &[CEPH_USER, DRIVER, FROZEN, IO_TIMEOUT],
+        options: &[BYTES_PER_INODE, CEPH_USER, DRIVER, FROZEN, IO_TIMEOUT],
         image_needs: &[
             &[Need::Fuse, Need::Module("rbd")],
             &[Need::LoopDevices, Need::Module("rbd")],
@@ -447,7 +464,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
         kernel_types: &[],
-        options: &[INITIATOR, IO_TIMEOUT],
+        options: &[BYTES_PER_INODE, INITIATOR, IO_TIMEOUT],
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
         kernel_needs: &[],
         services: SHOWN_DEVICE,
@@ -464,7 +481,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
         kernel_types: &[],
-        options: &[INITIATOR],
+        options: &[BYTES_PER_INODE, INITIATOR],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
         services: &[Service::Daemon, Service::ShowDevice, Service::GiveDevice],
@@ -481,7 +498,7 @@ pub const RECORDS: &[ClientRecord] = &[
         fs_types: FILE_SYSTEMS,
         tenant_fs_types: &[],
         kernel_types: &[],
-        options: &[],
+        options: &[BYTES_PER_INODE],
         image_needs: &[&[
             Need::FileSystem {
                 name: "ext4",
@@ -531,10 +548,9 @@ pub fn record(client: &str, fs_type: &str) -> Option<&'static ClientRecord> {
 /// Name of the option by which a volume says what its node logs in as.
 pub const INITIATOR_OPTION: &str = "initiator";
 
-/// Whether a client has a name to log in by (iSCSI).
-pub fn has_initiator(client: &str, fs_type: &str) -> bool {
-    let options = record(client, fs_type).into_iter().flat_map(|record| record.options);
-    options.into_iter().any(|option| option.name == INITIATOR_OPTION)
+/// Whether a client has an option of its own of this name, as far as its record says.
+pub fn has_option(client: &str, fs_type: &str, name: &str) -> bool {
+    record(client, fs_type).is_some_and(|record| record.options.iter().any(|option| option.name == name))
 }
 
 /// Who finishes the growth of a volume. A type that has no record is a vendor's own: it has a device if its volumes

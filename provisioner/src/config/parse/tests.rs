@@ -35,6 +35,17 @@ fn with(lines: &str) -> Result<ProvisionerConfig, Vec<ConfigProblem>> {
     ))
 }
 
+#[test]
+fn bytes_per_inode_are_one_of_those_that_the_mounter_takes() {
+    let config = with("bytes-per-inode: \"8192\"").unwrap();
+    assert_eq!(config.bytes_per_inode.as_deref(), Some("8192"));
+    assert!(!config.pass_through.contains_key("bytes-per-inode"));
+    for line in ["bytes-per-inode: \"1024\"", "bytes-per-inodes: \"4096\""] {
+        let problems = with(line).unwrap_err();
+        assert!(problems[0].to_string().contains("bytes-per-inode"), "{problems:?}");
+    }
+}
+
 const SILVER: &str = r#"
 kind: ConfigMap
 apiVersion: v1

@@ -41,6 +41,13 @@ fn a_blank_image_is_formatted_once_and_a_repeated_mount_is_success() {
 }
 
 #[test]
+fn a_new_ext4_gets_as_many_inodes_as_the_volume_says() {
+    let fake = Fake::default().image("/pool/a", blank());
+    mount(&fake, pool(), &task(&format!("{EXT4},bytes-per-inode=4096"))).unwrap();
+    assert!(fake.programs()[0].contains(" -i 4096 "), "{:?}", fake.programs());
+}
+
+#[test]
 fn an_image_file_that_is_being_copied_is_waited_for_a_moment_and_not_taken_for_a_slow_disk() {
     let task = task("client=local,source=a");
     let locked = |times| {
