@@ -52,19 +52,32 @@ mount_file_system() {
         agent make-file-system --type "$fs_type" \
             ${MOORING_OPTION_BYTES_PER_INODE:+--bytes-per-inode "$MOORING_OPTION_BYTES_PER_INODE"} "$1"
     fi
+    # A copy may be larger than what it is a copy of. It grows before it is mounted where it can't grow afterwards.
+    [ -n "$read_only" ] || (agent grow-file-system "$1") || {
+        name_other_node "$1"
+        exit 75
+    }
     # A copy has the UUID of what it is a copy of, and a node may have both.
     [ "$fs_type" != xfs ] || options=${options:+$options,}nouuid
     mount_with_options "$1" || {
-        case $(dumpe2fs -h "$1" 2>/dev/null | grep -i '^MMP') in
-        ?*)
-            echo "if another node has this volume mounted, delete the Pod there;" \
-                "after a node has died it takes a minute" >&2
-            ;;
-        esac
+        name_other_node "$1"
         fail "failed to mount the $fs_type on $source"
     }
-    # 2: it was made for this device just now.
-    [ "$found" -eq 2 ] || [ -n "$read_only" ] || grow_if_short "$1"
+    # The kubelet would take a volume that is mounted for one that is ready.
+    [ -n "$read_only" ] || (agent grow-file-system --mounted "$directory" "$1") || {
+        umount "$directory"
+        exit 75
+    }
+}
+
+# Says what to do if multi-mount protection is why a device is refused.
+name_other_node() {
+    case $(dumpe2fs -h "$1" 2>/dev/null | grep -i '^MMP') in
+    ?*)
+        echo "if another node has this volume mounted, delete the Pod there;" \
+            "after a node has died it takes a minute" >&2
+        ;;
+    esac
 }
 
 # Mounts a device with the options of the volume and the label, if it has one. Argument: the device.
@@ -76,22 +89,4 @@ mount_with_options() {
         "$MOORING_AGENT" mount-device --type "$fs_type" --options "$options" --label "$MOORING_SELINUX_LABEL" \
             "$1" "$directory"
     fi
-}
-
-# Has a file system that is smaller than its device have all of it: a copy may be larger than what it is a copy of.
-grow_if_short() {
-    case $fs_type in
-    ext4)
-        # Less than the largest block there is, 64 KiB, is of no use.
-        has=$(dumpe2fs -h "$1" 2>/dev/null | awk '/^Block count:/ { n = $3 } /^Block size:/ { printf "%.0f", n * $3 }')
-        [ "$has" -lt $(($(blockdev --getsize64 "$1") / 65536 * 65536)) ] || return 0
-        resize2fs "$1" >/dev/null
-        ;;
-    # It changes nothing where there is no more.
-    xfs) xfs_growfs -d "$directory" >/dev/null ;;
-    esac || {
-        umount "$directory"
-        fail "the $fs_type on $source does not grow to the size of its device. A mounted ext4 grows only where the" \
-            "client container has CAP_SYS_RESOURCE"
-    }
 }

@@ -14,6 +14,7 @@ pub mod claims;
 mod dead_mounts;
 mod expand;
 pub mod give_up;
+pub mod grow_file_system;
 mod image_daemon;
 pub mod install;
 pub mod make_file_system;

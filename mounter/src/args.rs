@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::agent;
 use crate::agent::claims::ClaimArgs;
+use crate::agent::grow_file_system::GrowFileSystemArgs;
 use crate::agent::make_file_system::MakeFileSystemArgs;
 use crate::agent::mount_device::MountDeviceArgs;
 use crate::agent::services::command::ServiceArgs;
@@ -38,6 +39,8 @@ pub enum MounterCommand {
     Service(ServiceArgs),
     /// Make a file system on the blank device of the volume that a program of the client image is mounting.
     MakeFileSystem(MakeFileSystemArgs),
+    /// Have a file system that is smaller than its device take all of it.
+    GrowFileSystem(GrowFileSystemArgs),
     /// Mount a device with an SELinux label for all files: what mount(8) does not do in a container.
     MountDevice(MountDeviceArgs),
     /// Note that the volume that a program of the client image is mounting has a device of the node; fail if another

@@ -55,6 +55,7 @@ pub fn run(args: MounterArgs) -> Result<ExitCode, Box<dyn Error>> {
         MounterCommand::Agent(args) => agent::run(args)?,
         MounterCommand::Service(args) => return Ok(agent::services::command::run(args)?),
         MounterCommand::MakeFileSystem(args) => agent::make_file_system::run(args)?,
+        MounterCommand::GrowFileSystem(args) => agent::grow_file_system::run(args)?,
         MounterCommand::MountDevice(args) => agent::mount_device::run(args)?,
         MounterCommand::ClaimDevice(args) => agent::claims::run(args)?,
         MounterCommand::HoldDevice(args) => match agent::services::hold::run(args)? {},

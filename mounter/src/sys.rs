@@ -103,6 +103,8 @@ pub struct Program {
     /// The executable, by its path or by its name in the usual directories.
     pub name: String,
     pub args: Vec<OsString>,
+    /// The highest exit code that is no failure.
+    pub last_good_exit: i32,
 }
 
 /// A file of the pool.
@@ -252,6 +254,9 @@ pub trait Sys {
 
     /// Waits for this long; a fake does not.
     fn pause(&self, time: Duration);
+
+    /// Whether the kernel lets this process enlarge an ext4 that is mounted (`CAP_SYS_RESOURCE`).
+    fn may_grow_mounted(&self) -> bool;
 
     /// Runs a program to its end, with an empty environment. If it fails, its output is in the error.
     fn run(&self, program: &Program) -> Result<()>;

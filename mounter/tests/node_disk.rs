@@ -267,6 +267,30 @@ fn a_disk_that_is_too_small_is_refused_with_the_least_size_and_without_the_agent
 }
 
 #[test]
+fn a_file_system_grows_before_its_mount_or_after_it_and_one_that_failed_to_is_not_left_mounted() {
+    let node = new_node();
+    disk(&node, "vdb", "serial", SHORT);
+    node.is_empty(false);
+    assert!(mount(&node, "v1").status.success());
+    let calls = node.calls();
+    let steps = [
+        "agent grow-file-system ",
+        "mount -t ext4 ",
+        "agent grow-file-system --mounted ",
+    ];
+    let places = steps.map(|step| calls.find(&format!("\n{step}")).unwrap());
+    assert!(places.is_sorted(), "{calls}");
+
+    node.command("umount", "");
+    node.command("agent", "[ \"$1 $2\" != 'grow-file-system --mounted' ] || exit 1");
+    assert_eq!(mount(&node, "v1").status.code(), Some(75));
+    assert!(node.calls().contains("\numount /target"), "{}", node.calls());
+    let read_only = [("MOORING_MOUNT_OPTIONS", "ro")];
+    let output = node.run("v1", &["mount", &format!("serial://{SERIAL}"), "/target"], &read_only);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn what_volumes_had_before_the_kernel_started_counts_for_nothing() {
     let node = new_node();
     disk(&node, "vdb", "serial", SHORT);

@@ -77,6 +77,7 @@ struct Faults {
     dead: Option<String>,
     old: bool,
     empty_stage: bool,
+    grows_unmounted_only: bool,
 }
 
 /// The kernel in memory.
@@ -159,6 +160,12 @@ impl Fake {
     /// Nothing is mounted on the stage.
     pub(crate) fn empty_stage(self) -> Self {
         self.0.borrow_mut().faults.empty_stage = true;
+        self
+    }
+
+    /// The mounter lacks `CAP_SYS_RESOURCE`.
+    pub(crate) fn grows_unmounted_only(self) -> Self {
+        self.0.borrow_mut().faults.grows_unmounted_only = true;
         self
     }
 
@@ -614,6 +621,10 @@ impl Sys for Fake {
 
     fn pause(&self, _: Duration) {
         self.0.borrow_mut().calls.push("pause".to_owned());
+    }
+
+    fn may_grow_mounted(&self) -> bool {
+        !self.0.borrow().faults.grows_unmounted_only
     }
 
     fn run(&self, program: &Program) -> Result<()> {

@@ -5,7 +5,7 @@ pub mod checks;
 pub mod file_system;
 pub mod given;
 pub mod host;
-mod image;
+pub mod image;
 pub mod local;
 mod nfs;
 pub mod pool;

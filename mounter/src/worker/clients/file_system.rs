@@ -64,7 +64,48 @@ impl NewFileSystem {
         Program {
             name: name.to_owned(),
             args: args.map(Into::into).chain([path.into()]).collect(),
+            last_good_exit: 0,
         }
+    }
+}
+
+/// Has a file system, which its device or its file has outgrown, have all of it before it is mounted.
+///
+/// Only where it can't grow afterwards: the kernel does that with its journal, and a program that is killed while it
+/// enlarges an ext4 may leave it broken.
+pub fn grow_unmounted(sys: &impl Sys, outgrown: Option<FileSystem>, path: &Path) -> Result<()> {
+    if sys.may_grow_mounted() || outgrown != Some(FileSystem::Ext4) {
+        return Ok(());
+    }
+    // resize2fs wants it to be checked first, and the journal to be replayed.
+    sys.run(&Program {
+        name: "e2fsck".to_owned(),
+        args: vec!["-f".into(), "-p".into(), "--".into(), path.into()],
+        // 1: it has repaired something.
+        last_good_exit: 1,
+    })?;
+    sys.run(&resize2fs(path))
+}
+
+/// Has a file system, which its device has outgrown, have all of it while it is mounted. An ext4 that the kernel lets
+/// grow only unmounted stays as it is: another Pod has it.
+pub fn grow_mounted(sys: &impl Sys, outgrown: Option<FileSystem>, device: &Path, directory: &Path) -> Result<()> {
+    match outgrown {
+        Some(FileSystem::Xfs) => sys.run(&Program {
+            name: "xfs_growfs".to_owned(),
+            args: vec!["-d".into(), directory.into()],
+            last_good_exit: 0,
+        }),
+        Some(FileSystem::Ext4) if sys.may_grow_mounted() => sys.run(&resize2fs(device)),
+        Some(FileSystem::Ext4) | None => Ok(()),
+    }
+}
+
+fn resize2fs(path: &Path) -> Program {
+    Program {
+        name: "resize2fs".to_owned(),
+        args: vec![path.into()],
+        last_good_exit: 0,
     }
 }
 

@@ -68,6 +68,7 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, grant: &Grant) -> Result<
                 volume.source.clone().into(),
                 stage.clone().into(),
             ],
+            last_good_exit: 0,
         })
         .map_err(|error| MountError::Failed {
             attempted: format!("mount {} as {fs_type} by the host's mount", volume.source),

@@ -2,9 +2,12 @@
 
 use mooring_contract::volume::file_system::FileSystem;
 
+/// The largest block of a file system that can be mounted here: the kernel has no smaller unit.
+const LARGEST_BLOCK: u64 = 1 << 16;
+
 /// What the first bytes of an image are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ImageContent {
+pub(crate) enum ImageContent {
     /// A file system that we know.
     FileSystem(FileSystem),
     /// Nothing but zeros so far.
@@ -14,7 +17,7 @@ pub(super) enum ImageContent {
 
 impl ImageContent {
     /// How many bytes it takes to tell.
-    pub(super) const PROBED: usize = 4096;
+    pub(crate) const PROBED: usize = 4096;
 
     /// Reads it from an image's first bytes.
     pub(super) fn of(bytes: &[u8]) -> Self {
@@ -53,6 +56,15 @@ impl ImageContent {
             }
         };
         blocks.checked_mul(block).filter(|size| *size > 0)
+    }
+
+    /// The file system that is smaller than its device or its file of `size` bytes, by the first bytes there.
+    pub(crate) fn outgrown(bytes: &[u8], size: u64) -> Option<FileSystem> {
+        let content = Self::of(bytes);
+        let has = content.size(bytes)?;
+        content
+            .file_system()
+            .filter(|_| has < size / LARGEST_BLOCK * LARGEST_BLOCK)
     }
 
     pub(super) fn file_system(self) -> Option<FileSystem> {

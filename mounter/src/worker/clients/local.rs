@@ -13,8 +13,7 @@
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
 //!
 //! A file may be larger than its file system: a copy may be made larger than what it was made of. The file system then
-//! grows once it is mounted: the kernel does that with its journal, where a program that is killed while it enlarges
-//! one that is not mounted may leave it broken. Of an xfs there may be a copy with the same UUID on the same node,
+//! grows once it is mounted, or before that where the kernel lets it grow only so. Of an xfs there may be a copy with the same UUID on the same node,
 //! which the kernel refuses to mount beside it unless told otherwise.
 
 mod device;
@@ -31,7 +30,7 @@ pub use expand::expand;
 
 use self::pool::{content, fail_unless_alone, file_name, open};
 use super::checks::has_flags;
-use super::file_system::{NewFileSystem, Place};
+use super::file_system::{NewFileSystem, Place, grow_mounted, grow_unmounted};
 use super::image::ImageContent;
 use crate::grant::Grant;
 use crate::sys::{ImageFile, LoopDevice, NewMount, Sys, SysError, Unmount};
@@ -42,9 +41,6 @@ use crate::volume::volume_id::source_in_words;
 
 /// A pool with less space than this is full: a file system's own metadata takes more.
 const LEAST_SPACE: u64 = 1 << 20;
-
-/// The largest block of a file system that can be mounted here: the kernel has no smaller unit.
-const LARGEST_BLOCK: u64 = 1 << 16;
 
 /// Mounts an image file. Each step first checks whether it was done before.
 pub fn mount(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountError> {
@@ -88,9 +84,11 @@ fn mount_image(
     let file_system = file_system
         .filter(|found| wanted.is_none_or(|wanted| wanted == *found))
         .ok_or_else(|| mismatch(name, wanted, content(sys, image).ok()))?;
-    let device = match found {
-        Some(device) => device,
-        None => sys.attach_loop(image, false)?,
+    let device = if let Some(device) = found {
+        device
+    } else {
+        grow_unmounted(sys, outgrown(sys, image, options)?, &image.by_handle())?;
+        sys.attach_loop(image, false)?
     };
     attach(sys, grant.target(), file_system, &device, options)?;
     grow_if_short(sys, image, &device, grant.target(), options).inspect_err(|_| {
@@ -107,15 +105,14 @@ fn grow_if_short(
     target: &Target,
     options: &MountOptions,
 ) -> Result<(), MountError> {
+    let outgrown = outgrown(sys, image, options)?;
+    Ok(grow_mounted(sys, outgrown, &device.path, &target.path())?)
+}
+
+/// The file system that is smaller than its file, unless it may only be read.
+fn outgrown(sys: &impl Sys, image: &ImageFile, options: &MountOptions) -> Result<Option<FileSystem>, MountError> {
     let bytes = sys.read_image(image, 0, ImageContent::PROBED)?;
-    let content = ImageContent::of(&bytes);
-    let short = content
-        .size(&bytes)
-        .is_some_and(|size| size < image.size / LARGEST_BLOCK * LARGEST_BLOCK);
-    if !short || options.flags.is_read_only() {
-        return Ok(());
-    }
-    expand::grow(sys, content.file_system(), device, target)
+    Ok(ImageContent::outgrown(&bytes, image.size).filter(|_| !options.flags.is_read_only()))
 }
 
 /// A full pool makes whatever comes first fail: the mark, the program, or a write in the kernel, which gives no reason.

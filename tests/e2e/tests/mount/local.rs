@@ -90,7 +90,7 @@ fn an_xfs_volume_holds_no_more_than_its_size_and_grows_when_the_kubelet_says_so(
 }
 
 #[test]
-fn an_ext4_volume_grows_or_an_event_names_the_capability_that_the_node_lacks() {
+fn an_ext4_volume_grows_at_once_or_where_the_node_lacks_the_capability_for_the_next_pod() {
     on_own_nodes("mount-grow-ext4", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;
         scope.pod("user", NODE, "data", Value::Null)?;
@@ -104,6 +104,12 @@ fn an_ext4_volume_grows_or_an_event_names_the_capability_that_the_node_lacks() {
         } else {
             assert!(grown.message().contains("CAP_SYS_RESOURCE"), "{grown:?}");
             scope.exec("user", ["touch", "/data/still-there"])?;
+            scope.delete("pod/user")?;
+            scope.pod_gone("user").await?;
+            scope.pod("later", NODE, "data", Value::Null)?;
+            scope.pod_ready("later").await?;
+            scope.exec("later", ["ls", "/data/still-there"])?;
+            scope.exec("later", ["fallocate", "-l", "100M", "/data/a"])?;
         }
         Ok(())
     });

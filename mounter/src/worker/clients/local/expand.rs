@@ -7,8 +7,10 @@ use std::path::Path;
 
 use mooring_contract::volume::file_system::FileSystem;
 
-use super::pool::{content, find};
-use crate::sys::{ImageFile, LoopDevice, Program, Sys};
+use super::super::file_system::grow_mounted;
+use super::super::image::ImageContent;
+use super::pool::find;
+use crate::sys::{ImageFile, LoopDevice, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::{DeviceNumber, MountEntry};
 use crate::volume::target::Target;
@@ -49,40 +51,15 @@ pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result
         return Err(not_expanded(target, entry, why));
     }
     sys.refresh_loop(&device)?;
-    grow(sys, content(sys, &image)?.file_system(), &device, target)
-}
-
-/// Lets a file system that is mounted have all of its device; if it has, nothing happens.
-pub(super) fn grow(
-    sys: &impl Sys,
-    file_system: Option<FileSystem>,
-    device: &LoopDevice,
-    target: &Target,
-) -> Result<(), MountError> {
-    let program = match file_system {
-        Some(FileSystem::Xfs) => Program {
-            name: "xfs_growfs".to_owned(),
-            args: vec!["-d".into(), target.path().into()],
-        },
-        _ => Program {
-            name: "resize2fs".to_owned(),
-            args: vec![device.path.clone().into()],
-        },
-    };
-    sys.run(&program).map_err(|error| {
-        let error = MountError::from(error);
-        match error {
-            MountError::Failed { attempted, cause } if cause.to_string().contains("ermi") => MountError::Failed {
-                attempted,
-                cause: format!(
-                    "{cause}: the kernel lets only a process with CAP_SYS_RESOURCE resize a mounted file system; \
-                     give that capability to the mounter's Pod"
-                )
-                .into(),
-            },
-            error => error,
-        }
-    })
+    let bytes = sys.read_image(&image, 0, ImageContent::PROBED)?;
+    let outgrown = ImageContent::outgrown(&bytes, image.size);
+    if outgrown == Some(FileSystem::Ext4) && !sys.may_grow_mounted() {
+        let why = "the kernel lets an ext4 grow while it is mounted only for a process with CAP_SYS_RESOURCE, which the \
+                   mounter does not have here. It grows before the next mount: delete the Pods that use it on this \
+                   node, and the next one has it larger";
+        return Err(not_expanded(target, entry, why));
+    }
+    Ok(grow_mounted(sys, outgrown, &device.path, &target.path())?)
 }
 
 /// The image file of the pool that is behind a device, with its loop device.

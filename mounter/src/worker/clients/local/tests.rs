@@ -249,7 +249,7 @@ fn a_full_pool_is_said_and_the_volume_mounts_once_there_is_room() {
 
 #[test]
 fn a_file_system_grows_into_its_file_and_no_further() {
-    let fake = Fake::default().image("/pool/a", blank());
+    let fake = Fake::default().image("/pool/a", small_ext4());
     let task = task("client=local,source=a");
     mount(&fake, pool(), &task).unwrap();
     for _ in 0..2 {
@@ -320,6 +320,39 @@ fn a_copy_that_is_larger_than_its_source_grows_at_its_mount_and_no_read_only_one
         mount(&read_only, pool(), &task(&format!("{options},mount-options=ro"))).unwrap();
         assert!(read_only.programs().is_empty());
     }
+}
+
+#[test]
+fn an_ext4_grows_before_its_mount_where_the_mounter_lacks_the_capability_and_an_xfs_as_ever() {
+    let lacking = || Fake::default().grows_unmounted_only();
+    let ext4 = lacking().image("/pool/a", small_ext4());
+    mount(&ext4, pool(), &task(EXT4)).unwrap();
+    let grown = ["e2fsck -f -p -- handle:/pool/a", "resize2fs handle:/pool/a"];
+    assert_eq!(ext4.programs(), grown);
+    assert_eq!(ext4.mounts_on(&target()), 1);
+    let xfs = lacking().image("/pool/a", small_xfs());
+    mount(&xfs, pool(), &task(XFS)).unwrap();
+    assert!(xfs.programs()[0].starts_with("xfs_growfs "));
+    let read_only = lacking().image("/pool/a", small_ext4());
+    mount(&read_only, pool(), &task(&format!("{EXT4},mount-options=ro"))).unwrap();
+    assert!(read_only.programs().is_empty());
+}
+
+#[test]
+fn an_ext4_that_can_t_grow_now_is_mounted_for_a_second_pod_and_its_expansion_says_when_it_grows() {
+    let fake = Fake::default().image("/pool/a", small_ext4());
+    mount(&fake, pool(), &task(EXT4)).unwrap();
+    let fake = fake.grows_unmounted_only();
+    let programs = fake.programs();
+    mount(&fake, pool(), &task(EXT4)).unwrap();
+    let error = expand(&fake, pool(), &target(), 1 << 30).unwrap_err();
+    assert_eq!(error.category(), "not-expanded");
+    let text = error.to_string();
+    assert!(
+        text.contains("CAP_SYS_RESOURCE") && text.contains("delete the Pods"),
+        "{text}"
+    );
+    assert_eq!(fake.programs(), programs);
 }
 
 /// The kubelet takes a volume that is mounted for one that is ready.
