@@ -122,6 +122,8 @@ pub struct ImageFile {
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
+    /// Whether a part of it takes no room in the pool yet.
+    pub is_sparse: bool,
 }
 
 impl ImageFile {

@@ -30,6 +30,7 @@ pub(crate) struct Image {
     pub(crate) size: u64,
     pub(crate) content: Vec<u8>,
     pub(crate) marked: bool,
+    pub(crate) is_preallocated: bool,
 }
 
 #[derive(Debug, Default)]
@@ -441,6 +442,7 @@ impl Sys for Fake {
             file: handle().into(),
             lock: handle().into(),
             size: image.size,
+            is_sparse: !image.is_preallocated,
             path: path.clone(),
         };
         state.handles.insert(image.by_handle(), path);

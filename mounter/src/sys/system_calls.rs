@@ -36,6 +36,9 @@ use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::{CONFINED, Target, TargetError, file_type};
 
+/// The unit in which a file's metadata count what it takes.
+const BLOCK: u64 = 512;
+
 /// Where programs are looked for, in the mounter's image and on a host.
 const PROGRAM_DIRECTORIES: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin";
@@ -174,6 +177,7 @@ impl Sys for Kernel {
             lock,
             path,
             size: metadata.size(),
+            is_sparse: metadata.blocks() * BLOCK < metadata.size(),
         })
     }
 

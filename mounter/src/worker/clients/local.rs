@@ -90,7 +90,7 @@ fn mount_image(
         grow_unmounted(sys, outgrown(sys, image, options)?, &image.by_handle())?;
         sys.attach_loop(image, false)?
     };
-    attach(sys, grant.target(), file_system, &device, options)?;
+    attach(sys, image, grant.target(), file_system, &device, options)?;
     grow_if_short(sys, image, &device, grant.target(), options).inspect_err(|_| {
         // The kubelet would take what is mounted there for a volume that is ready.
         let _ = sys.unmount(grant.target(), Unmount::Detach);
@@ -208,6 +208,7 @@ fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<ImageContent>)
 
 fn attach(
     sys: &impl Sys,
+    image: &ImageFile,
     target: &Target,
     file_system: FileSystem,
     device: &LoopDevice,
@@ -217,6 +218,13 @@ fn attach(
     if file_system == FileSystem::Xfs {
         // The UUID of a copy is that of what it is a copy of.
         of_file_system.push(("nouuid".to_owned(), None));
+    }
+    let is_said = of_file_system
+        .iter()
+        .any(|(key, _)| key == "discard" || key == "nodiscard");
+    if image.is_sparse && !is_said && !options.flags.is_read_only() {
+        // What is deleted is free in the pool again. A file that has all of its room was given that to keep it.
+        of_file_system.push(("discard".to_owned(), None));
     }
     let mount = sys.new_mount(&NewMount {
         fs_type: file_system.as_str().to_owned(),

@@ -116,6 +116,27 @@ fn an_ext4_volume_grows_at_once_or_where_the_node_lacks_the_capability_for_the_n
 }
 
 #[test]
+fn what_a_pod_deletes_is_free_in_the_pool_again() {
+    on_own_nodes("mount-discard", async |scope| {
+        blank(&scope, "data", "64M", &json!({}))?;
+        scope.pod("user", NODE, "data", Value::Null)?;
+        scope.pod_ready("user").await?;
+        let mebibytes = || -> Result<u32> {
+            let taken = format!("du -m {POOL}/{} | cut -f 1", scope.volume_name("data"));
+            Ok(scope.on_node(1, &taken)?.trim().parse()?)
+        };
+        let fill = "dd if=/dev/urandom of=/data/file bs=1M count=32 status=none; sync";
+        scope.exec("user", ["sh", "-euc", fill])?;
+        let used = mebibytes()?;
+        scope.exec("user", ["sh", "-euc", "rm /data/file; sync"])?;
+        wait_until("the pool to have its room back", Duration::from_mins(2), async || {
+            Ok((mebibytes()? + 30 <= used).then_some(()))
+        })
+        .await
+    });
+}
+
+#[test]
 fn two_pods_of_a_node_share_one_device_and_the_last_leaves_nothing() {
     on_own_nodes("mount-share", async |scope| {
         blank(&scope, "data", "64M", &json!({}))?;

@@ -16,6 +16,7 @@ fn blank() -> Image {
         size: 1 << 30,
         content: vec![0; 4096],
         marked: false,
+        is_preallocated: false,
     }
 }
 
@@ -89,7 +90,7 @@ fn an_ext4_never_has_the_node_panic() {
         let fake = Fake::default().image("/pool/a", with(&small_ext4().content));
         mount(&fake, pool(), &task(&format!("{EXT4}{options}"))).unwrap();
         let mounted = fake.new_mounts();
-        let is_safe = mounted[0].ends_with(" errors=remount-ro") && mounted[0].matches("errors").count() == 1;
+        let is_safe = mounted[0].contains(" errors=remount-ro,discard") && mounted[0].matches("errors").count() == 1;
         assert!(
             is_safe,
             "its superblock or its author decides what an error does: {mounted:?}"
@@ -98,6 +99,29 @@ fn an_ext4_never_has_the_node_panic() {
     let xfs = Fake::default().image("/pool/a", small_xfs());
     mount(&xfs, pool(), &task(XFS)).unwrap();
     assert!(!xfs.new_mounts()[0].contains("errors"));
+}
+
+#[test]
+fn what_a_pod_deletes_is_free_in_the_pool_again_unless_the_volume_was_allocated_whole() {
+    let given = |is_preallocated: bool, options: &str| {
+        let image = Image {
+            is_preallocated,
+            ..small_xfs()
+        };
+        let fake = Fake::default().image("/pool/a", image);
+        mount(&fake, pool(), &task(&format!("{XFS}{options}"))).unwrap();
+        fake.new_mounts().remove(0)
+    };
+    assert!(given(false, "").ends_with(" nouuid,discard"));
+    for (is_preallocated, options) in [
+        (true, ""),
+        (false, ",mount-options=nodiscard"),
+        (false, ",mount-options=ro"),
+    ] {
+        let mounted = given(is_preallocated, options);
+        assert!(!mounted.contains(",discard"), "{mounted}");
+    }
+    assert_eq!(given(true, ",mount-options=discard").matches("discard").count(), 1);
 }
 
 #[test]

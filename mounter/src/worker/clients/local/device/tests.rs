@@ -26,6 +26,7 @@ fn fake() -> Fake {
             size: 1 << 30,
             content: vec![0; 4096],
             marked: false,
+            is_preallocated: false,
         },
     )
 }
