@@ -45,9 +45,9 @@ use crate::operation::snapshot::error_status;
 use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
+use crate::run::RunRef;
 use crate::run::end::{Ended, end, find};
 use crate::run::outcome::{Category, Finish};
-use crate::run::{Run, RunRef};
 use crate::time::elapsed;
 
 /// What both controllers work with.
@@ -122,20 +122,6 @@ pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
 /// Tells on a ConfigMap what is wrong with its workers.
 pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String) {
     report_config(shared, config, Note::warning(reasons::WORKER_FAILED, "Work", text));
-}
-
-/// Tells that what an orphaned run has made stays, and lets the run go.
-pub async fn keep(shared: &Shared, run: &Run, note: Note) -> Result<(), ApplyError> {
-    let apply = Apply {
-        shared,
-        subject: Box::new(run.clone()),
-        record: None,
-    };
-    // First: the run may be gone after its removal.
-    apply.say(note);
-    apply.remove(&run.to_remove()).await?;
-    shared.expectations.reclaimed(&run.uid());
-    Ok(())
 }
 
 /// One decision being carried out.

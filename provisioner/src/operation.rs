@@ -5,11 +5,11 @@
 //! claim that is not wanted any more, or whose volume was refused, it leaves to [`undo`], and one that is bound to
 //! [`expand`] and [`modify`], which share [`change`] and [`conditions`]. A clone and a restore are planned by
 //! [`provision`] too: the claim's [`content`] says which of the three it is, and [`source`] finds the source. For a PV,
-//! [`delete`] plans, and [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], and for a
-//! ConfigMap [`discover`]. Whatever the operation, [`drive`] goes on from the [`record`] on the object ([`attempt`],
-//! [`backoff`]) and the run. It returns a [`decision`], which [`crate::apply`] carries out: often a run with its
-//! [`request`], in which classes have their say ([`parameters`], [`attributes`]). A [`claim_error`] says why a claim
-//! can't have what it asks for.
+//! [`delete`] plans, and [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], for a
+//! ConfigMap [`discover`], and for runs that belong to nothing [`orphan`]. Whatever the operation, [`drive`] goes on
+//! from the [`record`] on the object ([`attempt`], [`backoff`]) and the run. It returns a [`decision`], which
+//! [`crate::apply`] carries out: often a run with its [`request`], in which classes have their say ([`parameters`],
+//! [`attributes`]). A [`claim_error`] says why a claim can't have what it asks for.
 
 pub mod attach;
 pub mod attempt;
@@ -28,6 +28,7 @@ pub mod expand;
 pub mod limits;
 pub mod modify;
 pub mod observed;
+pub mod orphan;
 pub mod parameters;
 pub mod provision;
 pub(crate) mod reclaim;

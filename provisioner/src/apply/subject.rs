@@ -313,7 +313,7 @@ impl Subject for ConfigMeta {
 
 /// A run that belongs to nothing; it is its own record, and nothing is written on it.
 impl Subject for Run {
-    type Own = Infallible;
+    type Own = Settled;
     const KIND: Option<SubjectKind> = None;
 
     fn meta(&self) -> &ObjectMeta {
@@ -328,8 +328,8 @@ impl Subject for Run {
         WorkItem::Volume(request.pv_name.clone())
     }
 
-    async fn take(own: Infallible, _apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
-        match own {}
+    async fn take(own: Settled, apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+        apply.settled(own).await
     }
 }
 

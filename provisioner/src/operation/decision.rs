@@ -60,9 +60,12 @@ pub type VolumeDecision = Decision<ForVolume>;
 /// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
 pub type SnapshotDecision = Decision<Settled>;
 
-/// What to do about the run of what has no record: the discovery that a ConfigMap promises, or a run that has neither
-/// claim nor PV. Such a run is its own record, and there are no steps but the common ones.
+/// What to do about the discovery that a ConfigMap promises: its run is its own record, and there are no steps but the
+/// common ones.
 pub type RunDecision = Decision<Infallible>;
+
+/// What to do about a run that has neither claim nor PV. Such a run is its own record.
+pub type OrphanDecision = Decision<Settled>;
 
 /// The steps that only claims have.
 #[derive(Debug, Clone)]
@@ -341,7 +344,7 @@ pub struct Detached {
     pub took: Duration,
 }
 
-/// What to write about a snapshot that was made or deleted, in this order.
+/// What to write about a snapshot that was made or deleted, or about a run that is its own record, in this order.
 #[derive(Debug, Clone, Default)]
 pub struct Settled {
     /// The content's new status, if it changes.
@@ -352,7 +355,7 @@ pub struct Settled {
     pub release: bool,
     /// Whether to remove the finalizer too.
     pub let_go: bool,
-    /// Uid of the run that took the snapshot, if it is still there and nothing is left for it to undo.
+    /// Uid of the run that made it, if it is still there and nothing is left for it to undo.
     pub reclaimed: Option<String>,
     /// The runs to remove.
     pub runs: Vec<RunRef>,

@@ -77,7 +77,7 @@ pub enum Intent {
     /// In the PV itself: it is released and Mooring's finalizer holds it. That is all that a first attempt to delete it
     /// needs; a record begins with the first failure.
     Released,
-    /// In another run, which is the record: see `controllers/orphan.rs`.
+    /// In another run, which is the record: see `orphan.rs`.
     Run,
     /// In the ConfigMap itself: it promises the operation, and no run of it is there.
     Configured,
