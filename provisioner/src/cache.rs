@@ -2,25 +2,21 @@
 //!
 //! [`watches`] fill the [`store`] and put what a change concerns into the [`work_queue`]. The controllers read the
 //! store; [`expectations`] says what of it is older than their own last write, and the [`limiter`] whether there is a
-//! place for another run. Both forget an object as soon as it is gone: [`departures`]. [`consumers`] says on which nodes Pods use a claim, [`capacities`] what the scheduler reads of classes. [`mirror`] keeps the few fields that
-//! matter of the objects of one watch. [`optional_api`] is for those that a cluster may lack.
+//! place for another run. Both forget an object as soon as it is gone: [`departures`]. [`consumers`] says on which nodes Pods use a
+//! claim, [`capacities`] what the scheduler reads of classes. [`mirror`] keeps the few fields that matter of the objects
+//! of one [`watch`].
 
 pub mod capacities;
-mod capacity_watch;
-mod consumer_watch;
 pub mod consumers;
 mod departures;
 pub mod expectations;
-mod grant_watch;
 pub mod grants;
-mod group_watch;
 pub mod groups;
 pub mod limiter;
 pub mod mirror;
-mod optional_api;
-mod snapshot_watch;
 pub mod snapshots;
 pub mod store;
+mod watch;
 pub mod watches;
 pub mod work_queue;
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use kube::runtime::watcher::Event;
 
 /// The Pods that use claims. A clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
@@ -15,20 +16,12 @@ pub struct Consumers(Arc<RwLock<State>>);
 #[derive(Debug, Default)]
 struct State {
     listed: bool,
+    /// The Pods that are being listed.
+    coming: Option<Box<State>>,
     /// Pods by claim, `namespace/name`.
     by_claim: BTreeMap<String, BTreeSet<Consumer>>,
     /// The claims of each Pod, by its uid.
     claims: BTreeMap<String, Vec<String>>,
-}
-
-/// Pods that are being listed.
-#[derive(Debug, Default)]
-pub(super) struct ConsumerListing(State);
-
-impl ConsumerListing {
-    pub(super) fn add(&mut self, pod: &Pod) {
-        self.0.put(pod);
-    }
 }
 
 /// A Pod that uses a claim, in the order in which they were made.
@@ -152,21 +145,23 @@ impl Consumers {
         self.change(|state| *state = State::default());
     }
 
-    /// Knows what has been listed, and nothing else.
-    pub(super) fn replace(&self, listing: ConsumerListing) {
-        let mut listed = listing.0;
-        listed.listed = true;
-        self.change(|state| *state = listed);
-    }
-
-    /// Keeps what a Pod uses; the claims for which that is news.
-    pub(super) fn put(&self, pod: &Pod) -> Vec<String> {
-        self.change(|state| state.put(pod))
-    }
-
-    /// Forgets a Pod; the claims that it had.
-    pub(super) fn remove(&self, pod: &Pod) -> Vec<String> {
-        self.change(|state| state.remove(&pod.uid().unwrap_or_default()))
+    /// Takes an event in; the claims for which it is news. A new list replaces what is known only when it is complete.
+    pub(super) fn take(&self, event: Event<Pod>) -> Vec<String> {
+        self.change(|state| {
+            match event {
+                Event::Apply(pod) => return state.put(&pod),
+                Event::Delete(pod) => return state.remove(&pod.uid().unwrap_or_default()),
+                Event::Init => state.coming = Some(Box::default()),
+                Event::InitApply(pod) => {
+                    state.coming.get_or_insert_default().put(&pod);
+                }
+                Event::InitDone => {
+                    *state = *state.coming.take().unwrap_or_default();
+                    state.listed = true;
+                }
+            }
+            Vec::new()
+        })
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {

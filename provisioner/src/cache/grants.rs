@@ -1,12 +1,12 @@
 //! What is known of the cluster's `ReferenceGrant`s that are about claims. A cluster may have no such API: then nobody
-//! waits for it, until [`super::grant_watch`] finds it.
+//! waits for it, until a watch finds it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use super::key;
+use super::mirror::Mirror;
 use crate::operation::content::Permission;
 use crate::volume::grant::{ReferenceGrant, Use, Version};
 
@@ -14,80 +14,76 @@ use crate::volume::grant::{ReferenceGrant, Use, Version};
 #[derive(Debug, Clone)]
 pub struct Grants(Arc<watch::Sender<Known>>);
 
-#[derive(Debug, Clone, Default)]
-enum Known {
-    /// Nothing yet.
-    #[default]
-    Nothing,
+#[derive(Debug, Default)]
+struct Known {
     /// The cluster has no such API.
-    NoApi,
-    /// All of them, by `namespace/name`.
-    All(Version, BTreeMap<String, ReferenceGrant>),
+    no_api: bool,
+    /// The version that is watched.
+    version: Version,
+    grants: Mirror<ReferenceGrant>,
 }
 
 impl Default for Grants {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Known::Nothing)))
+        Self(Arc::new(watch::Sender::new(Known::default())))
     }
 }
 
 impl Grants {
     /// Whether a claim may use an object of another namespace.
     pub fn access(&self, wanted: &Use<'_>) -> Permission {
-        match &*self.0.borrow() {
-            Known::Nothing => Permission::NotKnown,
-            Known::NoApi => Permission::NoApi,
-            Known::All(_, grants) if grants.values().any(|grant| grant.allows(wanted)) => Permission::Granted,
-            Known::All(version, _) => Permission::Refused(*version),
+        let known = self.0.borrow();
+        if known.no_api {
+            Permission::NoApi
+        } else if !known.grants.is_synced() {
+            Permission::NotKnown
+        } else if known.grants.values().any(|grant| grant.allows(wanted)) {
+            Permission::Granted
+        } else {
+            Permission::Refused(known.version)
         }
-    }
-
-    /// Whether it is known if the cluster has the API.
-    pub(super) fn is_known(&self) -> bool {
-        !matches!(&*self.0.borrow(), Known::Nothing)
     }
 
     /// The cluster has no such API.
     pub(super) fn none(&self) {
-        self.0.send_replace(Known::NoApi);
-    }
-
-    /// Just these are there.
-    pub(crate) fn replace(&self, version: Version, grants: Vec<ReferenceGrant>) {
-        let grants = grants.into_iter().filter(ReferenceGrant::is_for_claims);
-        let grants = grants.map(|grant| (key(&grant), grant)).collect();
-        self.0.send_replace(Known::All(version, grants));
-    }
-
-    pub(super) fn put(&self, grant: ReferenceGrant) {
-        self.0.send_modify(|known| {
-            if let Known::All(_, grants) = known {
-                if grant.is_for_claims() {
-                    grants.insert(key(&grant), grant);
-                } else {
-                    grants.remove(&key(&grant));
-                }
-            }
+        self.0.send_replace(Known {
+            no_api: true,
+            ..Known::default()
         });
     }
 
-    pub(super) fn remove(&self, grant: &ReferenceGrant) {
+    /// The watch of this version has brought this.
+    pub(crate) fn take(&self, version: Version, event: Event<ReferenceGrant>) {
         self.0.send_modify(|known| {
-            if let Known::All(_, grants) = known {
-                grants.remove(&key(grant));
-            }
+            known.no_api &= !matches!(event, Event::InitDone);
+            known.version = version;
+            known.grants.take(event, |mut grant| {
+                grant.metadata.annotations = None;
+                grant.is_for_claims().then_some(grant)
+            });
         });
     }
 
     /// Returns when all have been listed once, or the cluster is known to have none.
     pub(super) async fn ready(&self) {
         let mut known = self.0.subscribe();
-        let _ = known.wait_for(|known| !matches!(known, Known::Nothing)).await;
+        let _ = known.wait_for(|known| known.no_api || known.grants.is_synced()).await;
+    }
+
+    /// Just these are there.
+    #[cfg(test)]
+    pub(crate) fn know(&self, version: Version, grants: Vec<ReferenceGrant>) {
+        let listed = grants.into_iter().map(Event::InitApply);
+        for event in std::iter::once(Event::Init).chain(listed).chain([Event::InitDone]) {
+            self.take(version, event);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher::Event;
+
     use super::Grants;
     use crate::operation::content::Permission;
     use crate::volume::grant::tests::grant;
@@ -107,18 +103,18 @@ mod tests {
         assert_eq!(grants.access(&wanted), Permission::NotKnown);
         grants.none();
         assert_eq!(grants.access(&wanted), Permission::NoApi);
-        grants.replace(Version::V1Beta1, vec![]);
+        grants.know(Version::V1Beta1, vec![]);
         assert_eq!(grants.access(&wanted), Permission::Refused(Version::V1Beta1));
         let mut given = grant(&json!({"group": "", "kind": "PersistentVolumeClaim"}));
-        grants.put(given.clone());
+        grants.take(Version::V1Beta1, Event::Apply(given.clone()));
         assert_eq!(grants.access(&wanted), Permission::Granted);
-        grants.remove(&given);
+        grants.take(Version::V1Beta1, Event::Delete(given.clone()));
         assert_eq!(grants.access(&wanted), Permission::Refused(Version::V1Beta1));
-        grants.replace(Version::V1, vec![given.clone()]);
+        grants.know(Version::V1, vec![given.clone()]);
         assert_eq!(grants.access(&wanted), Permission::Granted);
         // It is for others now.
         given.spec.from[0].kind = "HTTPRoute".to_owned();
-        grants.put(given);
+        grants.take(Version::V1, Event::Apply(given));
         assert_eq!(grants.access(&wanted), Permission::Refused(Version::V1));
     }
 }

@@ -1,5 +1,5 @@
 //! What is known of the cluster's group snapshots. A cluster may have no such API: then nothing is known of it and
-//! nobody waits for it, until [`super::group_watch`] finds it.
+//! nobody waits for it, until a watch finds it.
 
 use std::sync::Arc;
 
@@ -7,17 +7,18 @@ use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 
-use super::optional_api::Presence;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
+
+pub(super) const CONTENTS: &str = "volumegroupsnapshotcontents";
+pub(super) const CLASSES: &str = "volumegroupsnapshotclasses";
 
 /// The objects of the API of group snapshots that the watches have brought.
 #[derive(Clone)]
 pub struct Groups {
     pub contents: Store<VolumeGroupSnapshotContent>,
     pub classes: Store<VolumeGroupSnapshotClass>,
-    pub(super) presence: Presence,
 }
 
 /// What fills [`Groups`].
@@ -31,11 +32,7 @@ impl Groups {
     pub(super) fn new() -> (Self, GroupWriters) {
         let (contents, contents_writer) = store();
         let (classes, classes_writer) = store();
-        let known = Self {
-            contents,
-            classes,
-            presence: Presence::default(),
-        };
+        let known = Self { contents, classes };
         let writers = GroupWriters {
             contents: contents_writer,
             classes: classes_writer,

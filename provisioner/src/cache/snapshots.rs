@@ -1,5 +1,5 @@
 //! What is known of the cluster's snapshots. A cluster may have no snapshot API: then nothing is known of it and nobody
-//! waits for it, until [`super::snapshot_watch`] finds it.
+//! waits for it, until a watch finds it.
 
 use std::sync::Arc;
 
@@ -7,12 +7,16 @@ use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 
-use super::optional_api::Presence;
+use super::watch::Presence;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::content::SourceRef;
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+
+pub(super) const CONTENTS: &str = "volumesnapshotcontents";
+pub(super) const SNAPSHOTS: &str = "volumesnapshots";
+pub(super) const CLASSES: &str = "volumesnapshotclasses";
 
 /// The objects of the snapshot API that the watches have brought.
 #[derive(Clone)]
@@ -20,7 +24,7 @@ pub struct Snapshots {
     pub contents: Store<VolumeSnapshotContent>,
     pub snapshots: Store<VolumeSnapshot>,
     pub classes: Store<VolumeSnapshotClass>,
-    pub(super) presence: Presence,
+    presence: Presence,
 }
 
 /// What fills [`Snapshots`].
@@ -32,7 +36,7 @@ pub struct SnapshotWriters {
 
 impl Snapshots {
     /// Nothing known yet, and what fills it.
-    pub(super) fn new() -> (Self, SnapshotWriters) {
+    pub(super) fn new(presence: Presence) -> (Self, SnapshotWriters) {
         let (contents, contents_writer) = store();
         let (snapshots, snapshots_writer) = store();
         let (classes, classes_writer) = store();
@@ -40,7 +44,7 @@ impl Snapshots {
             contents,
             snapshots,
             classes,
-            presence: Presence::default(),
+            presence,
         };
         let writers = SnapshotWriters {
             contents: contents_writer,
@@ -50,14 +54,9 @@ impl Snapshots {
         (known, writers)
     }
 
-    /// Whether the cluster has snapshots, or may have.
-    pub(super) fn may_be_there(&self) -> bool {
-        self.presence.may_be_there()
-    }
-
     /// Whether the cluster has snapshots, and all that there are are known.
     pub fn are_there(&self) -> bool {
-        self.presence.is_there()
+        self.presence.has(&[CONTENTS, SNAPSHOTS, CLASSES])
     }
 
     pub fn content(&self, name: &str) -> Option<Arc<VolumeSnapshotContent>> {

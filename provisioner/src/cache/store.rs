@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
+#[cfg(test)]
 use kube::runtime::watcher::Event;
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, annotations, finalizers};
@@ -22,9 +23,10 @@ use tokio::sync::Notify;
 use super::capacities::Capacities;
 use super::consumers::Consumers;
 use super::grants::Grants;
-use super::groups::{GroupWriters, Groups};
+use super::groups::{self, GroupWriters, Groups};
 use super::limiter::InFlight;
-use super::snapshots::{SnapshotWriters, Snapshots};
+use super::snapshots::{self, SnapshotWriters, Snapshots};
+use super::watch::Presence;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::ProvisionerConfig;
 use crate::operation::attach::nodes::VolumeNodes;
@@ -74,6 +76,7 @@ pub struct Cache {
     pub groups: Groups,
     /// Which namespaces let claims of others in.
     pub grants: Grants,
+    pub(super) presence: Presence,
     nodes: Store<PartialObjectMeta<ApiNode>>,
     /// Their names, to see which are new.
     known_nodes: Arc<RwLock<BTreeSet<String>>>,
@@ -120,7 +123,8 @@ impl Cache {
         let (classes, classes_writer) = store();
         let (attributes, attributes_writer) = store();
         let (nodes, nodes_writer) = store();
-        let (snapshots, snapshot_writers) = Snapshots::new();
+        let presence = Presence::default();
+        let (snapshots, snapshot_writers) = Snapshots::new(presence.clone());
         let (groups, group_writers) = Groups::new();
         let cache = Self {
             claims,
@@ -134,6 +138,7 @@ impl Cache {
             snapshots,
             groups,
             grants: Grants::default(),
+            presence,
             nodes,
             known_nodes: Arc::default(),
             consumers: Consumers::default(),
@@ -169,8 +174,11 @@ impl Cache {
             self.nodes.wait_until_ready(),
             tokio::time::timeout(PATIENCE, join_all(self.carriers.values().map(Store::wait_until_ready))),
             tokio::time::timeout(PATIENCE, self.attributes.wait_until_ready()),
-            tokio::time::timeout(PATIENCE, self.snapshots.presence.ready()),
-            tokio::time::timeout(PATIENCE, self.groups.presence.ready()),
+            tokio::time::timeout(PATIENCE, self.snapshots.contents.wait_until_ready()),
+            tokio::time::timeout(PATIENCE, self.snapshots.snapshots.wait_until_ready()),
+            tokio::time::timeout(PATIENCE, self.snapshots.classes.wait_until_ready()),
+            tokio::time::timeout(PATIENCE, self.groups.contents.wait_until_ready()),
+            tokio::time::timeout(PATIENCE, self.groups.classes.wait_until_ready()),
             tokio::time::timeout(PATIENCE, self.grants.ready()),
         );
     }
@@ -499,7 +507,9 @@ impl Cache {
 
     /// Whether there are snapshots, or may be.
     pub fn has_snapshots(&self) -> bool {
-        self.snapshots.may_be_there() || self.groups.presence.may_be_there()
+        [snapshots::CONTENTS, groups::CONTENTS]
+            .iter()
+            .any(|kind| self.presence.may_have(kind))
     }
 
     /// The PV of this handle of a CSI volume of Mooring's.
@@ -639,23 +649,24 @@ fn fill<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>,
 }
 
 #[cfg(test)]
+impl Writers {
+    /// Writes just these groups, as if they had been listed.
+    pub(crate) fn know_groups(
+        &mut self,
+        contents: Vec<VolumeGroupSnapshotContent>,
+        classes: Vec<VolumeGroupSnapshotClass>,
+    ) {
+        fill(&mut self.groups.contents, contents);
+        fill(&mut self.groups.classes, classes);
+    }
+}
+
+#[cfg(test)]
 impl Cache {
     /// Knows just these nodes, as if they had been listed.
     pub(crate) fn know_nodes(&self, writers: &mut Writers, nodes: Vec<PartialObjectMeta<ApiNode>>) {
         fill(&mut writers.nodes, nodes);
         self.capacities.wake();
-    }
-
-    /// Knows just these groups, as if they had been listed.
-    pub(crate) fn know_groups(
-        &self,
-        writers: &mut Writers,
-        contents: Vec<VolumeGroupSnapshotContent>,
-        classes: Vec<VolumeGroupSnapshotClass>,
-    ) {
-        fill(&mut writers.groups.contents, contents);
-        fill(&mut writers.groups.classes, classes);
-        self.groups.presence.note(true);
     }
 
     /// Knows just these, as if they had been listed.
@@ -685,18 +696,15 @@ impl Cache {
         fill(&mut writers.snapshots.contents, snapshots.0);
         fill(&mut writers.snapshots.snapshots, snapshots.1);
         fill(&mut writers.snapshots.classes, snapshots.2);
-        self.snapshots.presence.note(true);
+        for kind in [snapshots::CONTENTS, snapshots::SNAPSHOTS, snapshots::CLASSES] {
+            self.presence.note(kind, true);
+        }
         for (namespace, writer) in &mut writers.carriers {
             fill(writer, carriers.to_vec());
             self.listed.write().unwrap().insert(namespace.clone());
         }
         self
     }
-}
-
-/// Without what nobody here reads.
-pub(super) fn slim<K: ResourceExt>(event: Event<K>) -> Event<K> {
-    event.modify(|object| object.meta_mut().managed_fields = None)
 }
 
 fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {

@@ -3,43 +3,40 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::future::Future;
 use std::sync::{Arc, PoisonError};
 
 use futures::future::join_all;
-use futures::{Stream, StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
+use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass, VolumeAttributesClass};
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher::{Config, Event, watcher};
-use kube::runtime::{WatchStreamExt, watcher::Error as WatchError};
+use kube::runtime::watcher::{Config, Event};
 use kube::{Client, Resource, ResourceExt};
+use mooring_contract::names::labels;
 use mooring_contract::operation::Operation;
 use serde::de::DeserializeOwned;
-use tracing::warn;
 
-use super::PAGE;
-use super::capacity_watch;
-use super::consumer_watch;
 use super::departures::Departures;
 use super::expectations::Expectations;
-use super::grant_watch::GrantApi;
-use super::group_watch::GroupApi;
 use super::limiter::Limiter;
-use super::optional_api::keep_watching;
-use super::snapshot_watch::SnapshotApi;
 use super::store::{Cache, Writers, claim_target, is_open};
+use super::watch::Kind::{Optional, Required};
+use super::watch::{Kind, LOOK_FOR_API, follow, pages};
 use super::work_queue::{WorkItem, WorkQueue};
+use super::{groups, snapshots};
 use crate::config::storage_class::is_discovered;
 use crate::config::store::ConfigStore;
 use crate::context::Context;
+use crate::operation::content::Content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::modify;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
 use crate::run::carrier::{Carrier, selector};
+use crate::volume::grant::{ReferenceGrant, Version};
+use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
+use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// Keeps [`Cache`] up to date and the queue filled, until it is dropped.
 pub async fn watch(
@@ -50,141 +47,290 @@ pub async fn watch(
     limiter: Arc<Limiter>,
     expectations: Arc<Expectations>,
 ) {
-    let capacities = capacity_watch::watch(context.clone(), cache.capacities.clone());
-    let consumers = consumer_watch::watch(context.clone(), cache.clone(), queue.clone());
     let Context {
         client,
         configs,
         metrics,
+        settings,
         ..
     } = context;
-    let departures = Departures {
-        limiter: limiter.clone(),
-        expectations: expectations.clone(),
-    };
     let seen = Seen {
         cache,
         queue,
-        limiter,
-        expectations,
+        departures: Departures { limiter, expectations },
         metrics,
     };
-    let by_config = seen.clone().follow_configs(configs, departures.clone());
-    let turns = seen.clone().take_turns();
-    let snapshots = keep_watching(SnapshotApi {
-        client: client.clone(),
-        cache: seen.cache.clone(),
-        writers: writers.snapshots,
-        queue: seen.queue.clone(),
-        departures: departures.clone(),
-    });
-    let groups = keep_watching(GroupApi {
-        client: client.clone(),
-        cache: seen.cache.clone(),
-        writers: writers.groups,
-        queue: seen.queue.clone(),
-        departures: departures.clone(),
-    });
-    let grants = keep_watching(GrantApi {
-        client: client.clone(),
-        cache: seen.cache.clone(),
-        queue: seen.queue.clone(),
-    });
     let runs = writers.carriers.into_iter().map(|(namespace, writer)| {
-        let (seen, ours) = (seen.clone(), pages().labels(&selector()));
-        let carriers = watcher(Api::namespaced(client.clone(), &namespace), ours);
-        drive("pods", carriers, writer, departures.clone(), move |event| {
+        let api = Api::namespaced(client.clone(), &namespace);
+        let ours = pages().labels(&selector());
+        seen.keep(Required("pods"), api, ours, writer, move |seen, event| {
             seen.run(&namespace, event);
         })
     });
+    let (snapshots, groups) = (writers.snapshots, writers.groups);
     tokio::join!(
-        drive(
-            "claims",
-            all(&client),
-            writers.claims,
-            departures.clone(),
-            seen.by(Seen::claim)
-        ),
-        drive(
-            "persistentvolumes",
-            all(&client),
-            writers.volumes,
-            departures.clone(),
-            seen.by(Seen::volume)
-        ),
+        seen.all(Required("claims"), &client, writers.claims, Seen::claim),
+        seen.all(Required("persistentvolumes"), &client, writers.volumes, Seen::volume),
         join_all(runs),
-        drive(
-            "storageclasses",
-            all(&client),
-            writers.classes,
-            departures.clone(),
-            seen.by(Seen::class)
-        ),
-        drive(
-            "volumeattributesclasses",
-            all(&client),
+        seen.all(Required("storageclasses"), &client, writers.classes, Seen::class),
+        seen.all(
+            Optional("volumeattributesclasses"),
+            &client,
             writers.attributes,
-            departures.clone(),
-            seen.by(Seen::attributes)
+            Seen::attributes
         ),
-        drive(
-            "nodes",
-            watcher(Api::<PartialObjectMeta<ApiNode>>::all(client.clone()), pages()),
-            writers.nodes,
-            departures.clone(),
-            seen.by(Seen::node)
+        seen.all(Required("nodes"), &client, writers.nodes, Seen::node),
+        seen.all(
+            Optional(snapshots::CONTENTS),
+            &client,
+            snapshots.contents,
+            Seen::snapshot_content
         ),
-        snapshots,
-        groups,
-        grants,
-        consumers,
-        capacities,
-        by_config,
-        turns,
+        seen.all(
+            Optional(snapshots::SNAPSHOTS),
+            &client,
+            snapshots.snapshots,
+            Seen::snapshot
+        ),
+        seen.all(
+            Optional(snapshots::CLASSES),
+            &client,
+            snapshots.classes,
+            Seen::snapshot_class
+        ),
+        seen.all(
+            Optional(groups::CONTENTS),
+            &client,
+            groups.contents,
+            Seen::group_content
+        ),
+        seen.all(Optional(groups::CLASSES), &client, groups.classes, Seen::group_class),
+        seen.grants(&client),
+        seen.consumers(&client, &configs),
+        seen.capacities(&client, &settings.namespace),
+        seen.follow_configs(&configs),
+        seen.take_turns(),
     );
 }
 
-fn pages() -> Config {
-    Config::default().page_size(PAGE)
-}
-
-/// The watch of all objects of a kind.
-fn all<K>(client: &Client) -> impl Stream<Item = Result<Event<K>, WatchError>> + Send + 'static
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    watcher(Api::all(client.clone()), pages())
-}
-
 /// What a change that a watch shows is written to, and whom it wakes.
-#[derive(Clone)]
 struct Seen {
     cache: Cache,
     queue: WorkQueue,
-    limiter: Arc<Limiter>,
-    expectations: Arc<Expectations>,
+    departures: Departures,
     metrics: Metrics,
 }
 
 impl Seen {
-    /// What a watch calls with each event of its kind.
-    fn by<K>(&self, seen: fn(&Self, Event<K>)) -> impl FnMut(Event<K>) + Send + 'static + use<K>
-    where
-        K: 'static,
+    /// Watches objects of a kind for good: what it sees goes into the store, then to `seen`.
+    async fn keep<K>(
+        &self,
+        kind: Kind,
+        api: Api<K>,
+        config: Config,
+        mut writer: Writer<K>,
+        seen: impl Fn(&Self, Event<K>) + Send + Sync,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     {
-        let own = self.clone();
-        move |event| seen(&own, event)
+        loop {
+            let take = |event: Event<K>| {
+                self.departures.reflect(&mut writer, &event);
+                if let (Optional(kind), Event::InitDone) = (kind, &event) {
+                    self.cache.presence.note(kind, true);
+                }
+                seen(self, event);
+            };
+            follow(kind, &api, config.clone(), take).await;
+            if let Optional(kind) = kind {
+                self.departures.empty(&mut writer);
+                self.cache.presence.note(kind, false);
+            }
+            tokio::time::sleep(LOOK_FOR_API).await;
+        }
+    }
+
+    /// The same for all objects of a kind.
+    fn all<K>(
+        &self,
+        kind: Kind,
+        client: &Client,
+        writer: Writer<K>,
+        seen: impl Fn(&Self, Event<K>) + Send + Sync,
+    ) -> impl Future<Output = ()> + Send
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.keep(kind, Api::all(client.clone()), pages(), writer, seen)
+    }
+
+    /// Watches the `ReferenceGrant`s in the newest version that the cluster has.
+    async fn grants(&self, client: &Client) {
+        const KIND: &str = "referencegrants";
+        loop {
+            for version in Version::ALL {
+                let api = Api::all_with(client.clone(), &version);
+                follow(Optional(KIND), &api, pages(), |event| self.grant(version, event)).await;
+            }
+            self.cache.grants.none();
+            self.cache.presence.note(KIND, false);
+            tokio::time::sleep(LOOK_FOR_API).await;
+        }
+    }
+
+    fn grant(&self, version: Version, event: Event<ReferenceGrant>) {
+        let wakes = match &event {
+            Event::InitDone => Some(None),
+            Event::Apply(grant) => Some(grant.namespace()),
+            // What is being made goes on; what is begun next is refused.
+            Event::Delete(_) | Event::Init | Event::InitApply(_) => None,
+        };
+        self.cache.grants.take(version, event);
+        if let Some(namespace) = wakes {
+            self.cache.queue_grantees(&self.queue, namespace.as_deref());
+        }
+    }
+
+    /// Watches the Pods of the cluster for as long as a ConfigMap has volumes attached.
+    async fn consumers(&self, client: &Client, configs: &ConfigStore) {
+        let mut changes = configs.subscribe();
+        let offered = || configs.offers(Operation::Attach) || configs.offers(Operation::Detach);
+        let api = Api::all(client.clone());
+        loop {
+            if offered() {
+                let pods = pages().fields("spec.nodeName!=");
+                let over = async { while offered() && changes.changed().await.is_ok() {} };
+                tokio::select! {
+                    () = follow(Required("pods of the cluster"), &api, pods, |event| self.consumer(event)) => {}
+                    () = over => {}
+                }
+                self.cache.consumers.clear();
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn consumer(&self, event: Event<Pod>) {
+        let Self { cache, queue, .. } = self;
+        let is_whole = matches!(event, Event::InitDone);
+        for claim in cache.consumers.take(event) {
+            let claim = claim.split_once('/');
+            if let Some(volume) = claim.and_then(|(namespace, name)| cache.volume_name(namespace, name)) {
+                queue.add(&WorkItem::Volume(volume));
+            }
+        }
+        if is_whole {
+            cache.queue_all(queue);
+        }
+    }
+
+    /// Watches Mooring's own `CSIStorageCapacity` objects.
+    async fn capacities(&self, client: &Client, namespace: &str) {
+        let own = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_MOORING);
+        let api: Api<CSIStorageCapacity> = Api::namespaced(client.clone(), namespace);
+        let capacities = &self.cache.capacities;
+        let take = |event: Event<CSIStorageCapacity>| {
+            let is_whole = !matches!(event, Event::Init | Event::InitApply(_));
+            capacities.take(event);
+            if is_whole {
+                capacities.wake();
+            }
+        };
+        follow(Required("csistoragecapacities"), &api, pages().labels(&own), take).await;
+    }
+
+    fn snapshot_content(&self, event: Event<VolumeSnapshotContent>) {
+        let Self { cache, queue, .. } = self;
+        match event {
+            Event::Apply(content) | Event::Delete(content) => {
+                queue.add(&WorkItem::Snapshot(content.name_any()));
+                let of = &content.spec.volume_snapshot_ref;
+                if let (Some(namespace), Some(name)) = (&of.namespace, &of.name) {
+                    self.queue_restores(namespace, name);
+                }
+                queue.add(&WorkItem::Configs);
+                // What a volume's deletion waits for may be over.
+                if let Some(handle) = content.spec.source.volume_handle {
+                    cache.queue_handle(queue, &handle);
+                }
+            }
+            Event::InitDone => cache.queue_all(queue),
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // as the others
+    fn snapshot(&self, event: Event<VolumeSnapshot>) {
+        match event {
+            Event::Apply(snapshot) | Event::Delete(snapshot) => {
+                self.queue_restores(&snapshot.namespace().unwrap_or_default(), &snapshot.name_any());
+            }
+            Event::InitDone => self.cache.queue_all(&self.queue),
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    /// Queues the claims that restore a snapshot.
+    fn queue_restores(&self, namespace: &str, name: &str) {
+        self.cache.queue_claims(&self.queue, |claim| {
+            let named = match Content::of(claim) {
+                Content::Snapshot(source) => source.namespace == namespace && source.name == name,
+                Content::Empty | Content::Claim(_) | Content::Populated => false,
+            };
+            named && is_open(claim)
+        });
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // as the others
+    fn snapshot_class(&self, event: Event<VolumeSnapshotClass>) {
+        let Self { cache, queue, .. } = self;
+        match event {
+            Event::Apply(_) => {
+                cache.snapshots.queue(queue, None);
+                queue.add(&WorkItem::Configs);
+            }
+            Event::Delete(_) => queue.add(&WorkItem::Configs),
+            Event::InitDone => cache.queue_all(queue),
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    fn group_content(&self, event: Event<VolumeGroupSnapshotContent>) {
+        let Self { cache, queue, .. } = self;
+        match event {
+            Event::Apply(content) | Event::Delete(content) => {
+                queue.add(&WorkItem::Group(content.name_any()));
+                cache.snapshots.queue_members(queue, &content);
+                // What a volume's deletion waits for may be over.
+                for handle in content.spec.source.volume_handles {
+                    cache.queue_handle(queue, &handle);
+                }
+            }
+            Event::InitDone => cache.queue_all(queue),
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // as the others
+    fn group_class(&self, event: Event<VolumeGroupSnapshotClass>) {
+        match event {
+            Event::Apply(_) => self.cache.groups.queue(&self.queue, None),
+            Event::InitDone => self.cache.queue_all(&self.queue),
+            Event::Delete(_) | Event::Init | Event::InitApply(_) => {}
+        }
     }
 
     /// Wakes everybody when a ConfigMap has changed.
-    async fn follow_configs(self, configs: ConfigStore, departures: Departures) {
+    async fn follow_configs(&self, configs: &ConfigStore) {
         let mut changes = configs.subscribe();
         let uids = || -> BTreeSet<String> { configs.all().iter().map(|config| config.uid.clone()).collect() };
         let mut known = uids();
         while changes.changed().await.is_ok() {
             let there = uids();
             for uid in known.difference(&there) {
-                departures.gone(uid);
+                self.departures.gone(uid);
             }
             known = there;
             self.cache.queue_all(&self.queue);
@@ -192,10 +338,10 @@ impl Seen {
     }
 
     /// Wakes those that may have a place now.
-    async fn take_turns(self) {
+    async fn take_turns(&self) {
         loop {
-            self.limiter.moved().await;
-            for target in self.limiter.next() {
+            self.departures.limiter.moved().await;
+            for target in self.departures.limiter.next() {
                 self.queue.add(&target);
             }
             self.count_waiting();
@@ -264,9 +410,9 @@ impl Seen {
     /// A run is like this, or was when it went.
     fn run_is(&self, run: &Run, gone: bool) {
         self.cache.note_run(run, gone);
-        self.limiter.seen(&run.place());
+        self.departures.limiter.seen(&run.place());
         if gone {
-            self.expectations.gone(&run.uid());
+            self.departures.expectations.gone(&run.uid());
         }
         for target in targets(run) {
             self.queue.add(&target);
@@ -295,13 +441,14 @@ impl Seen {
                 } else {
                     self.run_is(&run, gone);
                 }
-                self.limiter.wake();
+                self.departures.limiter.wake();
             }
             Event::InitDone => {
                 let mut listed = cache.listed.write().unwrap_or_else(PoisonError::into_inner);
                 listed.insert(namespace.to_owned());
                 drop(listed);
-                self.expectations
+                self.departures
+                    .expectations
                     .keep_runs(&cache.runs().map(|run| run.uid().into_owned()).collect());
                 cache.note_workers_of(namespace);
                 cache.queue_all(queue);
@@ -376,7 +523,8 @@ impl Seen {
 
     fn count_waiting(&self) {
         for operation in Operation::ALL {
-            self.metrics.set_queued(operation, self.limiter.waiting(operation));
+            self.metrics
+                .set_queued(operation, self.departures.limiter.waiting(operation));
         }
     }
 }
@@ -424,38 +572,6 @@ fn targets(run: &Run) -> Vec<WorkItem> {
         .collect()
 }
 
-/// Runs one watch for good: what it sees goes into the store, then to `seen`.
-fn drive<K>(
-    kind: &'static str,
-    events: impl Stream<Item = Result<Event<K>, WatchError>> + Send + 'static,
-    mut writer: Writer<K>,
-    departures: Departures,
-    mut seen: impl FnMut(Event<K>) + Send + 'static,
-) -> impl Future<Output = ()> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    let events = events
-        .default_backoff()
-        .modify(|object: &mut K| object.meta_mut().managed_fields = None)
-        .inspect_err(move |error| {
-            warn!(
-                kind,
-                error = error as &dyn std::error::Error,
-                "failed to watch; trying again"
-            );
-        });
-    async move {
-        let mut events = std::pin::pin!(events);
-        while let Some(event) = events.next().await {
-            if let Ok(event) = event {
-                departures.reflect(&mut writer, &event);
-                seen(event);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -466,6 +582,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::Seen;
+    use crate::cache::departures::Departures;
     use crate::cache::limiter::Limiter;
     use crate::cache::store::{Cache, Writers};
     use crate::cache::work_queue::{Queued, WorkQueue};
@@ -493,8 +610,10 @@ mod tests {
         let seen = Seen {
             cache: change(cache, writers),
             queue,
-            limiter: Arc::new(Limiter::new(1)),
-            expectations: Arc::default(),
+            departures: Departures {
+                limiter: Arc::new(Limiter::new(1)),
+                expectations: Arc::default(),
+            },
             metrics: Metrics::new(),
         };
         (seen, queued)

@@ -264,11 +264,7 @@ impl Theatre {
             return;
         }
         let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
-        cache.know_groups(
-            &mut writers,
-            read(state.each("groups")),
-            read(state.each("groupclasses")),
-        );
+        writers.know_groups(read(state.each("groups")), read(state.each("groupclasses")));
         let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
             writers,
@@ -288,7 +284,7 @@ impl Theatre {
         self.shared
             .cache
             .grants
-            .replace(Version::V1, read(state.each("grants")));
+            .know(Version::V1, read(state.each("grants")));
         if self.script.offers == Offers::Attachments {
             self.shared.cache.consumers.know(&read(state.each("users")));
         }
