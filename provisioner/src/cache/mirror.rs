@@ -56,11 +56,6 @@ impl<V> Mirror<V> {
         }
     }
 
-    /// Takes in what was written here, ahead of the watch, so that it is not written again.
-    pub fn put(&mut self, namespace: &str, name: &str, value: V) {
-        self.known.insert((namespace.to_owned(), name.to_owned()), value);
-    }
-
     /// Whether the first list is complete: before that, what is not known may be there all the same.
     pub fn is_synced(&self) -> bool {
         self.synced

@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node as ApiNode, ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
-#[cfg(test)]
-use kube::Resource;
-use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store, store};
 #[cfg(test)]
 use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, annotations, finalizers};
 use mooring_contract::pool::PoolRoom;
@@ -90,6 +89,10 @@ pub struct Cache {
     by_source: Arc<RwLock<BTreeMap<String, Names>>>,
     /// How runs were when they went, by uid of a claim that is not done with.
     departed: Arc<RwLock<BTreeMap<String, Departed>>>,
+    /// A class has changed.
+    pub classes_changed: Arc<Notify>,
+    /// A claim or a PV has changed, and so perhaps how often classes are used.
+    pub uses_changed: Arc<Notify>,
     /// A run has changed.
     pub(super) changed: Arc<Notify>,
     /// A worker has changed.
@@ -146,6 +149,8 @@ impl Cache {
             by_claim: Arc::default(),
             by_source: Arc::default(),
             departed: Arc::default(),
+            classes_changed: Arc::default(),
+            uses_changed: Arc::default(),
             changed: Arc::default(),
             workers_changed: Arc::default(),
         };
@@ -705,6 +710,17 @@ impl Cache {
         }
         self
     }
+}
+
+/// Whether all objects of a kind have been listed: before that, what is not known may be there all the same.
+pub fn is_listed<K>(store: &Store<K>) -> bool
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    store
+        .wait_until_ready()
+        .now_or_never()
+        .is_some_and(|ready| ready.is_ok())
 }
 
 fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {

@@ -350,6 +350,7 @@ impl Seen {
 
     fn claim(&self, event: Event<PersistentVolumeClaim>) {
         let Self { cache, queue, .. } = self;
+        cache.uses_changed.notify_one();
         match event {
             Event::Apply(claim) => {
                 cache.note_copy(&claim, true);
@@ -390,6 +391,7 @@ impl Seen {
 
     fn volume(&self, event: Event<PersistentVolume>) {
         let Self { cache, queue, .. } = self;
+        cache.uses_changed.notify_one();
         let there = !matches!(event, Event::Delete(_));
         match event {
             Event::Apply(volume) | Event::Delete(volume) => {
@@ -462,6 +464,7 @@ impl Seen {
     fn class(&self, event: Event<StorageClass>) {
         let Self { cache, queue, .. } = self;
         cache.capacities.wake();
+        cache.classes_changed.notify_one();
         match event {
             Event::Apply(class) | Event::Delete(class) => {
                 let name = class.name_any();

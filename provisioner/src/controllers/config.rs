@@ -5,6 +5,7 @@
 //! purely ([`mod@verdict`], [`storage_class::plan`]) and then acts. Whatever fails is tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -18,14 +19,13 @@ use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, labels};
 use serde_json::json;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use super::retry::{Pace, RETRY};
 use crate::cache::mirror::Mirror;
+use crate::cache::store::{Cache, is_listed};
 use crate::config::ConfigRef;
 use crate::config::discovered::{self, LastDiscovery, Shown};
 use crate::config::storage_class::{self, Claim, ClassAction};
@@ -42,7 +42,7 @@ pub mod verdict;
 
 use classes::ClassError;
 use summary::Part;
-use usage::Uses;
+use usage::{Uses, uses};
 use verdict::{Verdict, verdict, without_last_discovery};
 
 /// Name of this loop in metrics and logs.
@@ -54,17 +54,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many changes are taken in before a turn: a burst, such as the first list, is one turn's work.
 const BURST: usize = 256;
 
-/// One thing that a watch has seen.
-enum Seen {
-    ConfigMap(String, Event<ConfigMap>),
-    Class(Event<StorageClass>),
-    Failed(String, watcher::Error),
-}
+/// How long a class that was made and is not seen yet counts as there.
+const UNSEEN: Duration = Duration::from_secs(10);
 
-pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
+/// What the watch of a namespace's ConfigMaps has brought.
+type Seen = (String, Result<Event<ConfigMap>, watcher::Error>);
+
+pub async fn run(context: Context, trust: Trust, cache: Cache, stop: CancellationToken) {
     let mut seen = watches(&context, &trust).ready_chunks(BURST);
+    let classes = cache.classes_changed.clone();
     let mut answers = context.discoveries.subscribe();
-    let mut state = ConfigLoop::new(context, trust);
+    let mut state = ConfigLoop::new(context, trust, cache);
     let started = Instant::now();
     let mut next_turn = started + PATIENCE;
     let mut pace = Pace::new();
@@ -77,6 +77,7 @@ pub async fn run(context: Context, trust: Trust, stop: CancellationToken) {
                 }
                 next_turn = Instant::now();
             }
+            () = classes.notified() => next_turn = Instant::now(),
             () = state.uses_changed() => next_turn = Instant::now(),
             Ok(()) = answers.changed() => next_turn = Instant::now(),
             () = sleep_until(next_turn) => {}
@@ -101,30 +102,14 @@ fn watches(context: &Context, trust: &Trust) -> BoxStream<'static, Seen> {
         labels::TYPE_PROVISIONER_CONFIG,
         labels::TYPE_PROVISIONER_STATUS
     );
-    let mut all: Vec<BoxStream<'static, Seen>> = trust
-        .namespaces()
-        .map(|namespace| {
-            let namespace = namespace.to_owned();
-            let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
-            watcher(api, Config::default().labels(&selector).page_size(50))
-                .default_backoff()
-                .map(move |event| match event {
-                    Ok(event) => Seen::ConfigMap(namespace.clone(), event),
-                    Err(error) => Seen::Failed(format!("config maps of namespace {namespace}"), error),
-                })
-                .boxed()
-        })
-        .collect();
-    let classes: Api<StorageClass> = Api::all(context.client.clone());
-    all.push(
-        watcher(classes, Config::default().page_size(50))
+    let all = trust.namespaces().map(|namespace| {
+        let namespace = namespace.to_owned();
+        let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
+        watcher(api, Config::default().labels(&selector).page_size(50))
             .default_backoff()
-            .map(|event| match event {
-                Ok(event) => Seen::Class(event),
-                Err(error) => Seen::Failed("storage classes".to_owned(), error),
-            })
-            .boxed(),
-    );
+            .map(move |event| (namespace.clone(), event))
+            .boxed()
+    });
     stream::select_all(all).boxed()
 }
 
@@ -132,34 +117,18 @@ pub(super) struct ConfigLoop {
     context: Context,
     trust: Trust,
     config_maps: BTreeMap<String, Mirror<ConfigMap>>,
-    classes: Mirror<StorageClass>,
+    cache: Cache,
+    /// The classes that were made and are not seen yet, and when they were.
+    made: Vec<(Instant, Arc<StorageClass>)>,
     entries: BTreeMap<ConfigRef, Entry>,
-    waiting: Option<Waiting>,
-    follow: Box<Follow>,
-}
-
-/// Begins to watch how often these classes are used.
-type Follow = dyn Fn(BTreeSet<String>) -> Followed + Send + Sync;
-
-/// What tells how often classes are used, and the task that finds out.
-pub(super) type Followed = (watch::Receiver<Option<Uses>>, AbortOnDropHandle<()>);
-
-/// Classes to give up, and the watch that shows when that is possible.
-struct Waiting {
-    classes: BTreeSet<String>,
-    uses: watch::Receiver<Option<Uses>>,
-    _task: AbortOnDropHandle<()>,
+    /// The classes to give up.
+    given_up: BTreeSet<String>,
+    /// How often they are used.
+    uses: Option<Uses>,
 }
 
 impl ConfigLoop {
-    fn new(context: Context, trust: Trust) -> Self {
-        let client = context.client.clone();
-        let follow = move |names| {
-            let sender = watch::Sender::new(None);
-            let uses = sender.subscribe();
-            let task = tokio::spawn(usage::follow(client.clone(), names, sender));
-            (uses, AbortOnDropHandle::new(task))
-        };
+    pub(super) fn new(context: Context, trust: Trust, cache: Cache) -> Self {
         let config_maps = trust
             .namespaces()
             .map(|namespace| (namespace.to_owned(), Mirror::default()))
@@ -168,34 +137,29 @@ impl ConfigLoop {
             context,
             trust,
             config_maps,
-            classes: Mirror::default(),
+            cache,
+            made: Vec::new(),
             entries: BTreeMap::new(),
-            waiting: None,
-            follow: Box::new(follow),
+            given_up: BTreeSet::new(),
+            uses: None,
         }
     }
 
-    fn take(&mut self, seen: Seen) {
+    fn take(&mut self, (namespace, seen): Seen) {
         match seen {
-            Seen::ConfigMap(namespace, event) => {
-                self.config_maps
-                    .entry(namespace)
-                    .or_default()
-                    .take(event, |mut config_map: ConfigMap| {
-                        config_map.metadata.managed_fields = None;
-                        Some(config_map)
-                    });
+            Ok(event) => {
+                let config_maps = self.config_maps.entry(namespace).or_default();
+                config_maps.take(event, |mut config_map: ConfigMap| {
+                    config_map.metadata.managed_fields = None;
+                    Some(config_map)
+                });
             }
-            Seen::Class(event) => self.classes.take(event, |mut class: StorageClass| {
-                class.metadata.managed_fields = None;
-                Some(class)
-            }),
-            Seen::Failed(what, error) => {
+            Err(error) => {
                 self.context.metrics.reconciled(CONTROLLER, "watch");
                 warn!(
                     error = &error as &dyn std::error::Error,
-                    "failed to watch {what}; if this is forbidden, bind ClusterRole flex-provisioner-configs in that \
-                     namespace"
+                    "failed to watch config maps of namespace {namespace}; if this is forbidden, bind ClusterRole \
+                     flex-provisioner-configs in that namespace"
                 );
             }
         }
@@ -203,19 +167,30 @@ impl ConfigLoop {
 
     /// Whether there is enough to go by: all of it, or all that could be read in a fair time.
     fn is_readable(&self, started: Instant) -> bool {
-        self.classes.is_synced() && (self.config_maps.values().all(Mirror::is_synced) || started.elapsed() >= PATIENCE)
+        is_listed(&self.cache.classes)
+            && (self.config_maps.values().all(Mirror::is_synced) || started.elapsed() >= PATIENCE)
     }
 
-    async fn uses_changed(&mut self) {
-        match &mut self.waiting {
-            Some(waiting) => {
-                if waiting.uses.changed().await.is_err() {
-                    // The watch has ended, which it never does by itself: begin another at the next turn.
-                    self.waiting = None;
-                }
+    /// Returns when a class to give up is used by more or fewer.
+    async fn uses_changed(&self) {
+        loop {
+            self.cache.uses_changed.notified().await;
+            if !self.given_up.is_empty() && uses(&self.cache, &self.given_up) != self.uses {
+                return;
             }
-            None => std::future::pending().await,
         }
+    }
+
+    /// The classes that there are.
+    fn classes(&mut self) -> Vec<Arc<StorageClass>> {
+        let mut classes = self.cache.classes.state();
+        // The turn that a made class wakes may come before the watch does.
+        self.made.retain(|(at, made)| {
+            let is_seen = classes.iter().any(|class| class.metadata.name == made.metadata.name);
+            !is_seen && at.elapsed() < UNSEEN
+        });
+        classes.extend(self.made.iter().map(|(_, made)| made.clone()));
+        classes
     }
 
     /// One look at everything; false if something has to be tried again.
@@ -241,12 +216,14 @@ impl ConfigLoop {
             .filter(|(_, mirror)| mirror.is_synced())
             .map(|(namespace, _)| namespace.clone())
             .collect();
-        let plan = storage_class::plan(&self.entries, self.classes.values(), &read);
+        let classes = self.classes();
+        let there = || classes.iter().map(|class| &**class);
+        let plan = storage_class::plan(&self.entries, there(), &read);
 
         let mut by_discovery = discovered::plan(
             &self.entries,
             &self.context.discoveries.answers(),
-            self.classes.values(),
+            there(),
             &read,
             Timestamp::now(),
         );
@@ -438,38 +415,27 @@ impl ConfigLoop {
 
     async fn make(&mut self, class: &StorageClass) -> Result<(), ClassError> {
         if let Some(made) = classes::create(&self.context.client, class).await? {
-            // The turn that this wakes may come before the watch does.
-            self.classes.put("", &made.name_any(), made);
+            self.made.push((Instant::now(), Arc::new(made)));
         }
         Ok(())
     }
 
-    /// Deletes those of these classes that nothing uses, and has the loop woken when another is free.
+    /// Deletes those of these classes that nothing uses.
     async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, ClassError>) {
-        let names: BTreeSet<String> = classes.iter().map(ResourceExt::name_any).collect();
-        if names.is_empty() {
-            self.waiting = None;
-            return;
-        }
-        if self.waiting.as_ref().is_none_or(|waiting| waiting.classes != names) {
-            let (uses, task) = (self.follow)(names.clone());
-            self.waiting = Some(Waiting {
-                classes: names,
-                uses,
-                _task: task,
-            });
-        }
-        let uses = match &mut self.waiting {
-            Some(waiting) => waiting.uses.borrow_and_update().clone().unwrap_or_default(),
-            None => return,
+        self.given_up = classes.iter().map(ResourceExt::name_any).collect();
+        self.uses = if classes.is_empty() {
+            None
+        } else {
+            uses(&self.cache, &self.given_up)
         };
+        // Not known yet.
+        let Some(uses) = &self.uses else { return };
         for class in classes {
             let name = class.name_any();
-            match uses.get(&name) {
-                Some(0) => note_failure(failed, name, classes::delete(&self.context.client, &class).await),
-                Some(_) => self.context.events.publish(&class.object_ref(&()), kept(&class)),
-                // Not known yet.
-                None => {}
+            if uses.get(&name) == Some(&0) {
+                note_failure(failed, name, classes::delete(&self.context.client, &class).await);
+            } else {
+                self.context.events.publish(&class.object_ref(&()), kept(&class));
             }
         }
     }
@@ -496,30 +462,13 @@ fn kept(class: &StorageClass) -> Note {
 
 #[cfg(test)]
 impl ConfigLoop {
-    /// Knows nothing yet. How often classes are used, `follow` says.
-    pub(super) fn rehearsed(
-        context: Context,
-        trust: Trust,
-        follow: impl Fn(BTreeSet<String>) -> Followed + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            follow: Box::new(follow),
-            ..Self::new(context, trust)
-        }
-    }
-
     /// Knows just these, as if they had been listed.
-    pub(super) fn know(&mut self, config_maps: Vec<ConfigMap>, classes: Vec<StorageClass>) {
-        fn all<K>(objects: Vec<K>) -> impl Iterator<Item = Event<K>> {
-            let each = objects.into_iter().map(Event::InitApply);
-            std::iter::once(Event::Init).chain(each).chain([Event::InitDone])
+    pub(super) fn know(&mut self, config_maps: Vec<ConfigMap>, cache: Cache) {
+        let each = config_maps.into_iter().map(Event::InitApply);
+        for event in std::iter::once(Event::Init).chain(each).chain([Event::InitDone]) {
+            self.take(("admin".to_owned(), Ok(event)));
         }
-        for event in all(config_maps) {
-            self.take(Seen::ConfigMap("admin".to_owned(), event));
-        }
-        for event in all(classes) {
-            self.take(Seen::Class(event));
-        }
+        self.cache = cache;
     }
 }
 

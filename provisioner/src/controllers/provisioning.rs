@@ -9,7 +9,7 @@ use crate::apply::Shared;
 use crate::apply::signer::Signer;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
-use crate::cache::store::Cache;
+use crate::cache::store::{Cache, Writers};
 use crate::cache::watches::watch;
 use crate::cache::work_queue::WorkQueue;
 use crate::context::Context;
@@ -18,8 +18,7 @@ use crate::operation::limits::Limits;
 
 /// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from
 /// uids, and every write expects what was seen.
-pub async fn run(context: Context, stop: CancellationToken) {
-    let (cache, writers) = Cache::new(&context.settings.config_namespaces);
+pub async fn run(context: Context, cache: Cache, writers: Writers, stop: CancellationToken) {
     let (queue, queued) = WorkQueue::new();
     let limiter = Arc::new(Limiter::new(usize::from(context.settings.max_pods)));
     let expectations = Arc::new(Expectations::default());

@@ -281,10 +281,7 @@ impl Theatre {
                 read(state.each("snapshotclasses")),
             ),
         );
-        self.shared
-            .cache
-            .grants
-            .know(Version::V1, read(state.each("grants")));
+        self.shared.cache.grants.know(Version::V1, read(state.each("grants")));
         if self.script.offers == Offers::Attachments {
             self.shared.cache.consumers.know(&read(state.each("users")));
         }

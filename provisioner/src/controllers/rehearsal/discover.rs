@@ -2,13 +2,9 @@
 //! StorageClasses, each call failing in turn. Classes come, one vanishes while it is used, one when it is not, and all
 //! go with their ConfigMap. Nothing is written while nothing changes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::fake_api::{FakeApi, Fault, key_of};
 use super::{Offers, Script, read, shared};
@@ -16,7 +12,6 @@ use crate::apply::Shared;
 use crate::cache::store::Cache;
 use crate::config::trust::Trust;
 use crate::controllers::config::ConfigLoop;
-use crate::controllers::config::usage::Uses;
 use crate::controllers::discover::{Reported, look};
 use crate::run::Run;
 
@@ -38,32 +33,26 @@ struct Stage {
     shared: Shared,
     state: ConfigLoop,
     reported: Reported,
-    uses: Arc<watch::Sender<Option<Uses>>>,
+    claims: Vec<PersistentVolumeClaim>,
     /// What the image prints, and its exit code.
     prints: (i32, String),
     runs: usize,
 }
 
-fn state(shared: &Shared, uses: &Arc<watch::Sender<Option<Uses>>>) -> ConfigLoop {
-    let uses = Arc::clone(uses);
-    let follow = move |_: BTreeSet<String>| {
-        let none = AbortOnDropHandle::new(tokio::spawn(std::future::ready(())));
-        (uses.subscribe(), none)
-    };
-    ConfigLoop::rehearsed(shared.context.clone(), Trust::offline(None, None), follow)
+fn state(shared: &Shared) -> ConfigLoop {
+    ConfigLoop::new(shared.context.clone(), Trust::offline(None, None), shared.cache.clone())
 }
 
 impl Stage {
     fn open() -> Self {
         let api = FakeApi::default();
         let shared = shared(&api, SCRIPT);
-        let uses = Arc::new(watch::Sender::new(Some(Uses::new())));
         let mut stage = Self {
-            state: state(&shared, &uses),
+            state: state(&shared),
             api,
             shared,
             reported: Reported::default(),
-            uses,
+            claims: Vec::new(),
             prints: (0, String::new()),
             runs: 0,
         };
@@ -93,27 +82,28 @@ impl Stage {
         );
     }
 
-    fn uses(&self, used: &[(&str, usize)]) {
-        let all = ["ceph-ssd", "ceph-hdd"].map(|name| (name.to_owned(), 0));
-        let mut counts: BTreeMap<String, usize> = all.into();
-        counts.extend(used.iter().map(|(name, count)| ((*name).to_owned(), *count)));
-        self.uses.send_replace(Some(counts));
+    /// One claim each names these classes.
+    fn uses(&mut self, used: &[&str]) {
+        let claim = |class: &&str| {
+            let claim =
+                json!({"metadata": {"name": class, "namespace": "default"}, "spec": {"storageClassName": class}});
+            serde_json::from_value(claim).unwrap()
+        };
+        self.claims = used.iter().map(claim).collect();
     }
 
     fn restarted_if_killed(&mut self) {
         if std::mem::take(&mut self.api.lock().tripped) {
             self.shared = shared(&self.api, SCRIPT);
-            self.state = state(&self.shared, &self.uses);
+            self.state = state(&self.shared);
             self.reported = Reported::default();
         }
     }
 
     async fn turn(&mut self) {
-        let (configs, classes) = {
-            let state = self.api.lock();
-            (read(state.each("configmaps")), read(state.each("classes")))
-        };
-        self.state.know(configs, classes);
+        self.watch();
+        let configs = read(self.api.lock().each("configmaps"));
+        self.state.know(configs, self.shared.cache.clone());
         Box::pin(self.state.turn()).await;
         self.restarted_if_killed();
         self.watch();
@@ -131,7 +121,7 @@ impl Stage {
         let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
             writers,
-            vec![],
+            self.claims.clone(),
             vec![],
             &pods,
             (read(state.each("classes")), vec![]),
@@ -250,7 +240,7 @@ impl Stage {
             assert_eq!(self.conditions(), ["Degraded=True: DiscoveryFailed"], "{what}");
         }
 
-        self.uses(&[("ceph-hdd", 1)]);
+        self.uses(&["ceph-hdd"]);
         self.prints = (0, one.to_owned());
         self.config("5");
         self.play().await;
