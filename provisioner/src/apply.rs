@@ -28,7 +28,7 @@ pub use self::error::ApplyError;
 use self::signer::Signer;
 pub(crate) use self::subject::{ConfigMeta, Subject};
 use self::subject::{live, patched};
-use crate::cache::expectations::Expectations;
+use crate::cache::expectations::{Expectations, Fact};
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::config::ProvisionerConfig;
@@ -140,7 +140,7 @@ impl<K: Subject> Apply<'_, K> {
     ) -> Result<Action, ApplyError> {
         let run = self.supply(start).await?;
         // The kubelet changes its words all the time; once is enough.
-        let say = say.filter(|_| run.is_some_and(|uid| self.shared.expectations.is_first_report(&uid)));
+        let say = say.filter(|_| run.is_some_and(|uid| self.shared.expectations.note(&uid, Fact::ToldOf)));
         Ok(self.wait(after, say))
     }
 
@@ -217,11 +217,13 @@ impl<K: Subject> Apply<'_, K> {
     }
 
     async fn remove(&self, run: &RunRef) -> Result<(), ApplyError> {
-        if self.shared.expectations.is_deleted(run.uid()) {
+        if self.shared.expectations.is(run.uid(), Fact::Deleted) {
             return Ok(());
         }
         match end(&self.shared.context.client, run).await? {
-            Ended::Asked => self.shared.expectations.deleted(run.uid()),
+            Ended::Asked => {
+                self.shared.expectations.note(run.uid(), Fact::Deleted);
+            }
             Ended::Gone => {}
         }
         Ok(())
@@ -230,7 +232,7 @@ impl<K: Subject> Apply<'_, K> {
     /// Removes runs of operations that are over. What was watched of the claim may be older than its run, so it is
     /// read.
     async fn tidy(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
-        let known = |run: &RunRef| self.shared.expectations.is_deleted(run.uid());
+        let known = |run: &RunRef| self.shared.expectations.is(run.uid(), Fact::Deleted);
         if runs.iter().all(known) {
             return Ok(Action::await_change());
         }
@@ -286,7 +288,7 @@ impl<K: Subject> Apply<'_, K> {
                 .await?;
         }
         if let Some(run) = &settled.reclaimed {
-            self.shared.expectations.reclaimed(run);
+            self.shared.expectations.note(run, Fact::Reclaimed);
         }
         self.say(settled.say);
         if let Some((operation, took)) = settled.done {
@@ -366,7 +368,7 @@ impl Apply<'_, PersistentVolumeClaim> {
         }
         // Before it is written: an answer may be lost.
         let claim = self.subject.meta().uid.as_deref().unwrap_or_default();
-        self.shared.expectations.ready(claim);
+        self.shared.expectations.note(claim, Fact::Ready);
         self.patch_by(json_patch(accept.claim_patch)).await?;
         self.say(accept.say);
         self.done(accept.operation, Some(accept.took), &accept.runs).await
@@ -540,9 +542,9 @@ impl Apply<'_, PersistentVolume> {
             Err(error) => return Err(error),
         }
         if let Some(run) = &let_go.reclaimed {
-            self.shared.expectations.reclaimed(run);
+            self.shared.expectations.note(run, Fact::Reclaimed);
         }
-        self.shared.expectations.let_go(&uid);
+        self.shared.expectations.note(&uid, Fact::LetGo);
         if !self.shared.cache.has_volume(&name, &uid) {
             self.shared.expectations.gone(&uid);
         }

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::subject::{Subject, live};
 use super::{Apply, ApplyError, report_workers};
+use crate::cache::expectations::Fact;
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
@@ -183,7 +184,7 @@ impl<K: Subject> Apply<'_, K> {
             return Ok(None);
         };
         let uid = run.uid().into_owned();
-        if self.shared.expectations.is_supplied(&uid) {
+        if self.shared.expectations.is(&uid, Fact::Supplied) {
             return Ok(Some(uid));
         }
         let supplied = async {
@@ -200,7 +201,7 @@ impl<K: Subject> Apply<'_, K> {
         let supplied: Result<(), ApplyError> = supplied.await;
         match supplied {
             Ok(()) => {
-                self.shared.expectations.supplied(&uid);
+                self.shared.expectations.note(&uid, Fact::Supplied);
                 Ok(Some(uid))
             }
             Err(error) => {
@@ -255,7 +256,7 @@ impl<K: Subject> Apply<'_, K> {
             return Ok(Begun::Unwanted);
         }
         prepared.hand_over(&run, true).await?;
-        self.shared.expectations.supplied(&run.uid());
+        self.shared.expectations.note(&run.uid(), Fact::Supplied);
         info!(
             run = run.place(),
             operation = %start.request.operation,

@@ -1,5 +1,5 @@
 //! What has been done that the watches have not shown yet: so that it is not done twice. Nothing depends on it but the
-//! number of calls; after a restart it is empty.
+//! number of calls; after a restart it is empty. All that is remembered of an object goes with the object.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
-/// By uid of the object.
+/// What may be known of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fact {
+    /// The run has been asked to go.
+    Deleted,
+    /// The run has its properties.
+    Supplied,
+    /// Users have been told that the run does not start.
+    ToldOf,
+    /// What the run made has been deleted, or users have been told that it stays.
+    Reclaimed,
+    /// Mooring's finalizer has been taken off the PV.
+    LetGo,
+    /// The claim's volume is ready, and was not seen since.
+    Ready,
+}
+
 #[derive(Debug, Default)]
 pub struct Expectations {
     state: Mutex<State>,
@@ -15,22 +31,51 @@ pub struct Expectations {
 
 #[derive(Debug, Default)]
 struct State {
-    deleted: HashSet<String>,
-    let_go: HashSet<String>,
-    supplied: HashSet<String>,
-    told_of: HashSet<String>,
-    reclaimed: HashSet<String>,
-    /// Resource version of the last write.
-    written: HashMap<String, u64>,
+    /// By uid of the object.
+    objects: HashMap<String, Known>,
     /// Nodes with volumes to delete that are not in the cluster, by host name, and since when that is known.
     away: HashMap<String, Timestamp>,
-    /// Claims without a ConfigMap, and since when that is known.
-    unserved: HashMap<String, Timestamp>,
-    /// Claims whose volumes are ready, and were not seen since.
-    ready: HashSet<String>,
+}
+
+/// What is remembered of one object.
+#[derive(Debug, Default)]
+struct Known {
+    facts: HashSet<Fact>,
+    /// Resource version of the last write.
+    written: Option<u64>,
+    /// Since when it is known to be a claim without a ConfigMap.
+    unserved: Option<Timestamp>,
+    /// How often in a row a look at it has failed.
+    failures: u32,
+}
+
+impl Fact {
+    fn is_of_run(self) -> bool {
+        match self {
+            Self::Deleted | Self::Supplied | Self::ToldOf | Self::Reclaimed => true,
+            Self::LetGo | Self::Ready => false,
+        }
+    }
 }
 
 impl Expectations {
+    pub fn is(&self, uid: &str, fact: Fact) -> bool {
+        let state = self.lock();
+        state.objects.get(uid).is_some_and(|known| known.facts.contains(&fact))
+    }
+
+    /// From now on it is. Whether it was not before.
+    pub fn note(&self, uid: &str, fact: Fact) -> bool {
+        self.lock().object(uid).facts.insert(fact)
+    }
+
+    /// From now on it is not.
+    pub fn forget(&self, uid: &str, fact: Fact) {
+        if let Some(known) = self.lock().objects.get_mut(uid) {
+            known.facts.remove(&fact);
+        }
+    }
+
     /// Since when a node is known to be missing, if it is. A restart of the controller starts the clock again.
     pub fn away_since(&self, host: &str, is_there: bool, now: Timestamp) -> Option<Timestamp> {
         let mut state = self.lock();
@@ -41,80 +86,37 @@ impl Expectations {
         Some(*state.away.entry(host.to_owned()).or_insert(now))
     }
 
-    /// Whether the PV has been released: Mooring's finalizer was taken off.
-    pub fn is_let_go(&self, uid: &str) -> bool {
-        self.lock().let_go.contains(uid)
-    }
-
-    /// The PV has been released.
-    pub fn let_go(&self, uid: &str) {
-        self.lock().let_go.insert(uid.to_owned());
-    }
-
-    /// Whether the run has been asked to go.
-    pub fn is_deleted(&self, uid: &str) -> bool {
-        self.lock().deleted.contains(uid)
-    }
-
-    /// The run has been asked to go.
-    pub fn deleted(&self, uid: &str) {
-        self.lock().deleted.insert(uid.to_owned());
-    }
-
-    /// Whether the run has its properties.
-    pub fn is_supplied(&self, uid: &str) -> bool {
-        self.lock().supplied.contains(uid)
-    }
-
-    /// The run has its properties.
-    pub fn supplied(&self, uid: &str) {
-        self.lock().supplied.insert(uid.to_owned());
-    }
-
-    /// Whether users have not been told yet that the run does not start; after this call they have.
-    pub fn is_first_report(&self, uid: &str) -> bool {
-        self.lock().told_of.insert(uid.to_owned())
-    }
-
-    /// Whether what this run made has been deleted, or users have been told that it stays.
-    pub fn is_reclaimed(&self, uid: &str) -> bool {
-        self.lock().reclaimed.contains(uid)
-    }
-
-    /// What this run made has been deleted, or users have been told that it stays.
-    pub fn reclaimed(&self, uid: &str) {
-        self.lock().reclaimed.insert(uid.to_owned());
-    }
-
     /// Since when a claim, which is so now, is known to want a volume and to have no ConfigMap.
     pub fn unserved_since(&self, uid: &str, now: Timestamp) -> Timestamp {
-        *self.lock().unserved.entry(uid.to_owned()).or_insert(now)
+        *self.lock().object(uid).unserved.get_or_insert(now)
     }
 
     /// The claim has what it needs, or wants nothing.
     pub fn served(&self, uid: &str) {
-        self.lock().unserved.remove(uid);
+        if let Some(known) = self.lock().objects.get_mut(uid) {
+            known.unserved = None;
+        }
     }
 
-    /// The claim's volume is ready.
-    pub fn ready(&self, uid: &str) {
-        self.lock().ready.insert(uid.to_owned());
+    /// A look at the object has failed. Returns how many have in a row.
+    pub fn failed(&self, uid: &str) -> u32 {
+        let mut state = self.lock();
+        let failures = &mut state.object(uid).failures;
+        *failures = failures.saturating_add(1);
+        *failures
     }
 
-    /// Whether the claim's volume is ready and was not seen since.
-    pub fn is_ready(&self, uid: &str) -> bool {
-        self.lock().ready.contains(uid)
-    }
-
-    /// The claim's volume has been seen, or is known to be gone.
-    pub fn volume_seen(&self, uid: &str) {
-        self.lock().ready.remove(uid);
+    /// A look at the object has not failed.
+    pub fn succeeded(&self, uid: &str) {
+        if let Some(known) = self.lock().objects.get_mut(uid) {
+            known.failures = 0;
+        }
     }
 
     /// A claim or a PV has been written.
     pub fn written(&self, meta: &ObjectMeta) {
         if let Some((uid, version)) = version(meta) {
-            self.lock().written.insert(uid, version);
+            self.lock().object(uid).written = Some(version);
         }
     }
 
@@ -125,36 +127,24 @@ impl Expectations {
             return false;
         };
         let mut state = self.lock();
-        match state.written.get(&uid) {
-            Some(written) if version < *written => true,
-            Some(_) => {
-                state.written.remove(&uid);
-                false
-            }
-            None => false,
-        }
+        let known = state.objects.get_mut(uid);
+        known.is_some_and(|known| {
+            // What has been seen is not waited for any more.
+            known.written = known.written.filter(|written| version < *written);
+            known.written.is_some()
+        })
     }
 
     /// The object is gone.
     pub fn gone(&self, uid: &str) {
-        let mut state = self.lock();
-        state.deleted.remove(uid);
-        state.let_go.remove(uid);
-        state.supplied.remove(uid);
-        state.told_of.remove(uid);
-        state.reclaimed.remove(uid);
-        state.written.remove(uid);
-        state.unserved.remove(uid);
-        state.ready.remove(uid);
+        self.lock().objects.remove(uid);
     }
 
     /// Of runs, keeps only what is about these.
     pub fn keep_runs(&self, uids: &HashSet<String>) {
-        let mut state = self.lock();
-        state.deleted.retain(|uid| uids.contains(uid));
-        state.supplied.retain(|uid| uids.contains(uid));
-        state.told_of.retain(|uid| uids.contains(uid));
-        state.reclaimed.retain(|uid| uids.contains(uid));
+        for (uid, known) in &mut self.lock().objects {
+            known.facts.retain(|fact| !fact.is_of_run() || uids.contains(uid));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -162,13 +152,19 @@ impl Expectations {
     }
 }
 
-fn version(meta: &ObjectMeta) -> Option<(String, u64)> {
-    Some((meta.uid.clone()?, meta.resource_version.as_ref()?.parse().ok()?))
+impl State {
+    fn object(&mut self, uid: &str) -> &mut Known {
+        self.objects.entry(uid.to_owned()).or_default()
+    }
+}
+
+fn version(meta: &ObjectMeta) -> Option<(&str, u64)> {
+    Some((meta.uid.as_deref()?, meta.resource_version.as_ref()?.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Expectations;
+    use super::{Expectations, Fact};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use k8s_openapi::jiff::Timestamp;
 
@@ -202,17 +198,25 @@ mod tests {
     #[test]
     fn what_was_done_to_a_run_is_known_until_the_run_is_gone() {
         let seen = Expectations::default();
-        seen.deleted("a");
-        seen.supplied("a");
-        seen.supplied("b");
-        assert!(seen.is_deleted("a") && seen.is_supplied("a") && !seen.is_deleted("b"));
+        assert!(seen.note("a", Fact::Deleted) && !seen.note("a", Fact::Deleted));
+        seen.note("a", Fact::Supplied);
+        seen.note("b", Fact::Supplied);
+        assert!(seen.is("a", Fact::Deleted) && seen.is("a", Fact::Supplied) && !seen.is("b", Fact::Deleted));
         seen.gone("a");
-        assert!(!seen.is_deleted("a") && !seen.is_supplied("a") && seen.is_supplied("b"));
-        seen.let_go("volume");
+        assert!(!seen.is("a", Fact::Deleted) && !seen.is("a", Fact::Supplied) && seen.is("b", Fact::Supplied));
+        seen.note("volume", Fact::LetGo);
         seen.keep_runs(&["c".to_owned()].into());
-        assert!(!seen.is_supplied("b") && seen.is_let_go("volume"));
-        seen.gone("volume");
-        assert!(!seen.is_let_go("volume"));
-        assert!(seen.is_first_report("a") && !seen.is_first_report("a"));
+        assert!(!seen.is("b", Fact::Supplied) && seen.is("volume", Fact::LetGo));
+        seen.forget("volume", Fact::LetGo);
+        assert!(!seen.is("volume", Fact::LetGo));
+    }
+
+    #[test]
+    fn failures_are_counted_in_a_row_and_not_beyond_the_object() {
+        let seen = Expectations::default();
+        assert_eq!((seen.failed("a"), seen.failed("a"), seen.failed("b")), (1, 2, 1));
+        seen.succeeded("a");
+        seen.gone("b");
+        assert_eq!((seen.failed("a"), seen.failed("b")), (1, 1));
     }
 }

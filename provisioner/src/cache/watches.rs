@@ -653,8 +653,7 @@ mod tests {
     fn the_end_of_a_claim_s_change_wakes_the_snapshots_of_its_volume_whatever_that_is_called() {
         let (seen, queued) = seen(known);
         seen.claim(Event::Apply(claim()));
-        let (_, _, snapshots, _) = queued.split();
-        assert_eq!(names(snapshots), ["snapcontent-s1"], "no snapshot is woken");
+        assert_eq!(names(queued.snapshots), ["snapcontent-s1"], "no snapshot is woken");
     }
 
     #[test]
@@ -662,16 +661,14 @@ mod tests {
         let (seen, queued) = seen(known);
         seen.cache.queue_handle(&seen.queue, "lun-7");
         seen.cache.queue_handle(&seen.queue, "not-known");
-        let (_, volumes, ..) = queued.split();
-        assert_eq!(names(volumes), ["disk", "not-known"]);
+        assert_eq!(names(queued.volumes), ["disk", "not-known"]);
     }
 
     #[test]
     fn a_node_that_comes_back_wakes_what_waits_for_it() {
         let (seen, queued) = seen(known);
         let node = || object(json!({"metadata": {"name": "node-a"}}));
-        let (claims, volumes, mut snapshots, _) = queued.split();
-        drop((claims, volumes));
+        let mut snapshots = queued.snapshots;
         let mut woken = || {
             let next = std::iter::from_fn(|| snapshots.next().now_or_never().flatten());
             next.count()

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::Stream;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
@@ -40,24 +39,10 @@ pub struct WorkQueue {
 /// The end of the queue that the controllers take from.
 #[derive(Debug)]
 pub struct Queued {
-    claims: UnboundedReceiver<ObjectRef<PersistentVolumeClaim>>,
-    volumes: UnboundedReceiver<ObjectRef<PersistentVolume>>,
-    snapshots: UnboundedReceiver<ObjectRef<VolumeSnapshotContent>>,
-    groups: UnboundedReceiver<ObjectRef<VolumeGroupSnapshotContent>>,
-}
-
-impl Queued {
-    /// The claims to be looked at, the PVs, and the contents of snapshots and of groups.
-    pub fn split(
-        self,
-    ) -> (
-        impl Stream<Item = ObjectRef<PersistentVolumeClaim>>,
-        impl Stream<Item = ObjectRef<PersistentVolume>>,
-        impl Stream<Item = ObjectRef<VolumeSnapshotContent>>,
-        impl Stream<Item = ObjectRef<VolumeGroupSnapshotContent>>,
-    ) {
-        (self.claims, self.volumes, self.snapshots, self.groups)
-    }
+    pub claims: UnboundedReceiver<ObjectRef<PersistentVolumeClaim>>,
+    pub volumes: UnboundedReceiver<ObjectRef<PersistentVolume>>,
+    pub snapshots: UnboundedReceiver<ObjectRef<VolumeSnapshotContent>>,
+    pub groups: UnboundedReceiver<ObjectRef<VolumeGroupSnapshotContent>>,
 }
 
 impl WorkQueue {

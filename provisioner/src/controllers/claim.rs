@@ -15,6 +15,7 @@ use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
 use crate::apply::live::{copied_by, look_up};
 use crate::apply::{self, ApplyError, Shared, make_volume};
+use crate::cache::expectations::Fact;
 use crate::cache::key;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -58,7 +59,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         .unwrap_or_default();
     let class = cache.classes.get(&ObjectRef::new(class_name));
     let mut volumes = cache.volumes_of(&uid);
-    if shared.expectations.is_ready(&uid) {
+    if shared.expectations.is(&uid, Fact::Ready) {
         let is_there = |volumes: &[Arc<PersistentVolume>]| volumes.iter().any(|volume| standing::is_for(volume, &uid));
         let is_seen = is_there(&volumes);
         if !is_seen {
@@ -66,7 +67,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
             volumes = look_up(shared, &uid, volumes).await?;
         }
         if is_seen || !is_there(&volumes) {
-            shared.expectations.volume_seen(&uid);
+            shared.expectations.forget(&uid, Fact::Ready);
         }
     }
     // Of a claim that has its volume, that one says it.

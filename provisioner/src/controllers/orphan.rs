@@ -9,6 +9,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::apply::live::{Remains, remains};
 use crate::apply::{self, ApplyError, Shared};
+use crate::cache::expectations::Fact;
 use crate::operation::decision::Decision;
 use crate::operation::orphan::{ObservedOrphans, Orphans, plan};
 
@@ -64,7 +65,7 @@ pub(crate) async fn settle(shared: &Shared, uid: &str) -> Result<(), ApplyError>
             uid,
             has_other_volume,
             config: config.as_ref(),
-            reclaimed: shared.expectations.is_reclaimed(&run.uid()),
+            reclaimed: shared.expectations.is(&run.uid(), Fact::Reclaimed),
             kube_api: &shared.context.settings.kube_api,
             limits: &shared.limits,
         };

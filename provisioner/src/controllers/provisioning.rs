@@ -38,25 +38,24 @@ pub async fn run(context: Context, cache: Cache, writers: Writers, stop: Cancell
         context: context.clone(),
     };
     let stores = watch(context, cache.clone(), writers, queue.clone(), limiter, expectations);
-    let (queued_claims, queued_volumes, queued_snapshots, queued_groups) = queued.split();
     let controllers = async {
         tokio::select! {
             () = cache.ready() => {}
             () = stop.cancelled() => return,
         }
         tokio::join!(
-            reconcile::run(shared.clone(), cache.claims.clone(), queued_claims, stop.clone()),
-            reconcile::run(shared.clone(), cache.volumes.clone(), queued_volumes, stop.clone()),
+            reconcile::run(shared.clone(), cache.claims.clone(), queued.claims, stop.clone()),
+            reconcile::run(shared.clone(), cache.volumes.clone(), queued.volumes, stop.clone()),
             reconcile::run(
                 shared.clone(),
                 cache.snapshots.contents.clone(),
-                queued_snapshots,
+                queued.snapshots,
                 stop.clone()
             ),
             reconcile::run(
                 shared.clone(),
                 cache.groups.contents.clone(),
-                queued_groups,
+                queued.groups,
                 stop.clone()
             ),
             discover::run(shared.clone(), queue.clone(), stop.clone()),

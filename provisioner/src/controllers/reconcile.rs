@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, info_span};
 
-use super::retry::Retries;
+use super::retry::again;
 use crate::apply::{ApplyError, Shared};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
@@ -37,11 +37,6 @@ pub(crate) trait Reconciled:
     fn act(&self, shared: &Shared) -> impl Future<Output = Result<Action, ApplyError>> + Send;
 }
 
-struct Work {
-    shared: Shared,
-    retries: Retries,
-}
-
 /// Works until `stop`; what has been begun then is brought to its end.
 pub(super) async fn run<K: Reconciled>(
     shared: Shared,
@@ -50,30 +45,31 @@ pub(super) async fn run<K: Reconciled>(
     stop: CancellationToken,
 ) {
     let concurrency = shared.context.settings.max_in_flight;
-    let work = Arc::new(Work {
-        shared,
-        retries: Retries::default(),
-    });
     Controller::for_stream(futures::stream::pending(), reader)
         .with_config(Config::default().concurrency(concurrency))
         .reconcile_on(queued)
         .graceful_shutdown_on(stop.cancelled_owned())
-        .run(reconcile::<K>, error_policy::<K>, work)
+        .run(reconcile::<K>, error_policy::<K>, Arc::new(shared))
         // Each result has been logged and counted already.
         .for_each(|_| std::future::ready(()))
         .await;
 }
 
-async fn reconcile<K: Reconciled>(object: Arc<K>, work: Arc<Work>) -> Result<Action, ApplyError> {
+async fn reconcile<K: Reconciled>(object: Arc<K>, shared: Arc<Shared>) -> Result<Action, ApplyError> {
+    let uid = object.meta().uid.as_deref().unwrap_or_default();
     if !object.may_be_ours() {
-        work.shared
-            .limiter
-            .gone(object.meta().uid.as_deref().unwrap_or_default());
+        shared.limiter.gone(uid);
         return Ok(Action::await_change());
     }
-    let done = Box::pin(look(&*object, &work.shared)).instrument(span(&*object)).await;
-    let (done, result) = work.retries.settle(&ObjectRef::from_obj(&*object).to_string(), done);
-    work.shared.context.metrics.reconciled(K::CONTROLLER, result);
+    let done = Box::pin(look(&*object, &shared)).instrument(span(&*object)).await;
+    let result = match &done {
+        Ok(_) => {
+            shared.expectations.succeeded(uid);
+            "ok"
+        }
+        Err(error) => error.category(),
+    };
+    shared.context.metrics.reconciled(K::CONTROLLER, result);
     done
 }
 
@@ -109,10 +105,17 @@ pub(super) fn record_on<K: Reconciled>(shared: &Shared, object: &K) -> Result<Op
 }
 
 #[allow(clippy::needless_pass_by_value)] // the signature is the library's
-fn error_policy<K: Reconciled>(object: Arc<K>, error: &ApplyError, work: Arc<Work>) -> Action {
-    tell_of_refusal(&*object, error, &work.shared.context.events);
-    work.retries
-        .failed(K::CONTROLLER, &ObjectRef::from_obj(&*object).to_string(), error)
+fn error_policy<K: Reconciled>(object: Arc<K>, error: &ApplyError, shared: Arc<Shared>) -> Action {
+    tell_of_refusal(&*object, error, &shared.context.events);
+    let failures = shared
+        .expectations
+        .failed(object.meta().uid.as_deref().unwrap_or_default());
+    again(
+        K::CONTROLLER,
+        &ObjectRef::from_obj(&*object).to_string(),
+        error,
+        failures,
+    )
 }
 
 /// Tells who has the object what the API server refuses. It goes on refusing until somebody changes something.

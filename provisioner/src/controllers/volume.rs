@@ -13,6 +13,7 @@ use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_of, not_known, runs_in};
 use crate::apply::live::copied_by;
 use crate::apply::{self, ApplyError, Shared};
+use crate::cache::expectations::Fact;
 use crate::config::ConfigRef;
 use crate::operation::delete::{is_claimed, plan_volume};
 use crate::operation::describe::{Effect, describe};
@@ -41,7 +42,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     let own_uid = volume.uid().unwrap_or_default();
     // What the watch shows of a PV that was released is out of date until it has caught up. In this order: a PV that is
     // gone is forgotten only after it has left what is watched.
-    if shared.expectations.is_let_go(&own_uid) || !cache.has_volume(&volume.name_any(), &own_uid) {
+    if shared.expectations.is(&own_uid, Fact::LetGo) || !cache.has_volume(&volume.name_any(), &own_uid) {
         return Ok(Action::await_change());
     }
     let spec = volume.spec.clone().unwrap_or_default();

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use crate::apply::{self, Shared};
+use crate::cache::expectations::Fact;
 use crate::cache::watches::wake_by_worker;
 use crate::cache::work_queue::WorkQueue;
 use crate::config::ProvisionerConfig;
@@ -152,7 +153,7 @@ impl Keeper {
             after = PATIENCE / 6;
         }
         for worker in &remove {
-            if self.shared.expectations.is_deleted(worker.uid()) {
+            if self.shared.expectations.is(worker.uid(), Fact::Deleted) {
                 continue;
             }
             self.note_end(&listed, worker);
@@ -175,7 +176,7 @@ impl Keeper {
 
     async fn remove(&self, worker: &Worker) -> Result<(), RunError> {
         end(&self.shared.context.client, &worker.to_remove_as_it_is()).await?;
-        self.shared.expectations.deleted(worker.uid());
+        self.shared.expectations.note(worker.uid(), Fact::Deleted);
         info!(worker = worker.place(), "removed a worker");
         Ok(())
     }

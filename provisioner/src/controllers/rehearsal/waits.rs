@@ -14,7 +14,7 @@ use super::fake_api::{FakeApi, FakeState};
 use super::{Offers, Script, configs, shared};
 use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
-use crate::cache::work_queue::WorkItem;
+use crate::cache::work_queue::{Queued, WorkItem};
 use crate::config::store::Entry;
 use crate::operation::tests::{class, config, record};
 use crate::process::events::{EventRecorder, Writer};
@@ -83,7 +83,12 @@ impl Stage {
         let (events, told) = EventRecorder::new(shared.context.metrics.clone());
         shared.context.events = events;
         let (queued, watches) = watched(&mut shared).await;
-        let (claims, volumes, contents, groups) = queued.split();
+        let Queued {
+            claims,
+            volumes,
+            snapshots: contents,
+            groups,
+        } = queued;
         let queued = select_all([
             claims
                 .map(|claim| WorkItem::Claim(claim.namespace.unwrap_or_default(), claim.name))
