@@ -169,7 +169,7 @@ impl<'a> Change<'a> {
     /// `cancel` says how a change that the image has refused is canceled.
     pub(super) fn fail(&self, record: &Record, finish: &Finish, cancel: &str) -> ClaimDecision {
         let mut failed = self.progress.failed(record, finish);
-        failed.record.uncertain = is_uncertain(finish);
+        failed.record.uncertain = is_uncertain(finish).unwrap_or(record.uncertain);
         if failed.record.gave_up {
             failed.say.text = format!("{}; {cancel}", failed.say.text);
         }
@@ -183,9 +183,9 @@ pub(super) fn refusal(operation: Operation, text: String) -> Note {
     Note::warning(events.failed, events.action, text)
 }
 
-/// Whether the storage may have changed, or may still change, after a run that failed. An image that ended by itself
-/// says that it has not.
-fn is_uncertain(finish: &Finish) -> bool {
+/// Whether the storage may have changed, or may still change, after a run that failed; `None` if the run never ran, and
+/// so says nothing about it. An image that ended by itself says that it has not.
+fn is_uncertain(finish: &Finish) -> Option<bool> {
     let by_itself = match finish.category {
         Category::Done
         | Category::Temporary
@@ -195,7 +195,7 @@ fn is_uncertain(finish: &Finish) -> bool {
         | Category::Api => true,
         Category::Refused | Category::OutOfMemory | Category::Timeout | Category::Node => false,
     };
-    finish.may_have_run && !by_itself
+    finish.may_have_run.then_some(!by_itself)
 }
 
 /// Ends a change that can't go on: its run first, if there is one, so that nothing else is run on the volume beside it.

@@ -6,7 +6,7 @@ use super::status;
 use crate::config::ConfigRef;
 use crate::config::store::NoConfig;
 use crate::operation::decision::{Altered, ClaimDecision, Decision, Failed, ForClaim, Intent, Start};
-use crate::operation::tests::{World, ago, ended, leaving, no_image, now, run, running, try_config};
+use crate::operation::tests::{World, ago, ended, leaving, never_made, no_image, now, run, running, try_config};
 use crate::run::Run;
 use crate::run::properties::tests::silver;
 use crate::volume::acceptance;
@@ -476,6 +476,10 @@ fn a_run_of_which_the_end_is_not_known_holds_the_size() {
             world.claim["spec"]["resources"]["requests"]["storage"] = json!(request);
             assert_eq!(started(world.plan()).request.size, 5 << 30, "{status} {request}");
         }
+        // A run that never started says nothing about it.
+        world.record.as_mut().unwrap().not_before = None;
+        world.expand_run = Some(asked_for(5, 2, &never_made()));
+        assert!(failed(world.plan()).record.uncertain, "{status}");
         // Until one ends by itself.
         world.record.as_mut().unwrap().not_before = None;
         world.expand_run = Some(asked_for(5, 2, &ended(1, "no")));
