@@ -1,8 +1,8 @@
 //! What a call of the kubelet may mount, decided once and carried as one value.
 //!
 //! A [`request::MountRequest`] is what the kubelet said, and proves nothing. The [`granter::Granter`] asks the API who
-//! wrote the volume, judges the volume as its [`Author`]'s, and makes a [`Grant`]. Nothing else can make one, and nothing
-//! past that point can change what a grant says. A volume that has to be attached is granted in two steps: a
+//! wrote the volume, judges the volume as its [`Author`]'s, and makes a [`Grant`]. Nothing else can make one, and
+//! nothing past that point can change what a grant says. A volume that has to be attached is granted in two steps: a
 //! [`ToAttach`] becomes a grant by the connection that the controller signed.
 //!
 //! Files: [`request`] (what is asked for), [`granter`] (the proof), [`author`] (who may say what), `attach` (the second
@@ -75,7 +75,8 @@ impl Grant {
         &self.asked.target
     }
 
-    /// The volume, for whoever has to know whether two mounts are of one: all Pods that use it are granted the same owner.
+    /// The volume, for whoever has to know whether two mounts are of one: all Pods that use it are granted the same
+    /// owner.
     pub fn owner(&self) -> DeviceOwner {
         let name = self.target().name();
         match self.author {

@@ -127,7 +127,8 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// A path by which this process, and a program that it runs, reach this very file: another may have its name by now.
+    /// A path by which this process, and a program that it runs, reach this very file: another may have its name by
+    /// now.
     pub fn by_handle(&self) -> PathBuf {
         // Programs inherit this one.
         Path::new("/proc/self/fd").join(self.lock.as_raw_fd().to_string())
@@ -237,7 +238,8 @@ pub trait Sys {
     /// `rpcbind`.
     fn has_rpc_program(&self, program: u32, version: u32) -> Result<bool>;
 
-    /// Waits until an SMB server answers, whatever it says; silence is [`Errno::ETIMEDOUT`]. It can be killed meanwhile.
+    /// Waits until an SMB server answers, whatever it says; silence is [`Errno::ETIMEDOUT`]. It can be killed
+    /// meanwhile.
     fn wait_for_smb(&self, server: SocketAddr) -> Result<()>;
 
     fn stage(&self, target: &Target) -> PathBuf;

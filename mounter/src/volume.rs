@@ -2,10 +2,10 @@
 //! client containers.
 //!
 //! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`device_owner`]
-//! (the volume that has a device), [`kubelet_options`] (how the kubelet hands a volume on), [`target`] (the only way to a volume's directory), [`mount_options`],
-//! [`mount_table`], [`pod_cgroup`] (which Pod a process belongs to), [`selinux_label`] (the label of a volume's files),
-//! [`volume_data`] (whose a CSI volume is), [`volume_id`] (by which a volume's FUSE mounts are known), [`registry`] (who
-//! serves which type of volume).
+//! (the volume that has a device), [`kubelet_options`] (how the kubelet hands a volume on), [`target`] (the only way to
+//! a volume's directory), [`mount_options`], [`mount_table`], [`pod_cgroup`] (which Pod a process belongs to),
+//! [`selinux_label`] (the label of a volume's files), [`volume_data`] (whose a CSI volume is), [`volume_id`] (by which
+//! a volume's FUSE mounts are known), [`registry`] (who serves which type of volume).
 
 pub mod cause;
 pub mod device_owner;

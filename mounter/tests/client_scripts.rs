@@ -11,8 +11,8 @@ use std::path::Path;
 
 use node::Node;
 
-/// What a shell would do something with: it would make the file `$PWNED`, split the value, or replace it by the names of
-/// files.
+/// What a shell would do something with: it would make the file `$PWNED`, split the value, or replace it by the names
+/// of files.
 const HOSTILE: [&str; 8] = [
     "$(touch $PWNED)",
     "$(touch${IFS}$PWNED)",

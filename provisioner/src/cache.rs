@@ -2,9 +2,9 @@
 //!
 //! [`watches`] fill the [`store`] and put what a change concerns into the [`work_queue`]. The controllers read the
 //! store; [`expectations`] says what of it is older than their own last write, and the [`limiter`] whether there is a
-//! place for another run. Both forget an object as soon as it is gone: [`departures`]. [`consumers`] says on which nodes Pods use a
-//! claim, [`capacities`] what the scheduler reads of classes. [`mirror`] keeps the few fields that matter of the objects
-//! of one [`watch`].
+//! place for another run. Both forget an object as soon as it is gone: [`departures`]. [`consumers`] says on which
+//! nodes Pods use a claim, [`capacities`] what the scheduler reads of classes. [`mirror`] keeps the few fields that
+//! matter of the objects of one [`watch`].
 
 pub mod capacities;
 pub mod consumers;

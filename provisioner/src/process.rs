@@ -1,8 +1,8 @@
 //! The program around the controllers.
 //!
-//! It has the API [`client`], [`health`] and [`metrics`], the lease ([`election`]), the wait for admission policies that
-//! restrict the controller (`held`), and [`events`]. A [`call`] to the API that failed says what was attempted. Nothing
-//! here knows of ConfigMaps or volumes: [`crate::runtime`] puts it together with the controllers.
+//! It has the API [`client`], [`health`] and [`metrics`], the lease ([`election`]), the wait for admission policies
+//! that restrict the controller (`held`), and [`events`]. A [`call`] to the API that failed says what was attempted.
+//! Nothing here knows of ConfigMaps or volumes: [`crate::runtime`] puts it together with the controllers.
 
 pub mod call;
 pub mod client;

@@ -82,7 +82,8 @@ use crate::volume::selinux_label::SelinuxLabel;
 /// Where programs run, except [`MOUNT`].
 pub const WORKING_DIRECTORY: &str = "/";
 
-/// What mounts where the image brings only a helper. It runs where a relative source leads nowhere ([`crate::sys::nowhere`]).
+/// What mounts where the image brings only a helper. It runs where a relative source leads nowhere
+/// ([`crate::sys::nowhere`]).
 pub const MOUNT: &str = "mount";
 
 /// A program to run: its arguments and additions to its environment.

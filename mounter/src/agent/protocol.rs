@@ -66,8 +66,8 @@ pub enum Call {
     GiveUp {
         target: String,
     },
-    /// Gives up the clean-up after a volume, and forgets the volume. Only for an agent that has reported the clean-up as
-    /// failed.
+    /// Gives up the clean-up after a volume, and forgets the volume. Only for an agent that has reported the clean-up
+    /// as failed.
     GiveUpCleanUp {
         target: String,
     },

@@ -109,8 +109,9 @@ impl Store {
         store
     }
 
-    /// Makes the directory of records in memory, where the secrets are, and a link to it. It outlives the container, and
-    /// with the node it goes as the mounts do. If a container of an earlier release had it on the disk, it stays there.
+    /// Makes the directory of records in memory, where the secrets are, and a link to it. It outlives the container,
+    /// and with the node it goes as the mounts do. If a container of an earlier release had it on the disk, it stays
+    /// there.
     fn make_records(&self) -> Result<(), StoreError> {
         make_dir(&self.dir.join(SECRETS))?;
         let in_memory = Path::new(SECRETS).join(RECORDS_IN_MEMORY);

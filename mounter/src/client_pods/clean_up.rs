@@ -1,5 +1,5 @@
-//! What is left to do after an unmount: agents remove secrets, log out of storage, and whatever else the image's program
-//! set up. A volume may be taken from this node only after that.
+//! What is left to do after an unmount: agents remove secrets, log out of storage, and whatever else the image's
+//! program set up. A volume may be taken from this node only after that.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -120,8 +120,8 @@ async fn cleared(pods: &ClientPods, uid: &str, target: &str) -> Result<AgentAnsw
     }
 }
 
-/// Waits until none of these Pods has anything of a volume any more, or is gone. Their agents clean up by themselves, and
-/// must not be told of an unmount again: the volume may be mounted again meanwhile.
+/// Waits until none of these Pods has anything of a volume any more, or is gone. Their agents clean up by themselves,
+/// and must not be told of an unmount again: the volume may be mounted again meanwhile.
 async fn until_none_has_it(pods: &ClientPods, target: &str, left: Left) {
     // It fails only if nobody watches Pods any more.
     let _ = pods.store.wait_until_ready().await;

@@ -2,8 +2,8 @@
 //!
 //! The controller takes no part in it: it leaves claims alone that have the finalizer of a move. [`plan`] says what is
 //! next for a volume, [`cluster`] looks and carries it out, [`drive`] goes on until there is nothing to do now.
-//! [`source`] makes the PersistentVolume for the other way, [`record`] is what a run that is cut off leaves to the next,
-//! [`users`] are the Pods that a move waits for, and [`report`] tells what has become of each volume.
+//! [`source`] makes the PersistentVolume for the other way, [`record`] is what a run that is cut off leaves to the
+//! next, [`users`] are the Pods that a move waits for, and [`report`] tells what has become of each volume.
 
 pub mod args;
 pub mod cluster;

@@ -1,8 +1,8 @@
-//! The connections of a volume that is attached: on the PV, signed for their nodes, with secrets that only the key in the
-//! volume's Secret opens.
+//! The connections of a volume that is attached: on the PV, signed for their nodes, with secrets that only the key in
+//! the volume's Secret opens.
 //!
-//! The nodes and their connections are one annotation, which one patch writes if the PV is as it was when this was decided.
-//! The key changes only then, too. So a controller that acts on old knowledge writes neither.
+//! The nodes and their connections are one annotation, which one patch writes if the PV is as it was when this was
+//! decided. The key changes only then, too. So a controller that acts on old knowledge writes neither.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,8 @@ fn new_data() -> Result<BTreeMap<String, ByteString>, RunError> {
     Ok([(CONNECTION.to_owned(), ByteString(json!(key).to_string().into_bytes()))].into())
 }
 
-/// The key of a volume. Where somebody deleted or emptied the Secret, there is a new one, and this is to be tried again.
+/// The key of a volume. Where somebody deleted or emptied the Secret, there is a new one, and this is to be tried
+/// again.
 async fn volume_key(client: &Client, namespace: &str, name: &str) -> Result<VolumeKey, ApplyError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let found = api.get_opt(name).await;

@@ -143,7 +143,8 @@ impl<K: Subject> Apply<'_, K> {
         Action::requeue(after.min(LOOK_AGAIN))
     }
 
-    /// A worker for a run, if one waits that can carry it out. It has to be a run with a record, which says where it is.
+    /// A worker for a run, if one waits that can carry it out. It has to be a run with a record, which says where it
+    /// is.
     fn take_worker(&self, start: &Start) -> Option<Worker> {
         let can = matches!(start.intent, Intent::ToRecord | Intent::Recorded)
             && describe(start.run.operation).on_worker

@@ -1,5 +1,5 @@
-//! Which nodes have Pods that use a claim. Known only while a ConfigMap has volumes attached. It keeps no more of each Pod
-//! than its uid, when it was made, its node and its claims: a cluster has many Pods.
+//! Which nodes have Pods that use a claim. Known only while a ConfigMap has volumes attached. It keeps no more of each
+//! Pod than its uid, when it was made, its node and its claims: a cluster has many Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};

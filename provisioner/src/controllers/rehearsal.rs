@@ -371,8 +371,8 @@ impl Theatre {
         }
     }
 
-    /// What kube-controller-manager does to claims and PVs. It binds a claim as soon as there is a PV for it or, if it is
-    /// slow, when Mooring has let the claim go.
+    /// What kube-controller-manager does to claims and PVs. It binds a claim as soon as there is a PV for it or, if it
+    /// is slow, when Mooring has let the claim go.
     fn binder(&self) {
         let mut state = self.api.lock();
         for mut volume in state.all("volumes") {

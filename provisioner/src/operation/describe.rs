@@ -33,10 +33,10 @@ pub struct Description {
 }
 
 impl Description {
-    /// Whether it makes a volume. There is none yet that the image could be told of, so an impossible request is refused
-    /// before anything runs, and what the image has made is checked: the end of its run matters even if the run was
-    /// removed before anybody looked. What other operations answer is believed, and their runs are repeated, which does
-    /// no harm.
+    /// Whether it makes a volume. There is none yet that the image could be told of, so an impossible request is
+    /// refused before anything runs, and what the image has made is checked: the end of its run matters even if the run
+    /// was removed before anybody looked. What other operations answer is believed, and their runs are repeated, which
+    /// does no harm.
     pub fn makes_volume(&self) -> bool {
         self.effect == Effect::MakesVolume
     }
@@ -46,7 +46,8 @@ impl Description {
         self.effect == Effect::AttachesVolume
     }
 
-    /// Whether the volume of backups, if the image is given that, can't be written: what a restore reads stays as it is.
+    /// Whether the volume of backups, if the image is given that, can't be written: what a restore reads stays as it
+    /// is.
     pub fn only_reads_backups(&self) -> bool {
         self.reads == Reads::Snapshot
     }

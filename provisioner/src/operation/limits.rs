@@ -19,8 +19,8 @@ pub struct Limits {
     pub orphan_age: Duration,
     /// When a run has waited for a place for this long, users are told.
     pub place_grace: Duration,
-    /// For this long kube-controller-manager is given time to bind a claim, before users are told. Where many claims are
-    /// made at once, the last ones wait for some minutes.
+    /// For this long kube-controller-manager is given time to bind a claim, before users are told. Where many claims
+    /// are made at once, the last ones wait for some minutes.
     pub bind_grace: Duration,
     /// A run that is not seen to end within its `timeout` and this time has lost its node.
     pub overdue: Duration,

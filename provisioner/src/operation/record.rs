@@ -128,8 +128,8 @@ impl Record {
         is_change && self.gave_up && !self.uncertain
     }
 
-    /// Whether its run may have made or changed something, or may be there: only the ConfigMap that the record names has
-    /// that storage.
+    /// Whether its run may have made or changed something, or may be there: only the ConfigMap that the record names
+    /// has that storage.
     pub fn is_of_its_config(&self) -> bool {
         self.may_exist || self.not_before.is_none()
     }

@@ -480,8 +480,8 @@ mod tests {
         })
     }
 
-    /// A node that is lost has taints for both effects, and a Pod that tolerates them is bound to it for as long as it is
-    /// lost.
+    /// A node that is lost has taints for both effects, and a Pod that tolerates them is bound to it for as long as it
+    /// is lost.
     #[test]
     fn a_run_that_must_be_on_one_node_goes_there_though_the_node_is_cordoned_but_not_to_one_that_is_lost() {
         let tolerates = |pod: &Pod, key: &str| {

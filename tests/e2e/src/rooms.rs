@@ -1,5 +1,5 @@
-//! Keeps the modules of controller, commands and mounter in order: each imports only from those below it in the table of
-//! its crate's `lib.rs`, and no two files import each other, by whatever way round.
+//! Keeps the modules of controller, commands and mounter in order: each imports only from those below it in the table
+//! of its crate's `lib.rs`, and no two files import each other, by whatever way round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -12,8 +12,8 @@ use crate::network::Block;
 use crate::pki::{Authority, Identity};
 use crate::spec::{InitSpec, ProcessSpec, environment};
 
-/// Each request has one line. A watch's is written when it begins, since it may outlive the cluster; any other's when the
-/// request is over.
+/// Each request has one line. A watch's is written when it begins, since it may outlive the cluster; any other's when
+/// the request is over.
 const AUDIT_POLICY: &str = r#"{
   "apiVersion": "audit.k8s.io/v1",
   "kind": "Policy",

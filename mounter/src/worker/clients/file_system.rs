@@ -1,5 +1,5 @@
-//! How a file system is made: the one place, for the image files of the pool and, by `mounter make-file-system`, for the
-//! devices of client images.
+//! How a file system is made: the one place, for the image files of the pool and, by `mounter make-file-system`, for
+//! the devices of client images.
 
 use std::path::Path;
 

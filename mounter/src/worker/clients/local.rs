@@ -13,8 +13,8 @@
 //! same volume get two mounts of one loop device: two devices over one file would destroy each other's work.
 //!
 //! A file may be larger than its file system: a copy may be made larger than what it was made of. The file system then
-//! grows once it is mounted, or before that where the kernel lets it grow only so. Of an xfs there may be a copy with the same UUID on the same node,
-//! which the kernel refuses to mount beside it unless told otherwise.
+//! grows once it is mounted, or before that where the kernel lets it grow only so. Of an xfs there may be a copy with
+//! the same UUID on the same node, which the kernel refuses to mount beside it unless told otherwise.
 
 mod device;
 mod expand;

@@ -234,8 +234,8 @@ const CEPH_USER: OptionRule = option(
 const FROZEN: OptionRule = option("frozen", Speaker::Tenant, r"^(true|false)$", "true or false");
 const DRIVER: OptionRule = option("driver", Speaker::Tenant, r"^(kernel|fuse)$", "kernel or fuse");
 
-/// Clients that give out something of the node that an image does not make: its pool, any file of the pool, and what the
-/// host's own mount helpers can mount. Only the options of a PersistentVolume name them.
+/// Clients that give out something of the node that an image does not make: its pool, any file of the pool, and what
+/// the host's own mount helpers can mount. Only the options of a PersistentVolume name them.
 pub const NODE_CLIENTS: [&str; 3] = ["pool", "local", "host"];
 
 /// The client of disks that a node has already, such as those that its cloud attaches to it.

@@ -1,5 +1,5 @@
-//! The file systems that Mooring makes on devices, and how large a device has to be: the one place that says so, for the
-//! controller and for the mounter.
+//! The file systems that Mooring makes on devices, and how large a device has to be: the one place that says so, for
+//! the controller and for the mounter.
 
 use super::clients::{Growth, record};
 

@@ -223,8 +223,8 @@ fn read((options, field): &Written) -> Option<Volume> {
 /// Clients and types with which an SMB share is named as `//server/share`.
 const BY_SHARE: &[&str] = &["smb", "smb3", "cifs"];
 
-/// Clients that Mooring does not know: their image reads the source as it likes, and the agent hands it none that begins
-/// with a dash.
+/// Clients that Mooring does not know: their image reads the source as it likes, and the agent hands it none that
+/// begins with a dash.
 const NOT_KNOWN: &[&str] = &["ext4", "acme", "davfs"];
 
 /// Mount options that give a volume rights or data of the node, by their names. So does one with a path as its value.
@@ -244,7 +244,8 @@ const HARMFUL_OPTIONS: &[&str] = &[
 const VIEWS: &[&str] = &["overlay", "proc", "sysfs", "tmpfs", "devtmpfs", "cgroup2", "bind"];
 
 /// What harm a volume would do that a tenant or an image wrote, if somebody let it in; `clients` give out the node.
-/// Written by hand: it knows neither the rules of the policies nor those of the code, which may be wrong in the same way.
+/// Written by hand: it knows neither the rules of the policies nor those of the code, which may be wrong in the same
+/// way.
 fn harm((options, field): &Written, clients: &[&str]) -> Option<&'static str> {
     let said = |key: &str| options.get(key).map_or("", String::as_str);
     let (client, source) = (said("client"), said("source"));

@@ -188,8 +188,8 @@ fn a_device_of_an_nbd_server_is_mounted_on_nodes_without_nbd() {
         scope.exec("first", ["sh", "-c", "head -c 8m /dev/urandom >/data/file"])?;
         let sum = scope.exec("first", ["sha256sum", "/data/file"])?;
 
-        // A second Pod of the node has the same file system, also after the first one. Another volume has nothing of it,
-        // whether it is used in the same way or in another.
+        // A second Pod of the node has the same file system, also after the first one. Another volume has nothing of
+        // it, whether it is used in the same way or in another.
         scope.pod("beside", &two, "disk", Value::Null)?;
         scope.pod_ready("beside").await?;
         assert_eq!(scope.exec("beside", ["sha256sum", "/data/file"])?, sum);

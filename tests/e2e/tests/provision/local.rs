@@ -262,8 +262,8 @@ async fn capacities(scope: &Scope, class: &str) -> Result<BTreeMap<String, u64>>
     Ok(found)
 }
 
-/// What a node that is gone is said to have left is taken back. No class owns this object, so no garbage collector removes
-/// it.
+/// What a node that is gone is said to have left is taken back. No class owns this object, so no garbage collector
+/// removes it.
 async fn gone_node_has_nothing(scope: &Scope, class: &str) -> Result<()> {
     let of_gone_node: CSIStorageCapacity = serde_json::from_value(json!({
         "metadata": {

@@ -210,8 +210,8 @@ async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     flex.options.unwrap_or_default().remove("source").context("no source")
 }
 
-/// The same target with CSI, as a raw block volume: two Pods have one device, which outlives the client container. Nobody
-/// answers at the first of its portals.
+/// The same target with CSI, as a raw block volume: two Pods have one device, which outlives the client container.
+/// Nobody answers at the first of its portals.
 async fn the_kernel_s_device_itself(scope: &Scope, uid: &str, secret: &Value) -> Result<()> {
     scope.mount_secret("right", secret)?;
     let source = source_of(scope, uid).await?;
