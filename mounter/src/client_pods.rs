@@ -448,6 +448,12 @@ impl ClientPods {
         self.lost.trouble(target)
     }
 
+    /// The source of the volume on a target. A FUSE mount itself shows only its volume's id.
+    pub fn source_of(&self, target: &str) -> Option<String> {
+        let reported = self.lost.served(target).map(|(_, mount)| mount.source);
+        reported.or_else(|| Some(self.kept.get(target)?.call.source.clone()))
+    }
+
     /// Remembers a volume that a client Pod has mounted.
     pub fn keep(&self, record: KeptRecord) {
         self.lost.forget(&record.call.target);

@@ -34,10 +34,11 @@ use crate::node::attachments::Attachments;
 use crate::sys::look::LookedAt;
 use crate::sys::{Kernel, Sys as _};
 use crate::volume::cause::Cause;
-use crate::volume::job::{Access, MountError};
+use crate::volume::job::{Access, MountError, mount_table};
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
+use crate::volume::volume_id::source_in_words;
 use crate::worker::usage::Usage;
 use crate::worker::{REAP, Task, WorkerError, Workers};
 
@@ -236,6 +237,17 @@ impl Core {
     /// What is wrong with a mounted volume, as far as its client has heard.
     pub fn trouble(&self, target: &Target) -> Option<Trouble> {
         self.container.as_ref()?.trouble(target)
+    }
+
+    /// The source of the volume that is mounted on a target, for people. None where nothing is mounted.
+    pub fn source_of(&self, target: &Target) -> Result<Option<String>, MountError> {
+        Ok(self.source_in(&mount_table()?, target))
+    }
+
+    fn source_in(&self, table: &Table, target: &Target) -> Option<String> {
+        let entry = table.top(&target.path())?;
+        let remembered = self.container.as_ref().and_then(|client| client.source_of(target));
+        Some(remembered.unwrap_or_else(|| source_in_words(entry).to_owned()))
     }
 
     /// How full the volume on a target is. `source` is what it was mounted from. A volume that its client knows to be
@@ -548,13 +560,6 @@ impl Core {
             (error, _) => error.into_mount_error(&attempted, OWN_DISK),
         })
     }
-}
-
-fn mount_table() -> Result<Table, MountError> {
-    Table::read().map_err(|error| MountError::Failed {
-        attempted: "read the mount table".to_owned(),
-        cause: Cause::of(error),
-    })
 }
 
 /// Whether a volume is on a device of this node, as far as is known: what is not known may be.

@@ -23,9 +23,9 @@ use crate::core::waits::{Waiting, Waits};
 use crate::deadlines;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
-use crate::volume::job::{Access, MountError};
+use crate::volume::job::{Access, MountError, mount_table};
 use crate::volume::mount_options::{self, MountFlags};
-use crate::volume::mount_table::{DeviceNumber, Table};
+use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
 use crate::worker::Task;
 use crate::worker::clients::checks::{otherwise, shown_as};
@@ -309,6 +309,10 @@ impl Client for ContainerClient {
         self.pods.trouble(&target.to_string())
     }
 
+    fn source_of(&self, target: &Target) -> Option<String> {
+        self.pods.source_of(&target.to_string())
+    }
+
     /// The mounter's own unmount has reached the agent's namespace already. What is left is to clear up: secrets, and
     /// whatever else the image's program set up. An agent that is not told finds out by itself.
     async fn unmounted(&self, target: &Target) -> Option<Rest> {
@@ -382,13 +386,6 @@ fn alike(
         None => found,
     };
     Ok((found != wanted).then_some((found, wanted)))
-}
-
-fn mount_table() -> Result<Table, MountError> {
-    Table::read().map_err(|error| MountError::Failed {
-        attempted: "read the mount table".to_owned(),
-        cause: Cause::of(error),
-    })
 }
 
 /// Whether a mount is of the device that another Pod has of a job's volume.

@@ -87,6 +87,12 @@ pub trait Client: Send + Sync {
         None
     }
 
+    /// The source of a mounted volume, as far as the client remembers it.
+    fn source_of(&self, target: &Target) -> Option<String> {
+        let _ = target;
+        None
+    }
+
     /// Called after an unmount, when nothing is mounted on the target any more, even if nothing was before. Returns what
     /// is still to be cleaned up, if that takes longer than a call can wait.
     async fn unmounted(&self, target: &Target) -> Option<Rest> {

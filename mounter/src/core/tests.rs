@@ -63,6 +63,10 @@ impl Client for Container {
             next: "Mooring mounts it again".to_owned(),
         })
     }
+
+    fn source_of(&self, target: &Target) -> Option<String> {
+        (target.name() == "remembered").then(|| "h:/remembered".to_owned())
+    }
 }
 
 pub(crate) fn core(container: &Arc<Container>) -> Core {
@@ -126,6 +130,26 @@ async fn a_volume_whose_client_knows_that_it_is_in_trouble_is_not_asked_how_full
     let soon = Instant::now() + Duration::from_secs(5);
     let error = core.usage(&target, "h:/troubled", soon).await.unwrap_err();
     assert_eq!(error.category(), "container", "a worker asks: {error}");
+}
+
+/// A FUSE mount shows its volume's id, which says nothing to people.
+#[test]
+fn the_source_of_a_mount_that_shows_an_id_is_the_source_that_its_client_remembers() {
+    let core = core(&Arc::default());
+    for (name, shown, expected) in [
+        ("remembered", "mooring:00c0ffee", Some("h:/remembered")),
+        ("forgotten", "mooring:00c0ffee", Some("a volume of Mooring's")),
+        ("of-the-kernel", "h:/data", Some("h:/data")),
+    ] {
+        let target = volume("client=nfs,source=h:/data", name).target;
+        let table = Table::parse(format!("30 22 0:44 / {target} rw - fuse.sshfs {shown} rw\n").as_bytes());
+        assert_eq!(core.source_in(&table, &target).as_deref(), expected, "{name}");
+        assert_eq!(
+            core.source_in(&Table::parse(b""), &target),
+            None,
+            "{name} is not mounted"
+        );
+    }
 }
 
 #[tokio::test]

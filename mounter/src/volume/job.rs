@@ -6,6 +6,7 @@ use mooring_contract::volume::clients::device_clients;
 use serde::{Deserialize, Serialize};
 
 use crate::volume::cause::Cause;
+use crate::volume::mount_table::Table;
 use crate::volume::target::TargetError;
 
 /// A volume's secrets, by name. Never printed: its `Debug` shows the names only.
@@ -172,6 +173,14 @@ impl From<TargetError> for MountError {
     fn from(error: TargetError) -> Self {
         Self::Target(Cause::of(error))
     }
+}
+
+/// The mount table as it is now.
+pub fn mount_table() -> Result<Table, MountError> {
+    Table::read().map_err(|error| MountError::Failed {
+        attempted: "read the mount table".to_owned(),
+        cause: Cause::of(error),
+    })
 }
 
 impl MountError {

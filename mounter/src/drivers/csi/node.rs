@@ -30,11 +30,10 @@ use crate::core::client::Trouble;
 use crate::deadlines;
 use crate::drivers::call_out::{self, CallOutcome, EXPAND, MOUNT, STATS, UNMOUNT};
 use crate::volume::cause::Cause;
-use crate::volume::job::MountError;
-use crate::volume::mount_table::{MountEntry, Table};
+use crate::volume::job::{MountError, mount_table};
+use crate::volume::mount_table::MountEntry;
 use crate::volume::target::{Driver, Target, TargetError};
 use crate::volume::volume_data;
-use crate::volume::volume_id::source_in_words;
 use crate::worker::usage::Usage;
 
 /// How long a volume may take to say how full it is: the kubelet asks for one after another.
@@ -187,7 +186,9 @@ impl node_server::Node for NodeService {
             let request = request.into_inner();
             publish::named(&request.volume_id)?;
             let target = mounted(&core, &request.volume_path)?;
-            let source = mounted_from(&target)?.ok_or_else(|| CsiError::NotMounted(target.to_string()))?;
+            let source = core
+                .source_of(&target)?
+                .ok_or_else(|| CsiError::NotMounted(target.to_string()))?;
             let usage = core.usage(&target, &source, Instant::now() + STATS_LIMIT).await?;
             Ok(NodeGetVolumeStatsResponse { usage: usages(usage) })
         })
@@ -210,7 +211,7 @@ impl node_server::Node for NodeService {
                 },
                 path => {
                     let target = mounted(&core, path)?;
-                    match (mounted_from(&target)?, core.trouble(&target)) {
+                    match (core.source_of(&target)?, core.trouble(&target)) {
                         // What is known already costs no worker, and no time.
                         (Some(_), Some(trouble)) => Some(health::troubled(&trouble)),
                         (Some(source), None) => {
@@ -301,19 +302,6 @@ fn trouble_of_device(core: &Core, volume_id: &str) -> Result<Option<Trouble>, Cs
         }
     }
     Ok(None)
-}
-
-fn mount_table() -> Result<Table, MountError> {
-    Table::read().map_err(|error| MountError::Failed {
-        attempted: "read the mount table".to_owned(),
-        cause: Cause::of(error),
-    })
-}
-
-/// What is mounted on a target, by the mount table: the daemon touches no volume's directory.
-fn mounted_from(target: &Target) -> Result<Option<String>, CsiError> {
-    let table = mount_table()?;
-    Ok(table.top(&target.path()).map(|entry| source_in_words(entry).to_owned()))
 }
 
 /// Of a device only the total is known. The other fields are optional, and 0 is their default, which is not sent: see
