@@ -314,10 +314,8 @@ impl Cluster {
     /// Ends a node with everything on it, like a power cut; its files stay.
     pub fn power_off(&self, index: u8) -> Result<()> {
         let node = node::name(index);
-        if let Some(init) = namespaces::find_init(&self.layout, &node)? {
-            namespaces::end_inits(&[init], Duration::from_mins(1))?;
-        }
-        down::detach_loop_devices(&self.layout.node(&node))?;
+        let init = namespaces::find_init(&self.layout, &node)?;
+        down::end_nodes(init.as_slice(), &self.layout.node(&node))?;
         // After a start, a kernel has no control groups. For each one, the kubelet would look for its container for
         // some seconds before it registers its node.
         cgroup::remove(&node::cgroup_of(&self.layout, index))

@@ -198,8 +198,7 @@ pub fn find_in_namespace(init: i32, program: &str) -> Result<Vec<i32>> {
 /// Kills the init processes of clusters or nodes and waits until they are gone, with everything in their namespaces.
 pub fn end_inits(inits: &[i32], limit: Duration) -> Result<()> {
     // Opened before, since the kernel uses the numbers again.
-    let numbers: BTreeSet<_> = inits.iter().flat_map(|init| fuse_connections(*init)).collect();
-    let connections = open_connections(numbers);
+    let connections = open_connections(fuse_mounts(inits).into_iter().map(|mount| mount.connection).collect());
     send_kill(inits);
     // Otherwise a daemon that is killed waits for itself if it is the last to have a disk mounted that is a file of its
     // own file system, and so does whatever asks for the loop devices.
@@ -240,10 +239,19 @@ fn until_ended(pids: &[i32], limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The connections of the FUSE file systems that a process and its descendants see, by the kernel's numbers.
-fn fuse_connections(pid: i32) -> Vec<u32> {
+/// A mount of a FUSE file system.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FuseMount {
+    /// The kernel's number of its connection, which is the minor number of the file system's device.
+    connection: u32,
+    /// Its path in the mount namespace where it is.
+    pub point: PathBuf,
+}
+
+/// The FUSE mounts that processes and their descendants see.
+pub fn fuse_mounts(pids: &[i32]) -> Vec<FuseMount> {
     let mut found = Vec::new();
-    let (mut pids, mut looked) = (vec![pid], BTreeSet::new());
+    let (mut pids, mut looked) = (pids.to_vec(), BTreeSet::new());
     while let Some(pid) = pids.pop() {
         pids.extend(children_of(pid));
         let namespace = std::fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap_or_default();
@@ -251,7 +259,7 @@ fn fuse_connections(pid: i32) -> Vec<u32> {
             continue;
         }
         let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        found.extend(table.lines().filter_map(fuse_connection));
+        found.extend(table.lines().filter_map(fuse_mount));
     }
     found
 }
@@ -267,14 +275,18 @@ fn children_of(pid: i32) -> Vec<i32> {
     words.filter_map(|child| child.parse().ok()).collect()
 }
 
-/// The number of a FUSE connection, from a line of a mount table. It is the minor number of the file system's device.
-fn fuse_connection(line: &str) -> Option<u32> {
+/// The FUSE mount in a line of a mount table.
+fn fuse_mount(line: &str) -> Option<FuseMount> {
     let (mounted, file_system) = line.split_once(" - ")?;
     let fs_type = file_system.split(' ').next()?;
     if fs_type != "fuse" && !fs_type.starts_with("fuse.") {
         return None;
     }
-    mounted.split(' ').nth(2)?.strip_prefix("0:")?.parse().ok()
+    let mut words = mounted.split(' ').skip(2);
+    Some(FuseMount {
+        connection: words.next()?.strip_prefix("0:")?.parse().ok()?,
+        point: words.nth(1)?.into(),
+    })
 }
 
 /// The kernel's folders of FUSE connections. What is written to a file in one is about that connection, whichever has its
@@ -323,14 +335,18 @@ fn is_running(pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{fuse_connection, init_of};
+    use super::{FuseMount, fuse_mount, init_of};
 
     #[test]
-    fn a_fuse_connection_is_known_by_its_device() {
+    fn a_fuse_mount_is_known_by_its_type() {
         let line = "36 35 0:257 / /exports rw,nosuid shared:7 - fuse.sshfs u@h:/ rw,user_id=0";
-        assert_eq!(fuse_connection(line), Some(257));
-        assert_eq!(fuse_connection(&line.replace("fuse.sshfs", "fusectl")), None);
-        assert_eq!(fuse_connection(&line.replace("fuse.sshfs", "ext4")), None);
+        let mount = FuseMount {
+            connection: 257,
+            point: "/exports".into(),
+        };
+        assert_eq!(fuse_mount(line), Some(mount));
+        assert_eq!(fuse_mount(&line.replace("fuse.sshfs", "fusectl")), None);
+        assert_eq!(fuse_mount(&line.replace("fuse.sshfs", "ext4")), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::{command, output};
 use crate::layout::Layout;
 use crate::lock::Lock;
+use crate::namespaces::FuseMount;
 use crate::progress::{say, step};
 use crate::{cgroup, namespaces, network, node};
 
@@ -43,8 +44,7 @@ pub(super) fn remove(layout: &Layout) -> Result<bool> {
         return Ok(false);
     }
     let pids: Vec<_> = inits.iter().map(|(_, pid)| *pid).collect();
-    namespaces::end_inits(&pids, END_LIMIT)?;
-    detach_loop_devices(&layout.state)?;
+    end_nodes(&pids, &layout.state)?;
     network::remove(layout, node::ALL_NODES);
     cgroup::remove(&layout.cgroup())?;
     unmount_below(&layout.state)?;
@@ -129,17 +129,18 @@ pub struct LoopDevice {
     pub is_below: bool,
 }
 
-/// The files below `folder`, and the loop devices over them: a kubelet puts another loop device over that of a raw
-/// block volume.
-fn files_of(folder: &Path, attached: &[(PathBuf, FileId)]) -> HashSet<FileId> {
+/// The files below `folder`, and the loop devices over them, with the devices `more`: a kubelet puts another loop device
+/// over that of a raw block volume.
+fn files_of(folder: &Path, more: &[PathBuf], attached: &[(PathBuf, FileId)]) -> HashSet<FileId> {
     let mut ours = HashSet::new();
     if attached.is_empty() {
         return ours;
     }
     files_below(folder, &mut ours);
     let below = attached.iter().filter(|(_, file)| ours.contains(file));
-    let devices: Vec<_> = below
-        .filter_map(|(device, _)| Some(FileId::of(&device.metadata().ok()?)))
+    let devices = below.map(|(device, _)| device).chain(more);
+    let devices: Vec<_> = devices
+        .filter_map(|device| Some(FileId::of(&device.metadata().ok()?)))
         .collect();
     ours.extend(devices);
     ours
@@ -148,15 +149,12 @@ fn files_of(folder: &Path, attached: &[(PathBuf, FileId)]) -> HashSet<FileId> {
 /// The loop devices of the machine, each with whether its file is below `folder`.
 pub fn loop_devices(folder: &Path) -> Result<Vec<LoopDevice>> {
     let attached = attached()?;
-    let ours = files_of(folder, &attached);
+    let ours = files_of(folder, &[], &attached);
     let of_device = |(device, file): (PathBuf, FileId)| {
         let name = device.file_name()?.to_str()?;
-        let path = Path::new("/sys/block").join(name).join("loop/backing_file");
-        // A device that was detached meanwhile has none.
-        let path = std::fs::read_to_string(path).ok()?;
         Some(LoopDevice {
             number: name.strip_prefix("loop")?.parse().ok()?,
-            file: path.trim_end_matches('\n').to_owned(),
+            file: backing_file(&device)?,
             file_system: format!("{}:{}", file.major, file.minor),
             is_below: ours.contains(&file),
         })
@@ -173,21 +171,24 @@ pub fn loop_devices_anywhere() -> Result<Vec<(u32, String)>> {
     Ok(attached()?.into_iter().filter_map(named).collect())
 }
 
-/// Detaches the loop devices whose files are below `folder`. Most of them are gone with their node's mounts.
-pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
-    let ours = files_of(folder, &attached()?);
-    if ours.is_empty() {
-        return Ok(());
-    }
-    for (device, _) in attached()?.iter().filter(|(_, file)| ours.contains(file)) {
-        // The kernel may have detached it meanwhile.
+/// Ends nodes by their init processes, and detaches the loop devices whose files are below `folder` or were on the nodes'
+/// FUSE file systems. Most of them are gone with their node's mounts.
+pub(super) fn end_nodes(inits: &[i32], folder: &Path) -> Result<()> {
+    // Asked before: of a file whose daemon has ended nothing is known.
+    let served = loop_devices_on(&namespaces::fuse_mounts(inits));
+    namespaces::end_inits(inits, END_LIMIT)?;
+    let files = files_of(folder, &served, &attached()?);
+    let left = || -> Result<Vec<PathBuf>> {
+        let held = attached()?.into_iter().filter(|(_, file)| files.contains(file));
+        // Another cluster may have one of the numbers by now: its device's file has a path.
+        let lost = |device: &&PathBuf| backing_file(device).is_some_and(|file| is_lost(&file));
+        let served = served.iter().filter(lost).cloned();
+        Ok(held.map(|(device, _)| device).chain(served).collect())
+    };
+    // The kernel may detach one meanwhile, and does so a moment after its last user.
+    for device in left()? {
         let _ = output(command("losetup", ["--detach"]).arg(device));
     }
-    let left = || -> Result<Vec<PathBuf>> {
-        let held = attached()?.into_iter().filter(|(_, file)| ours.contains(file));
-        Ok(held.map(|(device, _)| device).collect())
-    };
-    // The kernel detaches one a moment after its last user.
     let deadline = Instant::now() + END_LIMIT;
     while !left()?.is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(100));
@@ -197,6 +198,32 @@ pub(super) fn detach_loop_devices(folder: &Path) -> Result<()> {
         bail!("these loop devices do not go, since something has them open: {left:?}; see `lsblk`");
     }
     Ok(())
+}
+
+/// The loop devices over files of these file systems. Whatever asks the kernel for such a file itself hangs with its
+/// daemon.
+fn loop_devices_on(mounts: &[FuseMount]) -> Vec<PathBuf> {
+    let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let devices = devices.map(|entry| Path::new("/dev").join(entry.file_name()));
+    let is_on = |device: &PathBuf| {
+        backing_file(device).is_some_and(|file| mounts.iter().any(|mount| Path::new(&file).starts_with(&mount.point)))
+    };
+    devices.filter(is_on).collect()
+}
+
+/// [`LoopDevice::file`] of a device that is attached.
+fn backing_file(device: &Path) -> Option<String> {
+    let path = Path::new("/sys/block")
+        .join(device.file_name()?)
+        .join("loop/backing_file");
+    // A device that was detached meanwhile has none.
+    let path = std::fs::read_to_string(path).ok()?;
+    Some(path.trim_end_matches('\n').to_owned())
+}
+
+/// Whether a loop device's file is one that nobody can reach any more, by [`LoopDevice::file`].
+pub(super) fn is_lost(file: &str) -> bool {
+    file.ends_with(" (deleted)") || ["", "/"].contains(&file)
 }
 
 /// Unmounts what propagated to the machine itself: there should be nothing, but a removal must never follow a mount.

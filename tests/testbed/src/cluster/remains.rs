@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::down::loop_devices;
+use super::down::{is_lost, loop_devices};
 use crate::layout::Layout;
 use crate::{cgroup, namespaces, network, node};
 
@@ -73,7 +73,6 @@ fn now(layouts: &[Layout], before: &Before, mark: &str) -> Result<Vec<String>> {
 /// Loop devices whose file went with a cluster. While another cluster runs, they may be that one's.
 fn lost(layout: &Layout, before: &Before) -> Result<Vec<String>> {
     let of_others = namespaces::any_init()?;
-    let is_lost = |file: &str| file.ends_with(" (deleted)") || ["", "/"].contains(&file);
     let left = loop_devices(&layout.state)?.into_iter().filter(|device| {
         let fresh = !before.loops.contains(&device.number);
         device.is_below || (fresh && !of_others && is_lost(&device.file))
