@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
+use mooring_contract::names::FLEX_EXECUTABLE;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -48,8 +48,8 @@ const CALLS: [&str; 3] = ["mount", "statistics", "unmount"];
 pub(super) async fn run(target: &Target, rounds: usize) -> Result<()> {
     mooring_harness::run(target.clone(), WHOLE_LIMIT, "bench-hung", async |scope| {
         scope.require_mooring().await?;
-        let fine = scope.ssh_server_called("fine", "node-1", &["data"]).await?;
-        let hung = scope.ssh_server_called("hung", "node-1", &["used", "late"]).await?;
+        let fine = Box::pin(scope.ssh_server_called("fine", "node-1", &["data"])).await?;
+        let hung = Box::pin(scope.ssh_server_called("hung", "node-1", &["used", "late"])).await?;
         scope.volume("used", &hung.volume("used"))?;
         let script = "while :; do date >>/data/dates; done";
         let main = json!([{
@@ -58,25 +58,39 @@ pub(super) async fn run(target: &Target, rounds: usize) -> Result<()> {
         }]);
         scope.pod("used", "node-1", "used", json!({"containers": main}))?;
         scope.pod_ready("used").await?;
-        let options = |source: String, secret: &Value, more: &str| {
-            let mut options = json!({"client": "sshfs", "source": source, "mount-options": more});
+        let local = json!({"client": "local", "source": format!("{}-hung.img", scope.namespace)});
+        scope.volume("local", &local)?;
+        scope.volume("fine", &fine.volume("data"))?;
+        let mut slow = hung.volume("late");
+        slow["mount-options"] = "ConnectTimeout=600".into();
+        let late: Vec<_> = (0..ASKERS).map(|asker| format!("late-{asker}")).collect();
+        for name in &late {
+            scope.volume(name, &slow)?;
+        }
+        // The mounter asks the API who wrote the volumes.
+        let mut claims = vec!["local", "fine"];
+        claims.extend(late.iter().map(String::as_str));
+        let pod = scope.refused_pod("mounts", 1, &claims).await?;
+        let options = |options: &Value, secret: &Value| {
+            let mut options = pod.options(options);
             for (key, value) in secret.as_object().into_iter().flatten() {
                 let value = STANDARD.encode(value.as_str().unwrap_or_default());
                 options[format!("kubernetes.io/secret/{key}")] = value.into();
             }
             options.to_string()
         };
+        let target = |claim: &str| Path::new(&pod.volumes).join(scope.volume_name(claim));
         let sources = Sources {
             shim: driver_directory(scope.own_cluster()?).join(FLEX_EXECUTABLE),
-            folder: PathBuf::from(format!(
-                "/var/lib/kubelet/pods/{}/volumes/{FLEX_DRIVER_DIR}",
-                scope.namespace
-            )),
-            name: scope.namespace.clone(),
-            fine: options(fine.source("data"), &fine.secret(), ""),
-            late: options(hung.source("late"), &hung.secret(), "ConnectTimeout=600"),
+            image: format!("{}-hung.img", scope.namespace),
+            volumes: [
+                (target("local"), options(&local, &Value::Null)),
+                (target("fine"), options(&fine.volume("data"), &fine.secret())),
+            ],
+            late: late.iter().map(|name| target(name)).collect(),
+            late_options: options(&slow, &hung.secret()),
         };
-        let samples = by_turns(&scope, sources, rounds).await?;
+        let samples = Box::pin(by_turns(&scope, sources, rounds)).await?;
         say(table(&samples));
         scope.delete("pod/used")?;
         scope.pod_gone("used").await
@@ -87,10 +101,13 @@ pub(super) async fn run(target: &Target, rounds: usize) -> Result<()> {
 /// The volumes to mount.
 struct Sources {
     shim: PathBuf,
-    folder: PathBuf,
-    name: String,
-    fine: String,
-    late: String,
+    /// The image file of the volume of the pool.
+    image: String,
+    /// Target and options of each of [`KINDS`].
+    volumes: [(PathBuf, String); KINDS.len()],
+    /// Targets of the hung server's volumes.
+    late: Vec<PathBuf>,
+    late_options: String,
 }
 
 /// Seconds without and with a hanging server, by kind and call.
@@ -154,27 +171,22 @@ fn add(samples: &mut Block, block: Block) {
 }
 
 fn work(sources: &Sources, turns: &Receiver<bool>, done: &Sender<Block>) -> Result<()> {
-    let image = format!("{}-hung.img", sources.name);
-    format(&image)?;
-    let local = json!({"client": "local", "source": image}).to_string();
-    let volumes = [("local", &local), ("fine", &sources.fine)];
-    let mut late = Vec::new();
+    format(&sources.image)?;
     // Whether a server hangs while volumes of it are requested.
     for hangs in turns {
-        unmount_late(sources, &mut late)?;
-        let askers = hangs.then(|| Askers::start(sources, &mut late)).transpose()?;
+        unmount_late(sources)?;
+        let askers = hangs.then(|| Askers::start(sources)).transpose()?;
         let mut block = Block::default();
         for _ in 0..BLOCK {
-            for ((name, options), times) in volumes.iter().zip(&mut block) {
-                let directory = sources.folder.join(name);
+            for ((directory, options), times) in sources.volumes.iter().zip(&mut block) {
                 let target = directory.to_string_lossy().into_owned();
                 let mount = || {
-                    std::fs::create_dir_all(&directory)?;
+                    std::fs::create_dir_all(directory)?;
                     call_out(&sources.shim, &["mount", &target, options])
                 };
-                // The kubelet removes directories of unknown Pods, sometimes just before the mount.
+                // The kubelet may remove an empty directory of a Pod that it refused, just before the mount.
                 let mounted = mount().or_else(|_| mount())?;
-                let looked = look(&directory)?;
+                let looked = look(directory)?;
                 let unmounted = call_out(&sources.shim, &["unmount", &target])?;
                 for (times, took) in times.iter_mut().zip([mounted, looked, unmounted]) {
                     times.push(took.as_secs_f64());
@@ -186,18 +198,18 @@ fn work(sources: &Sources, turns: &Receiver<bool>, done: &Sender<Block>) -> Resu
             break;
         }
     }
-    for (name, _) in volumes {
-        let _ = std::fs::remove_dir(sources.folder.join(name));
+    for (directory, _) in &sources.volumes {
+        let _ = std::fs::remove_dir(directory);
     }
-    let _ = std::fs::remove_file(Path::new(POOL).join(&image));
-    unmount_late(sources, &mut late)
+    let _ = std::fs::remove_file(Path::new(POOL).join(&sources.image));
+    unmount_late(sources)
 }
 
 /// Unmounts what was requested while the server hung. It answers again, so a mount may have succeeded, or may still be
 /// under way.
-fn unmount_late(sources: &Sources, late: &mut Vec<PathBuf>) -> Result<()> {
+fn unmount_late(sources: &Sources) -> Result<()> {
     let deadline = Instant::now() + LATE_LIMIT;
-    for directory in late.drain(..) {
+    for directory in &sources.late {
         while let Err(error) = call_out(&sources.shim, &["unmount", &directory.to_string_lossy()]) {
             if Instant::now() > deadline {
                 return Err(error);
@@ -221,17 +233,15 @@ fn look(directory: &Path) -> Result<Duration> {
 struct Askers(Vec<Child>);
 
 impl Askers {
-    fn start(sources: &Sources, late: &mut Vec<PathBuf>) -> Result<Self> {
+    fn start(sources: &Sources) -> Result<Self> {
         let mut askers = Self(Vec::new());
-        for _ in 0..ASKERS {
-            let directory = sources.folder.join(format!("late-{}", late.len()));
-            late.push(directory.clone());
+        for directory in &sources.late {
             let script = "while :; do mkdir -p \"$2\"; \"$1\" mount \"$2\" \"$3\" >/dev/null; sleep 0.2; done";
             let mut ask = tied("sh")?;
             ask.args(["-c", script, "sh"])
                 .arg(&sources.shim)
-                .arg(&directory)
-                .arg(&sources.late)
+                .arg(directory)
+                .arg(&sources.late_options)
                 .stdin(Stdio::null())
                 .process_group(0);
             askers.0.push(start(ask).context("failed to ask for a volume")?);

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
+use mooring_contract::names::FLEX_EXECUTABLE;
 use mooring_mounter::sys::{Kernel, NewMount, Sys};
 use mooring_mounter::volume::job::Secrets;
 use mooring_mounter::volume::mount_options::MountFlags;
@@ -32,15 +32,34 @@ pub(super) const CALLS: &str = "the same system calls";
 pub(super) const PROGRAM: &str = "mount(8)";
 
 /// Measures `rounds` mounts and unmounts of each kind.
-pub(super) fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
+pub(super) async fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>> {
     let cluster = scope.own_cluster()?;
     let init = cluster.init_of(1)?;
     let shim = driver_directory(cluster).join(FLEX_EXECUTABLE);
-    let name = scope.namespace.clone();
+    let image = |way: &str| format!("{}-{way}.img", scope.namespace);
+    // The mounter asks the API who wrote the volume.
+    let ours = json!({"client": "local", "source": image("ours")});
+    scope.volume("ours", &ours)?;
+    let pod = scope.refused_pod("mounts", 1, &["ours"]).await?;
+    let options = pod.options(&ours).to_string();
+    let target = Path::new(&pod.volumes).join(scope.volume_name("ours"));
+    let beside = |way: &str| Path::new("/var/lib/mooring").join(format!("{}-{way}", scope.namespace));
+    let ways = [
+        (OURS, "ours", target),
+        (CALLS, "calls", beside("calls")),
+        (PROGRAM, "program", beside("program")),
+    ]
+    .map(|(who, short, directory)| Way {
+        who,
+        shim: shim.clone(),
+        options: options.clone(),
+        image: image(short),
+        directory,
+    });
     // A thread of its own, since it can't return from the namespaces that it enters.
     let worker = std::thread::spawn(move || {
         enter(init)?;
-        measure_here(&name, &shim, rounds)
+        measure_here(&ways, &shim, rounds)
     });
     match worker.join() {
         Ok(result) => result,
@@ -62,24 +81,14 @@ pub(super) fn enter(init: i32) -> Result<()> {
 struct Way {
     who: &'static str,
     shim: PathBuf,
+    /// What the shim is given, as a kubelet gives it.
+    options: String,
     image: String,
     directory: PathBuf,
 }
 
-fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
-    let kubelet = format!("/var/lib/kubelet/pods/{name}/volumes/{FLEX_DRIVER_DIR}");
-    let ways = [
-        (OURS, "ours", kubelet),
-        (CALLS, "calls", "/var/lib/mooring".to_owned()),
-        (PROGRAM, "program", "/var/lib/mooring".to_owned()),
-    ]
-    .map(|(who, short, folder)| Way {
-        who,
-        shim: shim.to_owned(),
-        image: format!("{name}-{short}.img"),
-        directory: Path::new(&folder).join(format!("{name}-{short}")),
-    });
-    for way in &ways {
+fn measure_here(ways: &[Way; 3], shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
+    for way in ways {
         format(&way.image)?;
     }
     let mut samples: [(Vec<f64>, Vec<f64>); 3] = Default::default();
@@ -88,7 +97,7 @@ fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
         for turn in 0..ways.len() {
             let at = (round + turn) % ways.len();
             let way = &ways[at];
-            // The kubelet removes directories of unknown Pods, sometimes just before the mount.
+            // The kubelet may remove an empty directory of a Pod that it refused, just before the mount.
             let mounted = way.make_and_mount().or_else(|_| way.make_and_mount());
             let mounted = mounted.with_context(|| format!("failed to mount by {}", way.who))?;
             ensure!(is_mounted(&way.directory)?, "nothing was mounted by {}", way.who);
@@ -101,7 +110,7 @@ fn measure_here(name: &str, shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
         }
         call_outs.push(time(shim, &CALL)?.as_secs_f64());
     }
-    for way in &ways {
+    for way in ways {
         let _ = std::fs::remove_dir(&way.directory);
         let _ = std::fs::remove_file(Path::new(POOL).join(&way.image));
     }
@@ -157,16 +166,7 @@ impl Way {
 
     fn mount(&self) -> Result<Duration> {
         match self.who {
-            OURS => {
-                let options = json!({
-                    "client": "local", "source": self.image, "kubernetes.io/fsType": "", "kubernetes.io/readwrite": "rw",
-                    "kubernetes.io/pvOrVolumeName": self.image,
-                });
-                call_out(
-                    &self.shim,
-                    &["mount", &self.directory.to_string_lossy(), &options.to_string()],
-                )
-            }
+            OURS => call_out(&self.shim, &["mount", &self.directory.to_string_lossy(), &self.options]),
             CALLS => {
                 let started = Instant::now();
                 let image = Kernel.open_image(Path::new(POOL), &self.image)?;

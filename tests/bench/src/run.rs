@@ -86,7 +86,7 @@ async fn in_scope(scope: &Scope, peer: Option<&Peer<'_>>, options: &Options) -> 
 
     let mut step = Step::begin("mounts");
     step.update("");
-    gathered.times.extend(mounts::measure(scope, options.mounts)?);
+    gathered.times.extend(mounts::measure(scope, options.mounts).await?);
     step.done("");
     // One round of each first, which does not count: images are unpacked, pages are read.
     let mut step = Step::begin("claims one after another");
