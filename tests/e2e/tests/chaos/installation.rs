@@ -148,10 +148,10 @@ fn the_demo_runs_on_the_stock_installation_and_the_manual_takes_all_of_it_away()
         // What `cargo testbed demo` runs.
         let (layout, args) = (Layout::from_env()?, TargetArgs::default());
         demo::run(&layout, &args, false)?;
-        let shown = "jsonpath={.spec.template.spec.containers[0].env[*].name}";
+        let shown = "jsonpath={.spec.template.spec.containers[0].env[*]['name', 'value']}";
         let settings = scope.kubectl(["-n", NAMESPACE, "get", "daemonset", "mounter", "-o", shown])?;
         assert_eq!(
-            settings, "NODE_NAME POD_NAME POD_NAMESPACE",
+            settings, "MOORING_CONFIG_NAMESPACES NODE_NAME POD_NAME POD_NAMESPACE mooring",
             "not the stock installation"
         );
         let stranger = scope.kubectl(["get", "namespace", "mooring-e2e", "--ignore-not-found", "-o", "name"])?;
