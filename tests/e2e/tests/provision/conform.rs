@@ -8,7 +8,7 @@ use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
 use mooring_harness::{Scope, in_namespace_within, is_whole_suite, wait_until};
 
 /// Longest judgement of an image: dozens of runs, each a Pod.
-pub(super) const LIMIT: Duration = Duration::from_mins(20);
+const LIMIT: Duration = Duration::from_mins(20);
 
 /// Longest wait for claims that the kit has deleted to be gone.
 const GONE_LIMIT: Duration = Duration::from_mins(1);

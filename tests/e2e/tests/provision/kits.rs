@@ -1,10 +1,15 @@
 //! The vendor's kit for every stock image.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner};
 use mooring_harness::{Scope, in_namespace_within};
 
-use super::conform::{LIMIT, LOCAL, local_provisioner, no_worker_left, passes_as_local};
+use super::conform::{LOCAL, local_provisioner, no_worker_left, passes_as_local};
+
+/// Longest judgement of an image with a server of its own, beside a virtual machine.
+const LIMIT: Duration = Duration::from_mins(40);
 
 /// Each of its runs about a backup has an sshfs client on another server.
 fn local_with_backups() {
