@@ -2,6 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
+// What a run prints in a test is nobody's business.
+#[cfg(test)]
+use std::io::sink as log;
+#[cfg(not(test))]
+use std::io::stderr as log;
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -109,7 +114,7 @@ impl Program {
         let printed = Tail::default();
         Ok(Begun {
             child,
-            output: pass_on(from, io::stderr(), printed.clone()),
+            output: pass_on(from, log(), printed.clone()),
             printed,
         })
     }
