@@ -58,8 +58,8 @@ pub(super) async fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>>
     });
     // A thread of its own, since it can't return from the namespaces that it enters.
     let worker = std::thread::spawn(move || {
-        enter(init)?;
-        measure_here(&ways, &shim, rounds)
+        let entered = enter(init)?;
+        measure_here(&entered, &ways, &shim, rounds)
     });
     match worker.join() {
         Ok(result) => result,
@@ -67,15 +67,39 @@ pub(super) async fn measure(scope: &Scope, rounds: usize) -> Result<Vec<Timing>>
     }
 }
 
+/// The PID namespaces of programs that a thread starts.
+pub(super) struct Entered {
+    own: File,
+    node: File,
+}
+
 /// Enters a mount namespace with a node's folders and the machine's programs. Programs started after this are in its
 /// PID namespace as well, so that its /proc is right.
-pub(super) fn enter(init: i32) -> Result<()> {
+pub(super) fn enter(init: i32) -> Result<Entered> {
     let open = |path: &Path| File::open(path).with_context(|| format!("failed to open {}", path.display()));
     let mounts = open(&workbench(init)?)?;
-    let pids = open(Path::new(&format!("/proc/{init}/ns/pid")))?;
+    let entered = Entered {
+        own: open(Path::new("/proc/thread-self/ns/pid"))?,
+        node: open(Path::new(&format!("/proc/{init}/ns/pid")))?,
+    };
     unshare(CloneFlags::CLONE_FS).context("failed to have a working directory of our own")?;
-    setns(pids, CloneFlags::CLONE_NEWPID).context("failed to enter the node's PID namespace")?;
-    setns(mounts, CloneFlags::CLONE_NEWNS).context("failed to enter the node's mount namespace")
+    entered.start_programs_in(&entered.node)?;
+    setns(mounts, CloneFlags::CLONE_NEWNS).context("failed to enter the node's mount namespace")?;
+    Ok(entered)
+}
+
+impl Entered {
+    fn start_programs_in(&self, namespace: &File) -> Result<()> {
+        setns(namespace, CloneFlags::CLONE_NEWPID).context("failed to change the PID namespace of programs")
+    }
+
+    /// Does what starts threads, which the kernel refuses to a thread whose programs are in another PID namespace.
+    fn with_threads<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.start_programs_in(&self.own)?;
+        let done = act();
+        self.start_programs_in(&self.node)?;
+        done
+    }
 }
 
 struct Way {
@@ -87,7 +111,7 @@ struct Way {
     directory: PathBuf,
 }
 
-fn measure_here(ways: &[Way; 3], shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
+fn measure_here(entered: &Entered, ways: &[Way; 3], shim: &Path, rounds: usize) -> Result<Vec<Timing>> {
     for way in ways {
         format(&way.image)?;
     }
@@ -98,7 +122,7 @@ fn measure_here(ways: &[Way; 3], shim: &Path, rounds: usize) -> Result<Vec<Timin
             let at = (round + turn) % ways.len();
             let way = &ways[at];
             // The kubelet may remove an empty directory of a Pod that it refused, just before the mount.
-            let mounted = way.make_and_mount().or_else(|_| way.make_and_mount());
+            let mounted = way.make_and_mount(entered).or_else(|_| way.make_and_mount(entered));
             let mounted = mounted.with_context(|| format!("failed to mount by {}", way.who))?;
             ensure!(is_mounted(&way.directory)?, "nothing was mounted by {}", way.who);
             let unmounted = way
@@ -158,16 +182,17 @@ fn is_mounted(directory: &Path) -> Result<bool> {
 
 impl Way {
     /// The time is that of the mount only.
-    fn make_and_mount(&self) -> Result<Duration> {
+    fn make_and_mount(&self, entered: &Entered) -> Result<Duration> {
         std::fs::create_dir_all(&self.directory)
             .with_context(|| format!("failed to make {}", self.directory.display()))?;
-        self.mount()
+        self.mount(entered)
     }
 
-    fn mount(&self) -> Result<Duration> {
+    fn mount(&self, entered: &Entered) -> Result<Duration> {
         match self.who {
             OURS => call_out(&self.shim, &["mount", &self.directory.to_string_lossy(), &self.options]),
-            CALLS => {
+            // The new mount is made by a thread.
+            CALLS => entered.with_threads(|| {
                 let started = Instant::now();
                 let image = Kernel.open_image(Path::new(POOL), &self.image)?;
                 let device = Kernel.attach_loop(&image, false)?;
@@ -181,7 +206,7 @@ impl Way {
                 let directory = Kernel.open_or_make_directory(&self.directory, 0o755)?;
                 Kernel.attach(&mount, &directory)?;
                 Ok(started.elapsed())
-            }
+            }),
             _ => {
                 let mut mount = command("mount", ["-t", "ext4", "-o", "loop,nosuid,nodev"]);
                 mount.arg(Path::new(POOL).join(&self.image)).arg(&self.directory);
