@@ -42,3 +42,30 @@ impl Mounts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::agent::mounts::Mounts;
+    use crate::agent::protocol::{AgentFailure, FailureCategory, MountCall};
+    use crate::agent::store::{self, Store};
+
+    /// After [`FailureCategory::Invalid`] the kubelet goes on without the expansion.
+    #[tokio::test]
+    async fn a_volume_that_can_t_be_looked_at_just_now_is_to_be_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mounts = Arc::new(Mounts::new(dir.path().to_owned(), Store::unprepared(dir.path())).unwrap());
+        let target = dir.path().join("pods/u/volumes/mooring.dev~vcs/v");
+        let json = serde_json::json!({"target": target, "client": "nfs", "source": "h:/e", "limit_ms": 1000});
+        let call: MountCall = serde_json::from_value(json).unwrap();
+        mounts.store.record(&call, &store::id(&call.target)).unwrap();
+        let unmounted = format!("{}-unmounted", call.target);
+        for target in [&call.target, &unmounted] {
+            let error = mounts.expand(target, 1, Duration::from_mins(1)).await.unwrap_err();
+            let category = AgentFailure::from(&error).category;
+            assert_eq!(category, FailureCategory::System, "{error}");
+        }
+    }
+}

@@ -176,12 +176,11 @@ pub enum AgentError {
 impl AgentError {
     fn category(&self) -> FailureCategory {
         match self {
-            Self::Target(_)
+            Self::Target(TargetError::OutsideRoot { .. } | TargetError::NotAVolume { .. })
             | Self::Volume(_)
             | Self::SecretKey(_)
             | Self::TooLarge(_)
             | Self::Occupied { .. }
-            | Self::Unknown(_)
             | Self::NoLabel(_)
             | Self::NoExpansion { .. } => FailureCategory::Invalid,
             Self::InProgress(_)
@@ -204,9 +203,14 @@ impl AgentError {
             Self::Claim(ClaimError::Taken { .. } | ClaimError::Foreign(_))
             | Self::UsedOtherwise(_)
             | Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
-            Self::Look(_) | Self::Kernel(_) | Self::Store(_) | Self::Claim(_) | Self::Thread { .. } => {
-                FailureCategory::System
-            }
+            // A directory that can't be opened just now, and a volume that was unmounted meanwhile, may be there again.
+            Self::Target(_)
+            | Self::Unknown(_)
+            | Self::Look(_)
+            | Self::Kernel(_)
+            | Self::Store(_)
+            | Self::Claim(_)
+            | Self::Thread { .. } => FailureCategory::System,
         }
     }
 }

@@ -66,7 +66,7 @@ impl From<CsiError> for Status {
 
 fn code(error: &MountError) -> Code {
     match error {
-        MountError::BadOptions(_) | MountError::Target(_) | MountError::NoDevice { .. } => Code::InvalidArgument,
+        MountError::BadOptions(_) | MountError::NoDevice { .. } => Code::InvalidArgument,
         MountError::Forbidden(_) => Code::PermissionDenied,
         // After the last one the kubelet goes on without the expansion (`inUseError` in `pkg/volume/csi/expander.go`).
         MountError::NotServed { .. }
@@ -83,7 +83,8 @@ fn code(error: &MountError) -> Code {
         | MountError::Container { .. }
         | MountError::ImageBusy { .. }
         | MountError::NotAttached { .. } => Code::Unavailable,
-        MountError::Unattributed { .. } | MountError::Failed { .. } => Code::Internal,
+        // The kubelet never tries an expansion again after `INVALID_ARGUMENT`.
+        MountError::Target(_) | MountError::Unattributed { .. } | MountError::Failed { .. } => Code::Internal,
     }
 }
 
@@ -151,6 +152,20 @@ mod tests {
             let status = Status::from(failure);
             assert!(FINAL.contains(&status.code()), "{status:?}");
         }
+    }
+
+    /// It gives an expansion up after these (`IsInfeasibleError` in `pkg/volume/util/types`).
+    #[test]
+    fn the_kubelet_tries_an_expansion_again_where_the_volume_could_not_be_opened() {
+        let error = MountError::Target(words().into());
+        let code = Status::from(CsiError::from(error)).code();
+        let given_up = [
+            Code::InvalidArgument,
+            Code::OutOfRange,
+            Code::NotFound,
+            Code::FailedPrecondition,
+        ];
+        assert!(!given_up.contains(&code), "{code:?}");
     }
 
     #[test]
