@@ -324,9 +324,10 @@ impl ClientPods {
         let mut changes = self.changes.subscribe();
         // The Pod that this waits for: the lease keeps a Pod that starts slowly from being deleted as idle.
         let mut held: Option<Lease> = None;
+        let mut before: Option<String> = None;
         loop {
             changes.mark_unchanged();
-            let (name, awaited) = match plan(&wanted, &self.seen()) {
+            let (name, awaited) = match plan(&wanted, &self.seen(), before.as_deref()) {
                 PodDecision::Use { name, uid, problem } => {
                     // Taken before the agent is asked, so that the Pod is not deleted in between.
                     let lease = match held.take() {
@@ -359,7 +360,12 @@ impl ClientPods {
                     created?;
                     (name, Awaited::Listed)
                 }
+                PodDecision::Report { name, uid, problem } => {
+                    self.delete_soon(&name, &uid);
+                    return Err(PodError::Stuck { name, problem });
+                }
             };
+            before = Some(name.clone());
             tokio::select! {
                 _ = changes.changed() => {}
                 () = tokio::time::sleep(START_PERIOD) => {}

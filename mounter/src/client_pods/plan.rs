@@ -58,13 +58,20 @@ pub enum PodDecision {
         /// Uids and names of Pods that have ended.
         ended: Vec<(String, String)>,
     },
+    /// Report why the Pod that was waited for has ended, and remove it: another would end alike.
+    Report {
+        name: String,
+        uid: String,
+        problem: Problem,
+    },
 }
 
 /// Decides which Pod serves new mounts of `wanted`.
 ///
 /// A Pod that is being deleted still serves the mounts it has, and its name is taken for as long: the next number is
-/// used. Two mounters that see the same Pods choose the same name, so their creations collide.
-pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> PodDecision {
+/// used. Two mounters that see the same Pods choose the same name, so their creations collide. `awaited` is the Pod
+/// that the same mount has waited for so far.
+pub fn plan(wanted: &Wanted, seen: &[SeenPod], awaited: Option<&str>) -> PodDecision {
     let base = wanted.base_name();
     let numbered = |n: usize| format!("{base}-{n}");
     let ours = |pod: &&SeenPod| {
@@ -83,6 +90,16 @@ pub fn plan(wanted: &Wanted, seen: &[SeenPod]) -> PodDecision {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             problem: pod.problem.clone(),
+        };
+    }
+    let mut ended = seen.iter().filter(|pod| pod.phase == PodPhase::Ended);
+    if let Some(pod) = ended.find(|pod| Some(pod.name.as_str()) == awaited)
+        && let Some(problem) = &pod.problem
+    {
+        return PodDecision::Report {
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            problem: problem.clone(),
         };
     }
     let name = (0..=seen.len())
@@ -130,6 +147,7 @@ mod tests {
         match decision {
             PodDecision::Use { name, .. } => format!("use {name}"),
             PodDecision::Create { name, .. } => format!("create {name}"),
+            PodDecision::Report { name, .. } => format!("report {name}"),
         }
     }
 
@@ -153,7 +171,7 @@ mod tests {
             (vec![(0, Ended)], format!("create {base}-1")),
         ] {
             let pods: Vec<_> = pods.into_iter().map(|(n, phase)| seen(&wanted, n, phase)).collect();
-            assert_eq!(name(&plan(&wanted, &pods)), expected, "{pods:?}");
+            assert_eq!(name(&plan(&wanted, &pods, None)), expected, "{pods:?}");
         }
     }
 
@@ -161,10 +179,32 @@ mod tests {
     fn a_pod_that_has_ended_is_removed_when_another_takes_its_place() {
         let wanted = wanted("a:1");
         let pods = [seen(&wanted, 0, PodPhase::Ended), seen(&wanted, 1, PodPhase::Leaving)];
-        let PodDecision::Create { ended, .. } = plan(&wanted, &pods) else {
+        let PodDecision::Create { ended, .. } = plan(&wanted, &pods, None) else {
             panic!("nothing is created");
         };
         assert_eq!(ended, [("uid-0".to_owned(), pods[0].name.clone())]);
+    }
+
+    /// A node without room refuses each that is made.
+    #[test]
+    fn a_mount_whose_pod_the_kubelet_refused_is_told_and_the_next_one_gets_another() {
+        let wanted = wanted("a:1");
+        let mut refused = seen(&wanted, 0, PodPhase::Ended);
+        refused.problem = Some(Problem {
+            message: "no room".to_owned(),
+            settled: true,
+        });
+        let awaited = refused.name.clone();
+        let decided = |pods: &[SeenPod], awaited: Option<&str>| name(&plan(&wanted, pods, awaited));
+        let pods = [refused, seen(&wanted, 1, PodPhase::Leaving)];
+        assert_eq!(decided(&pods, Some(&awaited)), format!("report {awaited}"));
+        assert_eq!(decided(&pods, None), format!("create {}-2", wanted.base_name()));
+        // It ran, and was evicted; another one serves.
+        let running = [pods[0].clone(), seen(&wanted, 1, PodPhase::Running)];
+        assert_eq!(
+            decided(&running, Some(&awaited)),
+            format!("use {}-1", wanted.base_name())
+        );
     }
 
     #[test]
@@ -172,7 +212,7 @@ mod tests {
         let old = wanted("a:1");
         let new = wanted("a:2");
         let pods = [seen(&old, 0, PodPhase::Running)];
-        assert_eq!(name(&plan(&new, &pods)), format!("create {}-0", new.base_name()));
+        assert_eq!(name(&plan(&new, &pods, None)), format!("create {}-0", new.base_name()));
         let mut other = wanted("a:1");
         other.node = "node-2".into();
         assert_ne!(other.base_name(), old.base_name());

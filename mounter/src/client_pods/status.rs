@@ -125,17 +125,29 @@ fn was_killed_again(status: &PodStatus) -> bool {
 
 fn problem(status: &PodStatus) -> Option<Problem> {
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
-        let message = status.message.as_deref().unwrap_or_default();
-        return Some(Problem {
-            message: format!("the kubelet ended it: {reason}: {message}"),
-            settled: true,
-        });
+        let said = status.message.as_deref().unwrap_or_default();
+        let message = if is_no_room(reason, said) {
+            format!(
+                "this node has no room for it ({reason}: {said}): move Pods to other nodes, or have client Pods \
+                 request less (MOORING_CLIENT_CPU_REQUEST, MOORING_CLIENT_MEMORY_REQUEST)"
+            )
+        } else {
+            format!("the kubelet ended it: {reason}: {said}")
+        };
+        return Some(Problem { message, settled: true });
     }
     [&status.init_container_statuses, &status.container_statuses]
         .into_iter()
         .flatten()
         .flatten()
         .find_map(container_problem)
+}
+
+/// Whether the kubelet refused a Pod since its node has too little of something: `OutOfcpu` and the
+/// like. For a Pod of a critical priority class it would end others, and has another reason where these are too few
+/// (`pkg/kubelet/preemption` of Kubernetes).
+fn is_no_room(reason: &str, said: &str) -> bool {
+    reason.starts_with("OutOf") || reason == "UnexpectedAdmissionError" && said.contains("pods to preempt")
 }
 
 fn container_problem(container: &ContainerStatus) -> Option<Problem> {
@@ -213,6 +225,27 @@ mod tests {
         let evicted = seen(&pod(&json!({}), &evicted)).unwrap();
         assert_eq!(evicted.phase, PodPhase::Ended);
         assert!(evicted.problem.unwrap().message.contains("Evicted"));
+    }
+
+    #[test]
+    fn a_pod_that_a_full_node_refuses_says_of_what_there_is_too_little() {
+        let short = "Node didn't have enough resource: cpu, requested: 10, used: 1995, capacity: 2000";
+        let critical = "Unexpected error while attempting to recover from admission failure: preemption: error finding \
+                        a set of pods to preempt: no set of running pods found to reclaim resources: \
+                        [(res: cpu, q: 5), ]";
+        let other = "Allocate failed due to no healthy devices present";
+        for (reason, said, is_full) in [
+            ("OutOfcpu", short, true),
+            ("UnexpectedAdmissionError", critical, true),
+            ("UnexpectedAdmissionError", other, false),
+        ] {
+            let refused = json!({"phase": "Failed", "reason": reason, "message": said});
+            let refused = seen(&pod(&json!({}), &refused)).unwrap();
+            assert_eq!(refused.phase, PodPhase::Ended);
+            let message = refused.problem.unwrap().message;
+            assert!(message.contains(reason) && message.contains(said), "{message}");
+            assert_eq!(message.contains("no room"), is_full, "{message}");
+        }
     }
 
     #[test]

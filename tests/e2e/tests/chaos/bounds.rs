@@ -22,8 +22,10 @@ const NODE: &str = "node-1";
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// Settings of the mounter for this test.
-const SETTINGS: [(&str, &str); 4] = [
+const SETTINGS: [(&str, &str); 5] = [
     ("MOORING_CLIENT_POD_PER_VOLUME", "sshfs"),
+    // No node has as much.
+    ("MOORING_CLIENT_CPU_REQUEST", "glusterfs=100000"),
     ("MOORING_CLIENT_MEMORY_REQUEST", "sshfs=48Mi"),
     ("MOORING_CLIENT_MEMORY_LIMIT", "512Mi,sshfs=96Mi"),
     ("MOORING_MAX_VOLUMES", "40"),
@@ -124,6 +126,16 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
             Ok((most_volumes(&scope)? == "40").then_some(()))
         })
         .await?;
+        let too_large = json!({"client": "glusterfs", "source": "192.0.2.1:/x"});
+        scope.volume("too-large", &too_large)?;
+        scope.pod("too-large", NODE, "too-large", Value::Null)?;
+        let event = scope.event("too-large", "this node has no room for it").await?;
+        ensure!(
+            event.message.as_ref().is_some_and(|said| said.contains("cpu")),
+            "{event:?}"
+        );
+        gone(&scope, "too-large").await?;
+
         for claim in ["a", "b"] {
             scope.pod(claim, NODE, claim, Value::Null)?;
         }
