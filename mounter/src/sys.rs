@@ -149,8 +149,11 @@ pub trait Sys {
     /// Whether the server of an open directory's file system answers, without an error. Asks it.
     fn answers(&self, directory: &OwnedFd) -> bool;
 
-    /// Unmounts what lies uppermost on the target.
-    fn unmount(&self, target: &Target, how: Unmount) -> Result<(), UnmountError>;
+    /// Whether the directory that is mounted on the target was deleted on its server. Asks it.
+    fn is_missing(&self, target: &Target) -> bool;
+
+    /// Unmounts what lies uppermost on `place`: the target, or a directory or file of its Pod's directory.
+    fn unmount(&self, target: &Target, place: &Path, how: Unmount) -> Result<(), UnmountError>;
 
     /// Whether there is a file of this name, seen from where programs run.
     fn is_here(&self, path: &Path) -> bool;

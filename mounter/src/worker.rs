@@ -118,6 +118,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
         Task::Kernel { namespace, grant } => self_mode::mount(sys, namespace.as_deref(), grant),
         Task::Host { namespace, grant } => host::mount(sys, namespace.as_deref(), grant),
         Task::Unmount { target, detach } => unmount::unmount(sys, target, *detach),
+        Task::UnmountMissing { target } => unmount::unmount_missing(sys, target),
         Task::Force {
             namespace,
             target,

@@ -169,7 +169,7 @@ fn replace_by(
         Replaced::Unable => {
             // An old kernel: for a moment, nothing is mounted.
             drop(place);
-            match sys.unmount(target, Unmount::Detach) {
+            match sys.unmount(target, &target.path(), Unmount::Detach) {
                 Ok(()) => sys.attach(&mount, &sys.open_target(target)?)?,
                 Err(UnmountError::NotMounted) => return Ok(false),
                 Err(error) => return Err(error.into()),
@@ -181,7 +181,7 @@ fn replace_by(
 
 fn unmount_target_by(sys: &impl Sys, target: &Target) -> Result<(), TargetMountError> {
     loop {
-        match sys.unmount(target, Unmount::Plain) {
+        match sys.unmount(target, &target.path(), Unmount::Plain) {
             // Again: mounts may be stacked.
             Ok(()) => {}
             Err(UnmountError::NotMounted) => return Ok(()),

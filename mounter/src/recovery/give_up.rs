@@ -1,14 +1,16 @@
-//! Volumes whose server does not answer and whose Pod is being deleted. The Pod's processes can't end and the kubelet
-//! can't unmount the volume, since both wait in the kernel.
+//! Volumes that keep their Pod from ending although it is being deleted. Those whose server does not answer: the Pod's
+//! processes can't end and the kubelet can't unmount the volume, since both wait in the kernel. And those that the
+//! kubelet takes for missing (`leftovers`).
 //!
 //! Agents report which of their mounts are silent ([`crate::agent::give_up`]). `network` asks the kernel's own network
-//! file systems, even those that Mooring did not mount. If one is silent, the daemon asks the API which Pods of this
+//! file systems, even those that Mooring did not mount. If there is one, the daemon asks the API which Pods of this
 //! node are being deleted. Some time after such a Pod's grace period (`fate`), all that wait for the volume get an
 //! error: the agent ends the FUSE connection, or a forced unmount ends what waits for the server
-//! ([`crate::worker::force`]). The daemon leaves volumes of other Pods alone, however long their server hangs: their
-//! users wait, and continue when the server is back.
+//! ([`crate::worker::force`]). A worker unmounts what is missing. The daemon leaves volumes of other Pods alone,
+//! however long their server hangs: their users wait, and continue when the server is back.
 
 mod fate;
+mod leftovers;
 mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +32,7 @@ use crate::volume::job::MountError;
 use crate::volume::target::Target;
 use crate::worker::{Task, WorkerError, Workers};
 use fate::{BOUND, Fate, fate};
+use leftovers::Leftovers;
 use network::Network;
 
 /// How often to check whether a mount is silent. The check itself asks no one.
@@ -41,27 +44,33 @@ const ASK_PERIOD: Duration = Duration::from_secs(15);
 /// Longest that an agent or a worker may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// A mount that does not answer.
+/// A volume that does not answer, or that is left mounted.
 #[derive(Debug)]
-struct Silent {
+struct Stuck {
     target: Target,
-    /// Its volume's type, or else the type of its file system.
-    client: String,
-    by: By,
+    cure: Cure,
 }
 
-/// Who ends what waits for a mount.
+/// What lets the volume's Pod end.
 #[derive(Debug)]
-enum By {
-    /// The agent in the client Pod with this uid.
-    Agent(String),
-    Kernel,
+enum Cure {
+    /// Its agent ends what waits for it.
+    ByAgent {
+        /// The uid of the agent's client Pod.
+        uid: String,
+        client: String,
+    },
+    /// The kernel ends what waits for it.
+    ByKernel { fs_type: String },
+    /// A worker unmounts what the kubelet takes for missing.
+    UnmountMissing,
 }
 
 /// Finds volumes that do not answer, and lets Pods end whose grace period is over.
 pub struct GiveUp {
     pods: Arc<ClientPods>,
     network: Network,
+    leftovers: Leftovers,
     workers: Workers,
     /// The host's mount namespace, if not the kubelet's.
     host_namespace: Option<PathBuf>,
@@ -69,7 +78,7 @@ pub struct GiveUp {
     metrics: MounterMetrics,
     recorder: VolumeRecorder,
     asked: Option<Instant>,
-    /// Since when Pods with silent volumes are not known to the API any more, by uid.
+    /// Since when Pods with stuck volumes are not known to the API any more, by uid.
     missing: BTreeMap<String, Instant>,
 }
 
@@ -84,6 +93,7 @@ impl GiveUp {
     ) -> Self {
         Self {
             network: Network::new(pods.kubelet_root().to_owned(), workers.clone()),
+            leftovers: Leftovers::new(pods.kubelet_root().to_owned()),
             pods,
             workers,
             host_namespace,
@@ -108,9 +118,10 @@ impl GiveUp {
     }
 
     async fn look(&mut self) {
-        let silent = self.silent();
-        self.keep(&silent);
-        if silent.is_empty() || self.asked.is_some_and(|asked| asked.elapsed() < ASK_PERIOD) {
+        self.leftovers.look().await;
+        let stuck = self.stuck();
+        self.keep(&stuck);
+        if stuck.is_empty() || self.asked.is_some_and(|asked| asked.elapsed() < ASK_PERIOD) {
             return;
         }
         self.asked = Some(Instant::now());
@@ -118,53 +129,66 @@ impl GiveUp {
             Ok(there) => there,
             Err(error) => return say_blind(&error),
         };
-        let over: BTreeSet<_> = silent
+        let over: BTreeSet<_> = stuck
             .iter()
-            .map(|mount| mount.target.pod_uid().to_owned())
+            .map(|volume| volume.target.pod_uid().to_owned())
             .filter(|uid| self.is_over(uid, &there))
             .collect();
-        for mount in silent.iter().filter(|mount| over.contains(mount.target.pod_uid())) {
-            let event = match &mount.by {
-                By::Agent(uid) => self.by_agent(uid, mount).await,
-                By::Kernel => self.by_kernel(mount, &over).await,
+        for Stuck { target, cure } in &stuck {
+            if !over.contains(target.pod_uid()) {
+                continue;
+            }
+            let (event, kind) = match cure {
+                Cure::ByAgent { uid, client } => (self.by_agent(uid, target).await, client),
+                Cure::ByKernel { fs_type } => (self.by_kernel(target, &over).await, fs_type),
+                Cure::UnmountMissing => {
+                    self.unmount_missing(target).await;
+                    continue;
+                }
             };
             if let Some(event) = event {
-                let uid = mount.target.pod_uid();
+                let uid = target.pod_uid();
                 let pod = there.iter().map(|seen| &seen.pod).find(|pod| pod.uid == uid);
                 let given_up = event == VolumeEvent::GivenUp;
-                if self.recorder.record(&mount.target, pod, event) && given_up {
-                    self.metrics.given_up(&mount.client);
+                if self.recorder.record(target, pod, event) && given_up {
+                    self.metrics.given_up(kind);
                 }
             }
         }
     }
 
-    /// The mounts that have been silent for long enough.
-    fn silent(&mut self) -> Vec<Silent> {
+    /// The volumes that have been silent for long enough, and those that are left mounted.
+    fn stuck(&mut self) -> Vec<Stuck> {
         self.network.ask();
         let of_agents = self.pods.silent().into_iter().filter_map(|(uid, mount, silence)| {
             let target = Target::parse_any(self.pods.kubelet_root(), &mount.target).ok()?;
+            let client = mount.client;
             // A mount of the kernel that a program in a container made is asked from here as well.
-            (silence >= SILENCE && !self.network.has(&target)).then_some(Silent {
+            (silence >= SILENCE && !self.network.has(&target)).then_some(Stuck {
                 target,
-                client: mount.client,
-                by: By::Agent(uid),
+                cure: Cure::ByAgent { uid, client },
             })
         });
-        let of_the_kernel = self.network.silent().map(|(target, fs_type)| Silent {
+        let of_the_kernel = self.network.silent().map(|(target, fs_type)| Stuck {
             target: target.clone(),
-            client: fs_type.to_owned(),
-            by: By::Kernel,
+            cure: Cure::ByKernel {
+                fs_type: fs_type.to_owned(),
+            },
         });
-        of_agents.chain(of_the_kernel).collect()
+        let left = self.leftovers.found().map(|target| Stuck {
+            target: target.clone(),
+            cure: Cure::UnmountMissing,
+        });
+        // In this order: one that is silent is asked last.
+        of_agents.chain(of_the_kernel).chain(left).collect()
     }
 
-    /// Forgets what is no longer silent.
-    fn keep(&mut self, silent: &[Silent]) {
-        let targets: BTreeSet<_> = silent.iter().map(|mount| &mount.target).collect();
+    /// Forgets what is no longer stuck.
+    fn keep(&mut self, stuck: &[Stuck]) {
+        let targets: BTreeSet<_> = stuck.iter().map(|volume| &volume.target).collect();
         self.recorder.keep(|target| targets.contains(target));
         self.missing
-            .retain(|uid, _| silent.iter().any(|mount| mount.target.pod_uid() == uid));
+            .retain(|uid, _| stuck.iter().any(|volume| volume.target.pod_uid() == uid));
     }
 
     /// Whether a Pod's grace period and some time more are over.
@@ -183,8 +207,8 @@ impl GiveUp {
     }
 
     /// Has a mount's agent end its connection; the Event to record, if any.
-    async fn by_agent(&self, uid: &str, mount: &Silent) -> Option<VolumeEvent> {
-        let target = mount.target.to_string();
+    async fn by_agent(&self, uid: &str, target: &Target) -> Option<VolumeEvent> {
+        let target = target.to_string();
         let call = Call::GiveUp { target: target.clone() };
         match self.pods.ask(uid, call, LIMIT).await {
             Ok(AgentAnswer::Failed(failure)) if failure.category == FailureCategory::InProgress => {
@@ -209,30 +233,42 @@ impl GiveUp {
 
     /// Has the kernel end what waits for a mount, unless other Pods than these wait with it; the Event to record, if
     /// any.
-    async fn by_kernel(&self, mount: &Silent, over: &BTreeSet<String>) -> Option<VolumeEvent> {
+    async fn by_kernel(&self, target: &Target, over: &BTreeSet<String>) -> Option<VolumeEvent> {
         let task = Task::Force {
             namespace: self.host_namespace.clone(),
-            target: mount.target.clone(),
+            target: target.clone(),
             over: over.clone(),
         };
         match self.workers.run(&task, Instant::now() + LIMIT).await {
             // A worker that hangs has told the kernel, and waits for the rest of the unmount.
             Ok(()) | Err(WorkerError::Late { .. }) => Some(VolumeEvent::GivenUp),
             Err(WorkerError::Failed(error @ MountError::Shared { .. })) => {
-                info!(target.path = %mount.target, "not given up: {}", chain(&error));
+                info!(target.path = %target, "not given up: {}", chain(&error));
                 Some(VolumeEvent::Shared)
             }
             Err(error) => {
-                warn!(target.path = %mount.target, "failed to give up a volume: {}", chain(&error));
+                warn!(target.path = %target, "failed to give up a volume: {}", chain(&error));
                 None
             }
         }
+    }
+
+    /// Unmounts what the kubelet takes for missing of a volume. The kubelet then goes on by itself.
+    async fn unmount_missing(&mut self, target: &Target) {
+        let task = Task::UnmountMissing { target: target.clone() };
+        match self.workers.run(&task, Instant::now() + LIMIT).await {
+            Ok(()) => info!(target.path = %target, "unmounted what the kubelet takes for missing, if anything"),
+            Err(error) => {
+                warn!(target.path = %target, "failed to unmount what the kubelet takes for missing: {}", chain(&error));
+            }
+        }
+        self.leftovers.forget(target);
     }
 }
 
 fn say_blind(error: &dyn std::error::Error) {
     warn!(
-        "failed to learn which Pods are being deleted, so no silent volume is given up: {}",
+        "failed to learn which Pods are being deleted, so none is helped to end: {}",
         chain(&error)
     );
 }

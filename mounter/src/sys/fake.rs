@@ -127,6 +127,22 @@ impl Fake {
         self
     }
 
+    /// A container has mounted something in a directory of what is mounted on the target.
+    pub(crate) fn mounted_within(self, target: &Target, directory: &str, source: &str) -> Self {
+        let path = target.path().join(directory);
+        let mut state = self.0.borrow_mut();
+        let table = &mut state.table;
+        for (id, there) in (1..).zip(&mut table.0) {
+            there.id = id;
+        }
+        let mut inner = entry(path.clone(), source, "tmpfs", 0);
+        inner.id = table.0.len() as u64 + 1;
+        inner.parent = table.holding(path.parent().unwrap()).unwrap().id;
+        table.0.push(inner);
+        drop(state);
+        self
+    }
+
     pub(crate) fn image(self, path: &str, image: Image) -> Self {
         self.0.borrow_mut().images.insert(path.into(), image);
         self
@@ -203,6 +219,17 @@ impl Fake {
             .iter()
             .filter(|entry| entry.mount_point == target.path())
             .count()
+    }
+
+    /// Where anything is mounted.
+    pub(crate) fn mounted_points(&self) -> Vec<String> {
+        let state = self.0.borrow();
+        let places = state
+            .table
+            .0
+            .iter()
+            .map(|entry| entry.mount_point.display().to_string());
+        places.collect()
     }
 
     pub(crate) fn loops(&self) -> usize {
@@ -348,19 +375,31 @@ impl Sys for Fake {
         self.enter("answers").is_ok()
     }
 
-    fn unmount(&self, target: &Target, _: Unmount) -> Result<(), UnmountError> {
+    fn is_missing(&self, _: &Target) -> bool {
+        self.enter("is_missing").is_err()
+    }
+
+    fn unmount(&self, _: &Target, place: &Path, how: Unmount) -> Result<(), UnmountError> {
         match self.enter("unmount") {
             Err(error) if error.errno == Some(Errno::EBUSY) => return Err(UnmountError::Busy),
             other => other?,
         }
         let mut state = self.0.borrow_mut();
-        let top = state
-            .table
-            .0
-            .iter()
-            .rposition(|entry| entry.mount_point == target.path());
-        let top = top.ok_or(UnmountError::NotMounted)?;
-        state.table.0.remove(top);
+        let table = &mut state.table;
+        let top = table.0.iter().rposition(|entry| entry.mount_point == place);
+        let top = table.0[top.ok_or(UnmountError::NotMounted)?].clone();
+        // What is detached takes with it what lies within.
+        loop {
+            let first = table.innermost(&top).clone();
+            if first != top && how == Unmount::Plain {
+                return Err(UnmountError::Busy);
+            }
+            let index = table.0.iter().rposition(|entry| *entry == first);
+            table.0.remove(index.ok_or(UnmountError::NotMounted)?);
+            if first == top {
+                break;
+            }
+        }
         drop(state);
         self.free_loops();
         Ok(())

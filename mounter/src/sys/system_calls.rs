@@ -73,16 +73,21 @@ impl Sys for Kernel {
         fstatfs(directory).is_ok()
     }
 
-    fn unmount(&self, target: &Target, how: Unmount) -> Result<(), UnmountError> {
-        let parent = match target.open_parent() {
-            Ok(parent) => parent,
+    fn is_missing(&self, target: &Target) -> bool {
+        let directory = target.open();
+        directory.is_ok_and(|directory| fstat(directory).err() == Some(Errno::ENOENT))
+    }
+
+    fn unmount(&self, target: &Target, place: &Path, how: Unmount) -> Result<(), UnmountError> {
+        let (parent, name) = match target.open_parent_of(place) {
+            Ok(opened) => opened,
             Err(TargetError::Missing(_)) => return Err(UnmountError::NotMounted),
             Err(error) => return Err(error.into()),
         };
         // Through its parent, since a handle of the mount itself would keep it busy.
         let path = Path::new("/proc/self/fd")
             .join(parent.as_raw_fd().to_string())
-            .join(target.file_name());
+            .join(name);
         let flags = match how {
             Unmount::Plain => MntFlags::UMOUNT_NOFOLLOW,
             Unmount::Detach => MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH,
@@ -92,7 +97,7 @@ impl Sys for Kernel {
             // INVAL: no mount; NOENT: no directory.
             Errno::EINVAL | Errno::ENOENT => UnmountError::NotMounted,
             Errno::EBUSY => UnmountError::Busy,
-            errno => SysError::call(format!("unmount {target}"), errno).into(),
+            errno => SysError::call(format!("unmount {}", place.display()), errno).into(),
         })
     }
 

@@ -135,6 +135,33 @@ impl Table {
         all.into_iter().filter_map(top).collect()
     }
 
+    /// Which mount has to go first where `outer` is to be unmounted: one within it that has none within itself. `outer`
+    /// where nothing is mounted within it.
+    pub fn innermost<'a>(&'a self, outer: &'a MountEntry) -> &'a MountEntry {
+        let within = |of: &MountEntry| {
+            let mut all = self.0.iter();
+            all.find(|entry| entry.parent == of.id && entry.id != of.id)
+        };
+        let mut found = outer;
+        // A circle, which the kernel's table never has, ends too.
+        for _ in &self.0 {
+            match within(found) {
+                Some(inner) => found = inner,
+                None => break,
+            }
+        }
+        found
+    }
+
+    /// What is mounted two levels beneath a directory, such as that of a volume's parts
+    /// ([`super::target::Target::parts`]).
+    pub fn parts(&self, directory: &Path) -> impl Iterator<Item = &MountEntry> {
+        self.0.iter().filter(move |entry| {
+            let rest = entry.mount_point.strip_prefix(directory);
+            rest.is_ok_and(|rest| rest.iter().count() == 2)
+        })
+    }
+
     /// The mount that a directory lies in.
     pub fn holding(&self, path: &Path) -> Option<&MountEntry> {
         path.ancestors().find_map(|ancestor| self.top(ancestor))
@@ -372,6 +399,25 @@ mod tests {
         assert_eq!(top.id, 40, "the one beneath counts as uppermost");
         assert_eq!(table.tops()[Path::new("/data")].id, 40);
         assert_eq!(table.tops().len(), 2);
+    }
+
+    #[test]
+    fn what_lies_within_a_mount_goes_first() {
+        const NESTED: &[u8] = b"\
+22 1 8:1 / / rw - ext4 /dev/root rw
+30 22 7:3 / /data rw - ext4 /dev/loop3 rw
+31 30 0:31 / /data/a rw - tmpfs a rw
+32 31 0:32 / /data/a/deep rw - tmpfs deep rw
+33 22 0:33 / /database rw - tmpfs other rw
+";
+        let mut table = Table::parse(NESTED);
+        let mut gone = Vec::new();
+        while let Some(outer) = table.top(Path::new("/data")) {
+            let first = table.innermost(outer).clone();
+            table.0.retain(|entry| *entry != first);
+            gone.push(first.source);
+        }
+        assert_eq!(gone, ["deep", "a", "/dev/loop3"]);
     }
 
     #[test]

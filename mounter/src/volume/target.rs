@@ -227,6 +227,11 @@ impl Target {
         self.root.join("pods")
     }
 
+    /// Where the kubelet mounts parts of the volume (`subPath`) for containers, each on `<container>/<number>`.
+    pub fn parts(&self) -> PathBuf {
+        self.pods().join(&self.pod_uid).join("volume-subpaths").join(&self.name)
+    }
+
     /// The directory with the files of all raw block volumes.
     pub fn devices(&self) -> PathBuf {
         published(&self.root)
@@ -273,6 +278,21 @@ impl Target {
     /// itself would keep the mount busy. No server is asked.
     pub fn open_parent(&self) -> Result<OwnedFd, TargetError> {
         self.open_beneath(&self.parent_relative(), OFlag::O_DIRECTORY)
+    }
+
+    /// Opens the directory that a mount lies in, as [`Self::open_parent`] does, and gives the mount's name there. The
+    /// mount is the target itself or another one in the directory of its Pod, such as a part of the volume, or one
+    /// within it: then the volume's server may be asked.
+    pub fn open_parent_of<'a>(&self, place: &'a Path) -> Result<(OwnedFd, &'a OsStr), TargetError> {
+        let is_of_pod = place == self.path() || place.starts_with(self.pods().join(&self.pod_uid));
+        let relative = place.strip_prefix(&self.root).ok().filter(|_| is_of_pod);
+        let (parent, name) = relative
+            .and_then(|relative| relative.parent().zip(relative.file_name()))
+            .ok_or_else(|| TargetError::NotAVolume {
+                path: place.to_owned(),
+                wanted: self.driver.form(),
+            })?;
+        Ok((self.open_beneath(parent, OFlag::O_DIRECTORY)?, name))
     }
 
     /// The target's name in its parent.
@@ -550,6 +570,21 @@ mod tests {
         std::os::unix::fs::symlink("u", root.path().join("pods/linked")).unwrap();
         let linked = Target::parse(root.path(), &text("linked")).unwrap();
         assert!(matches!(linked.open(), Err(TargetError::Link { .. })));
+
+        let target = Target::parse(root.path(), &text("u")).unwrap();
+        let part = target.parts().join("main/0");
+        std::fs::create_dir_all(&part).unwrap();
+        for place in [&target.path(), &target.path().join("inner"), &part] {
+            assert_eq!(Some(target.open_parent_of(place).unwrap().1), place.file_name());
+        }
+        std::os::unix::fs::symlink("main", target.parts().join("linked")).unwrap();
+        let linked = target.parts().join("linked/0");
+        let refused = target.open_parent_of(&linked);
+        assert!(matches!(refused, Err(TargetError::Link { .. })), "{refused:?}");
+        for outside in ["/etc/passwd", &text("w")] {
+            let refused = target.open_parent_of(Path::new(outside));
+            assert!(matches!(refused, Err(TargetError::NotAVolume { .. })), "{refused:?}");
+        }
 
         let gone = Target::parse(root.path(), &text("gone")).unwrap();
         assert!(matches!(gone.open(), Err(TargetError::Missing(_))));

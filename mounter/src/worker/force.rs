@@ -38,7 +38,7 @@ pub fn force(
     }
     // So it is busy, and not removed while its server is silent.
     let _user = LastUser::of(sys, &table, target);
-    match sys.unmount(target, Unmount::Force) {
+    match sys.unmount(target, &target.path(), Unmount::Force) {
         // Busy: the waiting processes have their error, but still have it open.
         Ok(()) | Err(UnmountError::NotMounted | UnmountError::Busy) => Ok(()),
         Err(UnmountError::Target(error)) => Err(error.into()),

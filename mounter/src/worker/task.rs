@@ -57,6 +57,8 @@ pub enum Task {
         /// Also if it is in use (`MNT_DETACH`). The worker then stays the last user of an SMB file system.
         detach: bool,
     },
+    /// Unmount what the kubelet does not unmount of a volume whose Pod has ended.
+    UnmountMissing { target: Target },
     /// Give an error to all that wait for what is mounted on a target.
     Force {
         /// The host's mount namespace, if not the kubelet's.
@@ -97,6 +99,7 @@ impl Task {
             Self::Kernel { .. } => "kernel",
             Self::Host { .. } => "host",
             Self::Unmount { .. } => "unmount",
+            Self::UnmountMissing { .. } => "unmount-missing",
             Self::Force { .. } => "force",
             Self::Look { .. } => "look",
             Self::Usage { .. } => "usage",

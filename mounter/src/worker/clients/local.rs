@@ -93,7 +93,7 @@ fn mount_image(
     attach(sys, image, grant.target(), file_system, &device, options)?;
     grow_if_short(sys, image, &device, grant.target(), options).inspect_err(|_| {
         // The kubelet would take what is mounted there for a volume that is ready.
-        let _ = sys.unmount(grant.target(), Unmount::Detach);
+        let _ = sys.unmount(grant.target(), &grant.target().path(), Unmount::Detach);
     })
 }
 

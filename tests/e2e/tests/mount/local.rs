@@ -60,6 +60,33 @@ fn an_ext4_volume_holds_no_more_than_its_size() {
     });
 }
 
+/// Or the volume is busy for ever, and the Pod stays `Terminating`.
+#[test]
+fn what_a_container_mounts_within_a_volume_goes_with_it() {
+    on_own_nodes("mount-within", async |scope| {
+        blank(&scope, "data", "64M", &json!({}))?;
+        let main = json!([{
+            "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+            "securityContext": {"privileged": true},
+            "volumeMounts": [{"name": "data", "mountPath": "/data", "mountPropagation": "Bidirectional"}],
+        }]);
+        scope.pod("user", NODE, "data", json!({"containers": main}))?;
+        scope.pod_ready("user").await?;
+        let target = mount_point(&scope.mounts_on(1)?[0]).to_owned();
+        for directory in ["/data/inner", "/data/inner/deep"] {
+            scope.exec("user", ["mkdir", directory])?;
+            scope.exec("user", ["mount", "-t", "tmpfs", "within", directory])?;
+        }
+        let within = || scope.on_node(1, &format!("grep -c '^within {target}/inner' /proc/mounts || true"));
+        assert_eq!(within()?.trim(), "2");
+        scope.delete("pod/user")?;
+        scope.pod_gone("user").await?;
+        assert_eq!(within()?.trim(), "0");
+        assert_eq!(scope.mounts_on(1)?, Vec::<String>::new());
+        Ok(())
+    });
+}
+
 #[test]
 fn an_xfs_volume_holds_no_more_than_its_size_and_grows_when_the_kubelet_says_so() {
     on_own_nodes("mount-xfs", async |scope| {

@@ -15,6 +15,10 @@ use serde_json::{Value, json};
 /// Longest wait until a client Pod is deleted: its idle time in the tests, and a check every half minute.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
+/// Longest until a Pod is gone whose volume the kubelet does not unmount: the mounter looks every half minute, waits
+/// for half a minute after the grace period, and the kubelet's own pauses grow to two minutes.
+const MISSING_LIMIT: Duration = Duration::from_mins(6);
+
 /// Client Pods of an image: their nodes, and whether they are still wanted.
 async fn client_pods(scope: &Scope, image: &str) -> Result<Vec<(String, bool)>> {
     let mut found: Vec<_> = client_pods_of(scope, image)
@@ -84,6 +88,37 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
         })
         .await?;
         remove_image(&scope, image)
+    });
+}
+
+/// To the kubelet such a directory does not exist, and it unmounts neither a subPath nor a FlexVolume then.
+#[test]
+fn pods_end_although_their_directories_were_deleted_on_the_server() {
+    const NODE: &str = "node-1";
+    on_own_nodes("mount-ssh-missing", async |scope| {
+        let server = scope.ssh_server(NODE, &["part", "whole"]).await?;
+        let whole = json!({"name": "data", "mountPath": "/data"});
+        let part = json!({"name": "data", "mountPath": "/data", "subPath": "deep"});
+        for (name, mount) in [("part", part), ("whole", whole)] {
+            scope.volume(name, &server.volume(name))?;
+            let main = json!([{
+                "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "volumeMounts": [mount],
+            }]);
+            scope.pod(name, NODE, name, json!({"containers": main}))?;
+            scope.pod_ready(name).await?;
+        }
+        scope.exec("ssh", ["rmdir", "/srv/volumes/part/deep", "/srv/volumes/whole"])?;
+        let ours = format!("awk '$2 ~ \"/{}-\" {{ print $2 }}' /proc/mounts", scope.namespace);
+        let seen = format!("for place in $({ours}); do ls -d $place 2>&1 || true; done");
+        // sshfs remembers for a while what it has seen.
+        wait_until("the directories to be missing on the node", MISSING_LIMIT, async || {
+            let missing = scope.on_node(1, &seen)?.matches("No such file").count();
+            Ok((missing == 2).then_some(()))
+        })
+        .await?;
+        scope.deleted_within(&["part", "whole"], MISSING_LIMIT).await?;
+        assert_eq!(scope.on_node(1, &ours)?, "");
+        Ok(())
     });
 }
 
