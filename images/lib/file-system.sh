@@ -3,7 +3,7 @@
 # there is none: the volume is a directory with one file, "disk", that has the device's bytes (service show-device), and
 # mount_file_system is not for it.
 #
-# An empty device is formatted, by the agent. ext4 gets multi-mount protection, so that a second node is refused while
+# A blank device is formatted, by the agent. ext4 gets multi-mount protection, so that a second node is refused while
 # one has it mounted; xfs has nothing of the kind.
 fs_type=${MOORING_FS_TYPE:-ext4}
 case $fs_type in
@@ -43,15 +43,11 @@ use_device() {
     fi
 }
 
-# Mounts the file system of a block device, and first makes one if the device is empty.
+# Mounts the file system of a block device, and first makes one if the device is blank.
 mount_file_system() {
-    # 2: the device is empty. Anything else that is not a file system is user data.
-    found=0
-    blkid --probe "$1" >/dev/null 2>&1 || found=$?
-    if [ "$found" -eq 2 ] && [ -z "$read_only" ]; then
-        agent make-file-system --type "$fs_type" \
-            ${MOORING_OPTION_BYTES_PER_INODE:+--bytes-per-inode "$MOORING_OPTION_BYTES_PER_INODE"} "$1"
-    fi
+    # The agent decides: whatever else is on it is user data. It does not know --if-blank where it would not look.
+    [ -n "$read_only" ] || agent make-file-system --if-blank --type "$fs_type" \
+        ${MOORING_OPTION_BYTES_PER_INODE:+--bytes-per-inode "$MOORING_OPTION_BYTES_PER_INODE"} "$1"
     # A copy may be larger than what it is a copy of. It grows before it is mounted where it can't grow afterwards.
     [ -n "$read_only" ] || (agent grow-file-system "$1") || {
         name_other_node "$1"

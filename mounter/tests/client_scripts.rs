@@ -298,7 +298,6 @@ struct Ended {
 /// Mounts a client's volume with a value in one place.
 fn mount(client: &Client, place: Place, value: &str) -> Ended {
     let node = Node::new(client.program);
-    node.is_empty(true);
     node.write("state/there", "");
     node.write("secrets/v1/there", "");
     record(&node, "mount", "");

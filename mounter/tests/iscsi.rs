@@ -30,7 +30,6 @@ fn new_node() -> Node {
     node.write("run/mooring/iscsi/there", "");
     node.command("iscsiadm", ISCSIADM);
     node.command("perl", PERL);
-    node.is_empty(true);
     node
 }
 
@@ -109,7 +108,6 @@ fn two_pods_of_a_volume_and_two_luns_of_a_target_share_its_session_until_the_las
         let node = new_node();
         let volume = Volume { login_in, ..VOLUME };
         assert_eq!(device(&node, &volume), "sd1-1");
-        node.is_empty(false);
         are_in_use(&node, &["sd1-1"]);
         let second = Volume { name: "v2", ..volume };
         assert_eq!(device(&node, &second), "sd1-1");
@@ -137,7 +135,6 @@ fn a_lun_of_another_persistent_volume_is_refused_and_another_lun_of_its_session_
         node.target(volume, &format!("pods/{volume}/volumes/kubernetes.io~csi/{name}/mount"));
     }
     assert_eq!(device(&node, &VOLUME), "sd1-1");
-    node.is_empty(false);
     are_in_use(&node, &["sd1-1"]);
     let other = Volume {
         name: "other",

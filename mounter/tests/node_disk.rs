@@ -13,10 +13,9 @@ const SERIAL: &str = "0b1c2d3e-0000-4a5b-8c7d-0123456789ab";
 /// What virtio-blk has room for.
 const SHORT: &str = "0b1c2d3e-0000-4a5b-8";
 
-/// A node without a disk. A disk of it would be empty and not in use.
+/// A node without a disk. A disk of it would not be in use.
 fn new_node() -> Node {
     let node = Node::new("client-block/node-disk");
-    node.is_empty(true);
     is_in_use(&node, false);
     node
 }
@@ -72,7 +71,7 @@ fn a_disk_is_found_by_its_serial_on_each_kind_of_bus() {
             node.at("devices").display()
         );
         assert!(
-            calls.contains("\nagent make-file-system --type ext4 ") && calls.contains(&mounted),
+            calls.contains("\nagent make-file-system --if-blank --type ext4 ") && calls.contains(&mounted),
             "{calls}"
         );
     }
@@ -101,9 +100,7 @@ fn a_disk_that_the_node_itself_uses_is_refused_and_one_of_another_pod_is_not() {
     is_in_use(&node, false);
     assert!(mount(&node, "v1").status.success());
     is_in_use(&node, true);
-    node.is_empty(false);
     assert!(mount(&node, "v2").status.success());
-    assert_eq!(node.calls().matches(" make-file-system ").count(), 1);
     // Without either, it is the node's again.
     assert!(unmount(&node, "v1").status.success());
     is_in_use(&node, false);
@@ -177,7 +174,6 @@ fn a_disk_of_another_persistent_volume_is_refused_and_each_pod_of_one_gets_it() 
             node.target(volume, &target(volume, name));
         }
         assert!(mount(&node, "v1").status.success());
-        node.is_empty(false);
         for used in [true, false] {
             is_in_use(&node, used);
             assert!(mount(&node, "v2").status.success());
@@ -257,7 +253,7 @@ fn a_disk_that_is_too_small_is_refused_with_the_least_size_and_without_the_agent
     let agent = env!("CARGO_BIN_EXE_mounter");
     node.command(
         "agent",
-        &format!("[ $1 != make-file-system ] || truncate -s 7M \"$4\"; exec {agent} \"$@\""),
+        &format!("[ $1 != make-file-system ] || truncate -s 7M \"$5\"; exec {agent} \"$@\""),
     );
     let says = refused(&node, "v1");
     assert!(says.contains("8Mi at least") && says.contains("larger"), "{says}");
@@ -266,11 +262,66 @@ fn a_disk_that_is_too_small_is_refused_with_the_least_size_and_without_the_agent
     assert!(says.contains("update both"), "{says}");
 }
 
+/// A node whose disk is the file that a command makes, and whose agent formats it.
+fn with_real_disk(make: &str) -> Node {
+    let node = new_node();
+    disk(&node, "vdb", "serial", SHORT);
+    node.command("mknod", make);
+    let agent = env!("CARGO_BIN_EXE_mounter");
+    node.command("agent", &format!("[ $1 = grow-file-system ] || exec {agent} \"$@\""));
+    node
+}
+
+fn content(node: &Node) -> Vec<u8> {
+    std::fs::read(node.at("devices/vdb")).unwrap()
+}
+
+#[test]
+fn a_disk_with_anything_but_a_file_system_on_it_is_refused_with_the_cure_and_stays_as_it_is() {
+    for file_system in ["ext4", "xfs"] {
+        let node = with_real_disk(
+            "truncate -s 320M \"$1\"; yes data | head -c 5000 | dd of=\"$1\" bs=1 seek=4096 conv=notrunc",
+        );
+        let run = || {
+            let variables = [("MOORING_FS_TYPE", file_system)];
+            node.run("v1", &["mount", &format!("serial://{SERIAL}"), "/target"], &variables)
+        };
+        let says = refusal(&run());
+        assert!(says.contains("is not blank") && says.contains("new volume"), "{says}");
+        assert!(!node.calls().contains("\nmount "), "{}", node.calls());
+        let found = content(&node);
+        assert!(found[..4096].iter().all(|byte| *byte == 0) && found[4096..].starts_with(b"data\n"));
+    }
+}
+
+#[test]
+fn a_blank_disk_is_formatted_and_again_where_that_was_interrupted() {
+    for (file_system, remains) in [
+        ("ext4", ""),
+        ("xfs", ""),
+        // As mkfs.xfs leaves it when it is killed.
+        (
+            "xfs",
+            "mkfs.xfs -q \"$1\"; printf '\\377\\377\\377\\377\\377\\377\\377\\377' | dd of=\"$1\" bs=1 seek=56 conv=notrunc; \
+             printf '\\1' | dd of=\"$1\" bs=1 seek=126 conv=notrunc",
+        ),
+    ] {
+        let node = with_real_disk(&format!("truncate -s 320M \"$1\"; {remains}"));
+        let variables = [("MOORING_FS_TYPE", file_system)];
+        let output = node.run("v1", &["mount", &format!("serial://{SERIAL}"), "/target"], &variables);
+        assert!(output.status.success(), "{output:?}");
+        let found = content(&node);
+        match file_system {
+            "xfs" => assert!(found.starts_with(b"XFSB") && found[126] == 0, "it can't be mounted"),
+            _ => assert_eq!(found[1080..1082], [0x53, 0xef]),
+        }
+    }
+}
+
 #[test]
 fn a_file_system_grows_before_its_mount_or_after_it_and_one_that_failed_to_is_not_left_mounted() {
     let node = new_node();
     disk(&node, "vdb", "serial", SHORT);
-    node.is_empty(false);
     assert!(mount(&node, "v1").status.success());
     let calls = node.calls();
     let steps = [

@@ -86,11 +86,6 @@ impl Node {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The device is empty, or has a file system.
-    pub(crate) fn is_empty(&self, yes: bool) {
-        self.command("blkid", if yes { "exit 2" } else { "" });
-    }
-
     /// Gives a volume a target below the kubelet's root, as the agent records it.
     pub(crate) fn target(&self, volume: &str, target: &str) {
         let target = self.at("kubelet").join(target);

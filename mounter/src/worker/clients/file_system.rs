@@ -22,6 +22,7 @@ pub struct NewFileSystem {
     file_system: FileSystem,
     place: Place,
     bytes_per_inode: Option<String>,
+    is_over_remains: bool,
 }
 
 impl NewFileSystem {
@@ -32,7 +33,18 @@ impl NewFileSystem {
             file_system,
             place,
             bytes_per_inode: None,
+            is_over_remains: false,
         })
+    }
+
+    /// It replaces what an interrupted try has left on a device. Otherwise mkfs.xfs looks once more whether the device
+    /// is blank; mkfs.ext4 asks nobody where there is no terminal.
+    #[must_use]
+    pub fn over_remains(self) -> Self {
+        Self {
+            is_over_remains: true,
+            ..self
+        }
     }
 
     /// Where it is an ext4, it gets an inode for each so many bytes. An xfs makes inodes as they are needed.
@@ -56,8 +68,8 @@ impl NewFileSystem {
         let (name, options, more): (_, _, &[&str]) = match (self.file_system, self.place) {
             (FileSystem::Ext4, Place::File) => ("mkfs.ext4", EXT4, &["-F"]),
             (FileSystem::Ext4, Place::Device) => ("mkfs.ext4", EXT4, &["-O", "mmp"]),
-            (FileSystem::Xfs, Place::File) => ("mkfs.xfs", XFS, &["-f"]),
-            (FileSystem::Xfs, Place::Device) => ("mkfs.xfs", XFS, &[]),
+            (FileSystem::Xfs, Place::Device) if !self.is_over_remains => ("mkfs.xfs", XFS, &[]),
+            (FileSystem::Xfs, Place::File | Place::Device) => ("mkfs.xfs", XFS, &["-f"]),
         };
         let inodes = self.bytes_per_inode.iter().flat_map(|bytes| ["-i", bytes.as_str()]);
         let args = options.iter().chain(more).copied().chain(inodes).chain(["--"]);

@@ -19,8 +19,16 @@ impl ImageContent {
     /// How many bytes it takes to tell.
     pub(crate) const PROBED: usize = 4096;
 
+    /// Whether they are those of an xfs that was never whole: mkfs.xfs sets `sb_inprogress` first and clears it last, and
+    /// there is no root directory (`sb_rootino`) until then.
+    pub(crate) fn is_unfinished(bytes: &[u8]) -> bool {
+        Self::of(bytes) == Self::FileSystem(FileSystem::Xfs)
+            && bytes.get(126).is_some_and(|in_progress| *in_progress != 0)
+            && bytes.get(56..64) == Some(&[0xff; 8])
+    }
+
     /// Reads it from an image's first bytes.
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         const EXT_MAGIC: (usize, [u8; 2]) = (1024 + 56, [0x53, 0xef]);
         let ext = bytes.get(EXT_MAGIC.0..EXT_MAGIC.0 + 2) == Some(&EXT_MAGIC.1);
         if bytes.starts_with(b"XFSB") {
@@ -74,7 +82,7 @@ impl ImageContent {
         }
     }
 
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::FileSystem(file_system) => file_system.as_str(),
             Self::Zeros => "data, though no file system at its beginning",
