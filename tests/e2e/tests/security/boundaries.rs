@@ -274,8 +274,19 @@ fn the_controller_s_token_orphans_nothing_and_hands_no_volume_to_another_claim()
             notes[key] = value;
             json!({"metadata": {"annotations": notes}})
         };
+        let as_admin: Api<PersistentVolumeClaim> = Api::namespaced(scope.client.clone(), &scope.namespace);
+        let selected = Patch::Merge(noted(annotations::SELECTED_NODE, json!(NODE)));
+        as_admin.patch("hers", &PatchParams::default(), &selected).await?;
+        let at_once = noted(annotations::NODE_EXPANSION_NOT_REQUIRED, json!("true"));
+        claims.patch("own", &only_asked, &Patch::Merge(&at_once)).await?;
         for (name, change, why) in [
             ("hers", owned_by_nothing(), "the owner of no object"),
+            (
+                "hers",
+                noted(annotations::SELECTED_NODE, Value::Null),
+                "Kubernetes' own annotations",
+            ),
+            ("hers", at_once, "Kubernetes' own annotations"),
             (
                 "hers",
                 json!({"metadata": {"finalizers": null}}),
@@ -287,7 +298,7 @@ fn the_controller_s_token_orphans_nothing_and_hands_no_volume_to_another_claim()
                 "no finalizers but its own",
             ),
             (
-                "hers",
+                "own",
                 noted(annotations::SELECTED_NODE, json!(NODE)),
                 "Kubernetes' own annotations",
             ),
@@ -366,8 +377,24 @@ fn the_controller_s_token_sizes_only_what_is_its_own() {
         claims.patch_status("own", &only_asked, &larger).await?;
         let said = refusal(claims.patch_status("own", &only_asked, &lost).await);
         assert!(said.contains("only what is about its size"), "{said}");
-        let said = refusal(claims.patch_status("hers", &only_asked, &larger).await);
-        assert!(said.contains("bound to a volume made for them"), "{said}");
+        // As external-provisioner makes it for another driver.
+        let theirs = scope.claim("theirs", "there-is-no-such-class", "1Gi").await?;
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": format!("pvc-{theirs}"), "labels": {TEST_LABEL: scope.namespace}},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+                "storageClassName": "there-is-no-such-class", "persistentVolumeReclaimPolicy": "Retain",
+                "claimRef": {"namespace": scope.namespace, "name": "theirs", "uid": theirs},
+                "csi": {"driver": "example.com", "volumeHandle": "x"},
+            },
+        });
+        scope.apply_anywhere(&volume.to_string())?;
+        scope.claim_bound("theirs").await?;
+        for name in ["hers", "theirs"] {
+            let said = refusal(claims.patch_status(name, &only_asked, &larger).await);
+            assert!(said.contains("bound to a volume that it made"), "{name}: {said}");
+        }
 
         let volumes: Api<PersistentVolume> = Api::all(client);
         let own = format!("pvc-{uid}");
