@@ -1,7 +1,6 @@
 //! Why what a claim asks for can't be done, or not yet.
 
 use mooring_contract::names::CSI_DRIVER;
-use mooring_contract::volume::file_system::TooSmall;
 
 use super::parameters::FsTypeError;
 use super::source::SourceError;
@@ -21,9 +20,6 @@ pub enum ClaimError {
     FsType(#[from] FsTypeError),
     #[error("parameter bytes-per-inode of the class: {0}")]
     BytesPerInode(ValueError),
-    /// The volume could never be mounted.
-    #[error("the claim asks for too small a volume: {0}: delete the claim, and create it again with as much")]
-    TooSmall(#[from] TooSmall),
     /// The claim asks for a copy of what can't be copied, or not yet.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -65,7 +61,6 @@ impl ClaimError {
             | Self::Selector
             | Self::FsType(_)
             | Self::BytesPerInode(_)
-            | Self::TooSmall(_)
             | Self::AttributesNotByCsi
             | Self::FlexVolume
             | Self::ManyNodes(_)

@@ -173,19 +173,11 @@ impl Operate for Expansion<'_> {
             record.size = self.size;
             record.last_error.clear();
         }
-        let start = self
-            .change
+        self.change
             .start(config, record, "the volume is expanded", |request| match self.size {
                 Some(size) => of_size(request, size),
                 None => request,
-            })?;
-        match request::check_size(&start.request) {
-            Ok(()) => Ok(start),
-            Err(error) => {
-                let text = format!("the volume is not expanded, since it still could not be mounted: {error}");
-                Err(Box::new(self.change.refused(refusal(Operation::Expand, text))))
-            }
-        }
+            })
     }
 
     /// The image says that the storage has the size: the PV says so next, then the claim.

@@ -388,7 +388,7 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
         attributes: attributes::of_claim(seen)?,
         ..request::for_claim(kind, seen.claim, node, [].into(), seen.surroundings(config))?
     };
-    let asked = match source::find(seen, config)? {
+    Ok(match source::find(seen, config)? {
         Some(Found {
             source,
             node: _,
@@ -403,9 +403,7 @@ fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Nod
             from: Some(name),
         },
         None => Asked { request, from: None },
-    };
-    request::check_size(&asked.request)?;
-    Ok(asked)
+    })
 }
 
 /// The image says that the volume is there.

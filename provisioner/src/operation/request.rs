@@ -8,7 +8,6 @@ use mooring_contract::attachment::is_for_many;
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Request, gib_rounded_up};
-use mooring_contract::volume::file_system::{FileSystem, TooSmall};
 use mooring_contract::volume::{keys, split_list};
 
 use super::attributes;
@@ -201,22 +200,6 @@ pub fn of_size(request: Request, size: u64) -> Request {
         size_gi: gib_rounded_up(size),
         ..request
     }
-}
-
-/// Checks that a volume is large enough for its file system, as far as that is known before the image is run: by the
-/// volume itself, by the source of a copy, or by the class.
-pub fn check_size(request: &Request) -> Result<(), TooSmall> {
-    let of = |options: &BTreeMap<String, String>| {
-        let option = |key: &str| options.get(key).map_or("", String::as_str);
-        FileSystem::of(option(keys::CLIENT), option(keys::FS_TYPE))
-    };
-    let file_system = match &request.source {
-        _ if request.volume_mode == "Block" => None,
-        Some(source) => of(&source.volume),
-        None if request.volume.is_empty() => FileSystem::named(&request.fs_type),
-        None => of(&request.volume),
-    };
-    file_system.map_or(Ok(()), |file_system| file_system.check_size(request.size))
 }
 
 /// Checks that a claim asks for nothing that no image can make.

@@ -75,7 +75,7 @@ pub enum Refusal {
         wanted: u64,
     },
     /// It can't have its file system, whatever the claim asks for.
-    #[error("its capacity is too small: {0}: ask for as much")]
+    #[error("its capacity is too small: {0}: delete the claim, and create it again with as much")]
     TooSmallToMount(#[from] TooSmall),
     /// It lacks an access mode that the claim asks for.
     #[error("its accessModes do not have {0}, which the claim asks for")]

@@ -188,24 +188,6 @@ fn a_config_map_that_does_not_offer_it_is_named_and_nothing_is_run() {
     assert!(said(&rebound.plan()).contains("is a copy of PersistentVolume"));
 }
 
-#[test]
-fn a_volume_that_could_not_be_mounted_afterwards_either_is_not_expanded() {
-    let local = |fs_type: &str, size: &str| {
-        let mut world = asking(5);
-        world.claim["spec"]["resources"]["requests"]["storage"] = json!(size);
-        world.claim["status"]["capacity"]["storage"] = json!("1Mi");
-        world.volumes[0]["spec"]["capacity"]["storage"] = json!("1Mi");
-        world.volumes[0]["spec"]["flexVolume"]["options"] =
-            json!({"client": "local", "source": "pvc-u1.img", "fs-type": fs_type});
-        world.plan()
-    };
-    for (fs_type, size, least) in [("", "2Mi", "8Mi"), ("xfs", "64Mi", "300Mi")] {
-        let text = said(&local(fs_type, size));
-        assert!(text.contains("is not expanded") && text.contains(least), "{text}");
-    }
-    assert_eq!(started(local("", "8Mi")).request.size, 8 << 20);
-}
-
 fn missing() -> NoConfig {
     let reference: ConfigRef = "admin/custom-isci-provisioner".parse().unwrap();
     NoConfig::Missing {
@@ -287,7 +269,7 @@ fn a_run_is_followed_to_its_end() {
     assert!(start.intent == Intent::Recorded && start.request.size == 5 << 30 && say.is_some());
     world.expand_run = Some(leaving(asked_for(5, 1, &running())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
-    let mut second = expanding(5, &json!({"attempt": 2}));
+    let mut second = expanding(5, &json!({"attempt": 2, "may-exist": true}));
     second.expand_run = Some(asked_for(5, 1, &ended(75, "busy")));
     assert!(matches!(second.plan(), Decision::Stop(_)));
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::operation::content::{Content, ObservedSource, Permission, making};
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
-use crate::operation::tests::{World, ago, class, ended, run, running};
+use crate::operation::tests::{World, ago, ended, run, running};
 use crate::process::events::reasons;
 use crate::volume::acceptance::tests::volume;
 use crate::volume::grant::Version;
@@ -127,27 +127,6 @@ fn a_copy_is_made_as_any_volume_and_the_image_is_told_of_what() {
     assert_eq!(
         (source.pvc_uid.as_str(), source.size, source.volume["source"].as_str()),
         ("u0", 1 << 30, "h:/x")
-    );
-}
-
-#[test]
-fn a_copy_has_to_be_large_enough_for_the_file_system_of_its_source_whatever_the_class_says() {
-    let copied = |of_source: &str, of_class: &str| {
-        let (mut world, claim, mut from) = world();
-        world.class = Some(class(&json!({"parameters": {"fs-type": of_class}})));
-        world.claim["spec"]["resources"]["requests"]["storage"] = json!("64Mi");
-        from["spec"]["capacity"]["storage"] = json!("64Mi");
-        from["spec"]["flexVolume"]["options"] =
-            json!({"client": "local", "source": "pvc-u0.img", "fs-type": of_source});
-        see(&mut world, &claim, &from);
-        word(&world.plan())
-    };
-    let begun = copied("ext4", "xfs");
-    assert!(begun.contains("-u1 on "), "{begun}");
-    let refused = copied("xfs", "ext4");
-    assert!(
-        refused.starts_with(reasons::BAD_CLAIM) && refused.contains("300Mi"),
-        "{refused}"
     );
 }
 
