@@ -181,6 +181,11 @@ impl<K: Subject> Apply<'_, K> {
     }
 
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
+        let run = failed.run.as_ref();
+        if let Some(run) = run.filter(|run| run.is_exact()) {
+            // The record will say that it never ran: it must not begin any more.
+            self.remove(run).await?;
+        }
         let started = self.record.as_ref().map(|record| record.since);
         // First, since the record ends the attempt: the image's message must not be lost.
         let effect = describe(failed.record.operation).effect;
@@ -197,7 +202,7 @@ impl<K: Subject> Apply<'_, K> {
         };
         self.count(failed.record.operation, result, failed.category, started.map(since));
         self.say(failed.say);
-        if let Some(run) = &failed.run {
+        if let Some(run) = run.filter(|run| !run.is_exact()) {
             self.remove(run).await?;
         }
         Ok(self.wait(failed.after, None))

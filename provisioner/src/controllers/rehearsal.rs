@@ -7,6 +7,7 @@
 
 mod attach;
 mod available;
+mod begins_late;
 mod binding;
 mod capacity;
 mod clone;

@@ -73,7 +73,14 @@ impl Progress<'_> {
 
     /// What an attempt that failed leaves.
     pub(super) fn failed(&self, record: &Record, finish: &Finish) -> Box<Failed> {
-        let run = self.run.map(Run::to_remove);
+        let never_ran = |run: &Run| !finish.may_have_run && !run.is_over();
+        let run = self.run.map(|run| {
+            if never_ran(run) {
+                run.to_remove_as_it_is()
+            } else {
+                run.to_remove()
+            }
+        });
         let (uid, state) = (&self.id.uid, self.state.clone());
         Box::new(failed(record, finish, uid, state, self.limits, self.now, run))
     }
@@ -124,7 +131,12 @@ pub(super) fn drive<O: Operate>(operation: &O, record: &Record) -> Decision<O::O
         say,
     };
     match run.attempt().cmp(&record.attempt) {
-        Ordering::Less => return removed(run, record.operation, limits, now),
+        Ordering::Less => {
+            return match ran_after_all(run, record) {
+                Some(record) => Decision::Record(Box::new(record)),
+                None => removed(run, record.operation, limits, now),
+            };
+        }
         // What was watched of the object is older than what was watched of the run.
         Ordering::Greater => return leaving(None),
         Ordering::Equal => {}
@@ -204,6 +216,16 @@ pub(super) fn begin<O: Operate>(operation: &O) -> Decision<O::Own> {
         Ok(start) => Decision::Start(Box::new(start)),
         Err(instead) => *instead,
     }
+}
+
+/// The record, where an earlier attempt was taken for one that never ran, and its node says only now that it did.
+pub(super) fn ran_after_all(run: &Run, record: &Record) -> Option<Record> {
+    let is_news = run.attempt() < record.attempt && !record.may_exist && run.has_started();
+    is_news.then(|| Record {
+        may_exist: true,
+        cancelled: false,
+        ..record.clone()
+    })
 }
 
 /// Removes a run, and waits until it is gone.

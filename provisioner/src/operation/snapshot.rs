@@ -29,7 +29,7 @@ use super::attempt::state_of;
 use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, removable};
 use super::delete::away;
 use super::describe::{describe, waiting};
-use super::drive::{Operate, Progress, begin, drive, removed};
+use super::drive::{Operate, Progress, begin, drive, ran_after_all, removed};
 use super::observed::ObservedSnapshot;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -319,6 +319,9 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
 
 /// Stops a run whose snapshot is not wanted any more.
 fn stop(seen: &ObservedSnapshot<'_>, record: &Record, run: &Run, now: Timestamp) -> SnapshotDecision {
+    if let Some(record) = ran_after_all(run, record) {
+        return Decision::Record(Box::new(record));
+    }
     let never_ran = matches!(run.state(), State::Waiting { never_ran: true, .. });
     if run.leaving_since().is_some() {
         return removed(run, record.operation, seen.limits, now);

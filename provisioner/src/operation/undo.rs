@@ -13,7 +13,7 @@ use mooring_contract::request::Request;
 use super::decision::{ClaimDecision, Decision, ForClaim, Refuse, Undone, name_and_uid, removable};
 use super::delete::Deletion;
 use super::describe::{SubjectKind, action, waiting};
-use super::drive::removed;
+use super::drive::{ran_after_all, removed};
 use super::observed::ObservedClaim;
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
@@ -53,7 +53,7 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let never_ran = !record.may_exist
         && record.is_provision()
         && seen.volumes.is_empty()
-        && departed.is_none_or(|run| !run.end.started);
+        && seen.departed.is_none_or(|run| !run.end.started);
     let unmade = departed.is_some_and(|run| !run.end.may_have_run);
     if never_ran && (record.cancelled || record.not_before.is_some() || unmade) {
         return release_claim(seen, None, None);
@@ -98,13 +98,12 @@ pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -
 
 /// Stops a run whose volume is not wanted any more.
 fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) -> ClaimDecision {
-    let state = run.state();
     let current = run.attempt() == record.attempt && record.is_provision();
-    let ran = match &state {
-        State::Running => true,
-        State::Finished(finish) => finish.started,
-        State::Waiting { .. } | State::Leaving => false,
-    };
+    let earlier = run.attempt() < record.attempt && record.is_provision();
+    if let Some(record) = ran_after_all(run, record).filter(|_| earlier) {
+        return Decision::Record(Box::new(record));
+    }
+    let ran = run.has_started();
     let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     let node = run.node().filter(|node| local && current && record.node != *node);
     if record.cancelled && ran || node.is_some() {
@@ -115,16 +114,15 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
             ..record.clone()
         }));
     }
-    let earlier = run.attempt() < record.attempt && record.is_provision();
     let unmade = current
-        && match &state {
+        && match run.state() {
             State::Finished(finish) => !finish.may_have_run,
-            State::Waiting { .. } | State::Running | State::Leaving => false,
+            State::Waiting { never_ran, .. } => never_ran,
+            State::Running | State::Leaving => false,
         };
     if (earlier || unmade) && !record.may_exist && !record.cancelled {
-        // One run at a time: while the last attempt's is there, this one's can't have been. And a run that ended before
-        // its container was made has made nothing: its image, which perhaps nobody can pull, is not needed to delete
-        // that.
+        // One run at a time: while the last attempt's is there, this one's can't have been. And a run whose container
+        // was never made has made nothing: its image, which perhaps nobody can pull, is not needed to delete that.
         return Decision::Record(Box::new(Record {
             cancelled: true,
             ..record.clone()
@@ -133,20 +131,11 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
     if run.leaving_since().is_some() {
         return removed(run, record.operation, seen.limits, now);
     }
-    let never_ran = match state {
-        State::Waiting { never_ran, .. } => never_ran,
-        State::Running | State::Finished(_) | State::Leaving => false,
-    };
-    if never_ran && current && !record.may_exist {
-        if record.cancelled {
-            return Decision::Stop(run.to_remove_as_it_is());
-        }
-        return Decision::Record(Box::new(Record {
-            cancelled: true,
-            ..record.clone()
-        }));
-    }
-    Decision::Stop(run.to_remove())
+    Decision::Stop(if record.cancelled {
+        run.to_remove_as_it_is()
+    } else {
+        run.to_remove()
+    })
 }
 
 /// Runs `delete` for a claim that exists.

@@ -211,6 +211,15 @@ impl Run {
         }
     }
 
+    /// Whether its container is known to have been started.
+    pub fn has_started(&self) -> bool {
+        match self.state() {
+            State::Running => true,
+            State::Finished(finish) => finish.started,
+            State::Waiting { .. } | State::Leaving => false,
+        }
+    }
+
     /// Whether its image says that it has done what it was for.
     pub fn is_done(&self) -> bool {
         matches!(self.state(), State::Finished(finish) if finish.outcome == Outcome::Done)

@@ -95,6 +95,30 @@ fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
 }
 
 #[test]
+fn an_earlier_pod_that_ran_after_all_has_its_volume_deleted() {
+    let mut world = undoing(&json!({"attempt": 2, "not-before": ago(-30)}));
+    let end = run("provision", 1, 10, &ended(0, ""));
+    world.departed = Some(Departed::of(&end));
+    assert!(matches!(world.plan(), Decision::Start(start) if start.record.may_exist));
+    world.departed = None;
+    world.provision_run = Some(end);
+    for cancelled in [false, true] {
+        world.record.as_mut().unwrap().cancelled = cancelled;
+        let Decision::Record(noted) = world.plan() else {
+            panic!()
+        };
+        assert!(noted.may_exist && !noted.cancelled);
+    }
+    let Decision::Record(noted) = world.plan() else {
+        panic!()
+    };
+    world.record = Some(*noted);
+    assert!(matches!(world.plan(), Decision::Stop(_)));
+    world.provision_run = None;
+    assert!(matches!(world.plan(), Decision::Start(start) if start.record.may_exist));
+}
+
+#[test]
 fn what_can_t_be_undone_has_an_event_with_the_way_to_give_it_up() {
     let cure = "give the volume up";
     let mut world = undoing(&json!({}));

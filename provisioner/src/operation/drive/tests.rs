@@ -14,7 +14,7 @@ use crate::operation::record::Record;
 use crate::operation::tests::{config, ended, leaving, no_image, now, record, run_with, running};
 use crate::run::outcome::Finish;
 use crate::run::properties::tests::silver;
-use crate::run::{Run, RunId};
+use crate::run::{Run, RunId, RunRef};
 use crate::time::later;
 
 struct Plain<'a>(Progress<'a>);
@@ -67,7 +67,9 @@ fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
             let Record { gave_up, may_exist, .. } = failed.record;
             let end = if gave_up { ", given up" } else { "" };
             let made = if may_exist { ", may exist" } else { "" };
-            format!("fail {}{end}{made}", failed.category.as_str())
+            let seen = failed.run.as_ref().is_some_and(RunRef::is_exact);
+            let first = if seen { ", if its run is as seen" } else { "" };
+            format!("fail {}{end}{made}{first}", failed.category.as_str())
         }
         Decision::Stop(_) => "stop".to_owned(),
         Decision::Tidy(_) => "tidy".to_owned(),
@@ -87,6 +89,7 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
     };
     let of = |attempt, age, status: &Value| Some(run_with("expand", attempt, age, status, &json!(silver())));
     let plain = json!({});
+    let may_exist = json!({"may-exist": true});
     let held_back = json!({"not-before": in_time, "tried": "state"});
     let given_up = json!({"gave-up": true, "tried": "state"});
     let changed = json!({"not-before": in_time, "tried": "another"});
@@ -105,7 +108,12 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
         (&plain, of(2, 0, &json!({})), 301, "fail timeout, may exist"),
         // Its node says why.
         (&plain, of(2, 0, &no_image()), 0, "supply 350, told"),
-        (&plain, of(2, 0, &no_image()), 351, "fail timeout"),
+        (
+            &plain,
+            of(2, 0, &no_image()),
+            351,
+            "fail timeout, if its run is as seen",
+        ),
         (&plain, of(2, 0, &running()), 0, "wait 350"),
         // Its node is lost.
         (&plain, of(2, 0, &running()), 351, "fail timeout, may exist"),
@@ -116,9 +124,14 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
         (&plain, of(2, 0, &ended(1, "")), 0, "fail failed, may exist"),
         (&plain, of(2, 0, &ended(78, "")), 0, "fail config, given up, may exist"),
         // Stale.
-        (&plain, of(1, 0, &running()), 0, "stop"),
-        (&plain, of(1, 0, &ended(0, "")), 0, "stop"),
+        (&plain, of(1, 0, &no_image()), 0, "stop"),
         (&plain, of(1, 0, &running()).map(leaving), 0, "wait 60"),
+        // It was taken for one that never ran, and the record does not say that it may have made anything.
+        (&plain, of(1, 0, &running()), 0, "record"),
+        (&plain, of(1, 0, &ended(0, "")), 0, "record"),
+        (&plain, of(1, 0, &ended(0, "")).map(leaving), 0, "record"),
+        (&may_exist, of(1, 0, &running()), 0, "stop"),
+        (&may_exist, of(1, 0, &ended(0, "")), 0, "stop"),
         // What is known of the object is older than the run.
         (&plain, of(3, 0, &ended(1, "")), 0, "wait 60"),
     ] {

@@ -314,6 +314,14 @@ fn what_is_half_made_goes_whatever_the_policy_and_what_never_ran_needs_no_image(
         assert!(stopped.is_exact(), "it may run after all");
         world.snapshot_run = None;
         assert_eq!(word(&world.plan()), "let go, 0 runs", "{policy}");
+
+        world.record = Some(Record {
+            attempt: 2,
+            ..record(&begun)
+        });
+        world.snapshot_run = Some(run("snapshot", 1, 10, &ended(0, "")));
+        let ran = world.plan();
+        assert!(matches!(ran, Decision::Record(noted) if noted.may_exist), "{policy}");
     }
 }
 

@@ -1,0 +1,48 @@
+//! A run that begins in the moment in which it is given up for one that never ran.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::json;
+
+use super::fake_api::key_of;
+use super::{Offers, Script, Theatre};
+use crate::controllers::reconcile::look;
+use crate::operation::record::Record;
+
+const CLAIM: &str = "default/data";
+const LONG_AGO: &str = "2026-01-01T00:00:00Z";
+
+impl Theatre {
+    fn claim(&self) -> PersistentVolumeClaim {
+        serde_json::from_value(self.api.lock().get("claims", CLAIM).unwrap()).unwrap()
+    }
+
+    fn record(&self) -> Record {
+        Record::on(&self.claim()).unwrap().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_begins_as_it_is_given_up_is_looked_at_again() {
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+    theatre.turn_of_controllers().await;
+    let mut pod = theatre.api.lock().each("pods").next().unwrap().clone();
+    pod["metadata"]["creationTimestamp"] = json!(LONG_AGO);
+    theatre.api.lock().put("pods", pod.clone());
+    theatre.watch();
+    // The watch has not brought this yet.
+    pod["spec"]["nodeName"] = json!("node-a");
+    pod["status"] = json!({"phase": "Running", "startTime": LONG_AGO, "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+         "state": {"running": {"startedAt": LONG_AGO}}}]});
+    theatre.api.lock().put("pods", pod.clone());
+    let looked = Box::pin(look(&theatre.claim(), &theatre.shared)).await;
+    assert!(looked.is_err());
+    let record = theatre.record();
+    assert_eq!((record.attempt, record.not_before, record.may_exist), (1, None, false));
+    assert!(theatre.api.lock().get("pods", &key_of(&pod)).is_some(), "it is removed");
+
+    theatre.watch();
+    Box::pin(look(&theatre.claim(), &theatre.shared)).await.unwrap();
+    let record = theatre.record();
+    assert_eq!((record.attempt, record.may_exist), (2, true));
+}
