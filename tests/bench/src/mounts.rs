@@ -83,21 +83,21 @@ pub(super) fn enter(init: i32) -> Result<Entered> {
         node: open(Path::new(&format!("/proc/{init}/ns/pid")))?,
     };
     unshare(CloneFlags::CLONE_FS).context("failed to have a working directory of our own")?;
-    entered.start_programs_in(&entered.node)?;
+    start_programs_in(&entered.node)?;
     setns(mounts, CloneFlags::CLONE_NEWNS).context("failed to enter the node's mount namespace")?;
     Ok(entered)
 }
 
-impl Entered {
-    fn start_programs_in(&self, namespace: &File) -> Result<()> {
-        setns(namespace, CloneFlags::CLONE_NEWPID).context("failed to change the PID namespace of programs")
-    }
+fn start_programs_in(namespace: &File) -> Result<()> {
+    setns(namespace, CloneFlags::CLONE_NEWPID).context("failed to change the PID namespace of programs")
+}
 
+impl Entered {
     /// Does what starts threads, which the kernel refuses to a thread whose programs are in another PID namespace.
     fn with_threads<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.start_programs_in(&self.own)?;
+        start_programs_in(&self.own)?;
         let done = act();
-        self.start_programs_in(&self.node)?;
+        start_programs_in(&self.node)?;
         done
     }
 }

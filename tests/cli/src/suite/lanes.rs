@@ -41,7 +41,7 @@ const RUN_VARIABLE: &str = "MOORING_TESTBED_RUN";
 pub(super) const MOST_LANES: usize = 8;
 
 /// Time limit of a file of tests. Each test has a limit of its own.
-const FILE_LIMIT: Duration = Duration::from_mins(60);
+const FILE_LIMIT: Duration = Duration::from_hours(1);
 
 /// Time limit of a file with `--soak`.
 const SOAK_LIMIT: Duration = Duration::from_hours(6);
