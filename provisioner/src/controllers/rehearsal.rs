@@ -30,17 +30,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::controller::Action;
 use mooring_contract::property::keys;
 use mooring_contract::request::Request;
 use mooring_contract::worker::Order;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use self::fake_api::{FakeApi, Fault, key_of};
+use self::fake_api::{FakeApi, FakeState, Fault, key_of};
 use self::fake_worker::FakeWorker;
 use super::orphan;
-use super::reconcile::look;
-use crate::apply::Shared;
+use super::reconcile::{Reconciled, look};
 use crate::apply::signer::Signer;
+use crate::apply::{ApplyError, Shared};
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
 use crate::config::ConfigRef;
@@ -105,8 +107,8 @@ struct Theatre {
     attempts: usize,
     /// What of the API the watches have brought.
     watched: u64,
-    /// What the watch of PVs shows where it lags behind the others.
-    volumes_seen: Option<Vec<Value>>,
+    /// What the watches show that lag behind, by kind.
+    lagging: BTreeMap<&'static str, Vec<Value>>,
 }
 
 const UID: &str = "u1";
@@ -177,8 +179,22 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
     }
 }
 
-fn read<'a, K: serde::de::DeserializeOwned>(values: impl Iterator<Item = &'a Value>) -> Vec<K> {
+fn read<'a, K: DeserializeOwned>(values: impl Iterator<Item = &'a Value>) -> Vec<K> {
     values.map(|value| K::deserialize(value).unwrap()).collect()
+}
+
+/// Has the controllers look at an object of this kind.
+async fn look_at(kind: &str, object: Value, shared: &Shared) -> Result<Action, ApplyError> {
+    async fn of<K: Reconciled>(object: Value, shared: &Shared) -> Result<Action, ApplyError> {
+        let object: K = serde_json::from_value(object).unwrap();
+        Box::pin(look(&object, shared)).await
+    }
+    match kind {
+        "claims" => of::<PersistentVolumeClaim>(object, shared).await,
+        "volumes" => of::<PersistentVolume>(object, shared).await,
+        "contents" => of::<VolumeSnapshotContent>(object, shared).await,
+        _ => of::<VolumeGroupSnapshotContent>(object, shared).await,
+    }
 }
 
 impl Theatre {
@@ -201,7 +217,7 @@ impl Theatre {
             storage: BTreeSet::new(),
             attempts: 0,
             watched: 0,
-            volumes_seen: None,
+            lagging: BTreeMap::new(),
         }
     }
 
@@ -218,22 +234,10 @@ impl Theatre {
             let keys: Vec<String> = self.api.lock().each(kind).map(key_of).collect();
             for key in keys {
                 self.watch();
-                let Some(object) = self.api.lock().get(kind, &key) else {
+                let Some(object) = self.shown_object(kind, &key) else {
                     continue;
                 };
-                let result = if kind == "claims" {
-                    let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
-                    Box::pin(look(&claim, &self.shared)).await
-                } else if kind == "groups" {
-                    let content: VolumeGroupSnapshotContent = serde_json::from_value(object).unwrap();
-                    Box::pin(look(&content, &self.shared)).await
-                } else if kind == "contents" {
-                    let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
-                    Box::pin(look(&content, &self.shared)).await
-                } else {
-                    let volume: PersistentVolume = serde_json::from_value(object).unwrap();
-                    Box::pin(look(&volume, &self.shared)).await
-                };
+                let result = look_at(kind, object, &self.shared).await;
                 if let Err(error) = &result {
                     eprintln!("{key}: {}", error.chain());
                 }
@@ -266,18 +270,15 @@ impl Theatre {
         }
         let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
         writers.know_groups(read(state.each("groups")), read(state.each("groupclasses")));
-        let pods: Vec<_> = read(state.each("pods"));
+        let pods: Vec<_> = self.shown(&state, "pods");
         self.shared.cache = cache.filled(
             writers,
-            read(state.each("claims")),
-            match &self.volumes_seen {
-                Some(seen) => read(seen.iter()),
-                None => read(state.each("volumes")),
-            },
+            self.shown(&state, "claims"),
+            self.shown(&state, "volumes"),
             &pods,
             (vec![class(&json!({}))], read(state.each("attributes"))),
             (
-                read(state.each("contents")),
+                self.shown(&state, "contents"),
                 read(state.each("snapshots")),
                 read(state.each("snapshotclasses")),
             ),
@@ -291,6 +292,22 @@ impl Theatre {
         }
         drop(state);
         self.listen(&self.shared.cache);
+    }
+
+    /// What the watch of a kind shows.
+    fn shown<K: DeserializeOwned>(&self, state: &FakeState, kind: &str) -> Vec<K> {
+        match self.lagging.get(kind) {
+            Some(shown) => read(shown.iter()),
+            None => read(state.each(kind)),
+        }
+    }
+
+    /// What the watch of a kind shows of one object.
+    fn shown_object(&self, kind: &str, key: &str) -> Option<Value> {
+        match self.lagging.get(kind) {
+            Some(shown) => shown.iter().find(|object| key_of(object) == key).cloned(),
+            None => self.api.lock().get(kind, key),
+        }
     }
 
     /// The worker says how things are.
@@ -382,10 +399,12 @@ impl Theatre {
                 .each("claims")
                 .find(|claim| claim["metadata"]["uid"] == *uid)
                 .cloned();
-            let phase = match &claim {
+            let mut phase = match &claim {
                 None => "Released",
                 Some(claim) if claim["spec"]["volumeName"] == name => "Bound",
-                Some(_) => "Pending",
+                Some(claim) if claim["spec"]["volumeName"].is_null() => "Pending",
+                // The claim has another.
+                Some(_) => "Released",
             };
             let is_going = |object: &Value| !object["metadata"]["deletionTimestamp"].is_null();
             let is_held = |claim: &Value| {
@@ -401,6 +420,7 @@ impl Theatre {
                 claim["spec"]["volumeName"] = name;
                 claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
                 state.put("claims", claim);
+                phase = "Bound";
             }
             if volume["status"]["phase"] != phase {
                 volume["status"]["phase"] = json!(phase);

@@ -166,7 +166,7 @@ async fn a_volume_that_was_released_when_the_watch_last_showed_it_is_not_deleted
         if let Some(claim) = claim {
             theatre.api.lock().put("claims", claim);
         }
-        theatre.volumes_seen = Some(vec![released.clone()]);
+        theatre.lagging.insert("volumes", vec![released.clone()]);
         for _ in 0..8 {
             theatre.turn_of_controllers().await;
             theatre.kubelet();

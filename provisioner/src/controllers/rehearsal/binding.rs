@@ -47,10 +47,10 @@ async fn no_claim_is_lost_while_kube_controller_manager_does_not_know_its_volume
 async fn a_claim_whose_volume_the_watch_does_not_show_yet_is_not_provisioned_again() {
     for image_makes_pv in [false, true] {
         let mut theatre = Theatre::open(script(image_makes_pv));
-        theatre.volumes_seen = Some(vec![]);
+        theatre.lagging.insert("volumes", vec![]);
         provision(&mut theatre).await;
         assert_eq!(theatre.attempts, 1, "it is provisioned again");
-        theatre.volumes_seen = None;
+        theatre.lagging.clear();
         theatre.play().await;
         theatre.check("bound at last");
     }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use mooring_contract::names::annotations;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -15,12 +14,9 @@ use crate::apply::Shared;
 use crate::cache::store::Cache;
 use crate::cache::watches::watch;
 use crate::cache::work_queue::{Queued, WorkQueue};
-use crate::controllers::reconcile::look;
 use crate::operation::tests::class;
 use crate::run::properties::tests::silver;
-use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::group_snapshot::tests::group_content;
-use crate::volume::snapshot::VolumeSnapshotContent;
 use crate::volume::snapshot::tests::content;
 
 pub(super) const LIMIT: Duration = Duration::from_mins(1);
@@ -75,25 +71,7 @@ pub(super) async fn watched(shared: &mut Shared) -> (Queued, AbortOnDropHandle<(
 /// Has the controllers look at an object.
 pub(super) async fn look_at(api: &FakeApi, shared: &Shared, kind: &str, key: &str) {
     let object = api.lock().get(kind, key).unwrap();
-    let looked = match kind {
-        "claims" => {
-            let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap();
-            Box::pin(look(&claim, shared)).await
-        }
-        "volumes" => {
-            let volume: PersistentVolume = serde_json::from_value(object).unwrap();
-            Box::pin(look(&volume, shared)).await
-        }
-        "contents" => {
-            let content: VolumeSnapshotContent = serde_json::from_value(object).unwrap();
-            Box::pin(look(&content, shared)).await
-        }
-        _ => {
-            let content: VolumeGroupSnapshotContent = serde_json::from_value(object).unwrap();
-            Box::pin(look(&content, shared)).await
-        }
-    };
-    looked.unwrap();
+    super::look_at(kind, object, shared).await.unwrap();
 }
 
 impl Stage {
