@@ -38,14 +38,14 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     let going = is_going(seen.volume);
     if may_delete(&policy, Operation::Delete, None).is_err() {
         return match seen.making_run.filter(|run| run.leaving_since().is_none()) {
-            _ if !going => Decision::Rest,
+            _ if !going => stay(seen),
             // Without the PV, its request would say what the policy once was.
             Some(run) => Decision::Stop(run.to_remove()),
             None => let_go(seen, false, None, None),
         };
     }
     if !is_unused(seen.volume) || seen.claimed {
-        return Decision::Rest;
+        return stay(seen);
     }
     if let Err(NoHistory::Copy { original, .. }) = request::made_by(seen.volume) {
         return copy(seen, &original, going);
@@ -77,6 +77,23 @@ fn phase(volume: &PersistentVolume) -> Option<&str> {
 /// Whether an administrator deletes a PV, and no claim is bound to it.
 fn is_going(volume: &PersistentVolume) -> bool {
     volume.metadata.deletion_timestamp.is_some() && phase(volume) != Some("Bound")
+}
+
+/// A volume that stays. What is left of its runs goes: one that was to delete it before somebody decided otherwise, and
+/// the one that made it, if the claim that it was made for is gone.
+fn stay(seen: &ObservedVolume<'_>) -> VolumeDecision {
+    let volume = seen.volume;
+    let uid = volume.metadata.uid.as_deref().unwrap_or_default();
+    let is_of_gone = !seen.claimed || persistent_volume::made_for(volume) != persistent_volume::claim_uid(volume);
+    let left = removable([
+        seen.making_run.filter(|_| is_of_gone),
+        seen.delete_run.filter(|run| run.goes_with(uid)),
+    ]);
+    if left.is_empty() {
+        Decision::Rest
+    } else {
+        Decision::Tidy(left)
+    }
 }
 
 /// Whether a PV shows that no claim has it any more. One whose `claimRef` an administrator has emptied may be had by

@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Offers, PV, Script, Theatre, UID};
+use super::fake_api::key_of;
+use super::{Offers, PV, Script, Theatre, UID, shared};
 use crate::process::events::EventRecorder;
 use crate::run::properties::tests::silver;
 
@@ -134,6 +135,43 @@ async fn a_volume_whose_config_map_is_gone_can_be_given_up() {
     self::told(&mut theatre).await;
     assert!(theatre.api.lock().all("volumes").is_empty());
     assert_eq!(theatre.storage, [PV.to_owned()].into());
+}
+
+/// The controller was killed when it had made the Pod that deletes the volume, and before it made the Pod's Secret.
+async fn half_begin(theatre: &mut Theatre) {
+    theatre.turn_of_controllers().await;
+    let secrets: Vec<_> = theatre.api.lock().each("secrets").map(key_of).collect();
+    assert_eq!(secrets.len(), 1);
+    theatre.api.lock().delete("secrets", &secrets[0]);
+    theatre.shared = shared(&theatre.api, theatre.script);
+    theatre.watched = 0;
+}
+
+#[tokio::test]
+async fn a_run_that_was_to_delete_a_volume_goes_if_that_is_to_stay() {
+    for is_handed_on in [false, true] {
+        let mut theatre = open(vec![released(PV)]);
+        half_begin(&mut theatre).await;
+        {
+            let mut state = theatre.api.lock();
+            let mut volume = state.get("volumes", &format!("/{PV}")).unwrap();
+            if is_handed_on {
+                volume["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"});
+                volume["status"]["phase"] = json!("Bound");
+                state.put(
+                    "claims",
+                    json!({"metadata": {"namespace": "b", "name": "c", "uid": "u2"}, "spec": {"volumeName": PV}}),
+                );
+            } else {
+                volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+            }
+            state.put("volumes", volume);
+        }
+        told(&mut theatre).await;
+        let left = theatre.api.lock().all("pods");
+        assert!(left.is_empty(), "it stays for good: {left:#?}");
+        assert_eq!(theatre.storage, [PV.to_owned()].into());
+    }
 }
 
 /// An administrator keeps a Released volume, or gives it to another claim, and the watch does not show it yet.

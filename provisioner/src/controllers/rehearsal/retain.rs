@@ -168,6 +168,25 @@ async fn a_run_that_was_left_beside_a_retained_pv_is_let_go_before_the_pv() {
     stage.check_kept("no longer known");
 }
 
+/// The controller was killed before it removed the run, and the claim was deleted before the next one came to that.
+#[tokio::test]
+async fn a_run_that_was_left_goes_although_the_pv_is_retained_and_stays() {
+    let mut stage = Stage::bound().await;
+    stage.change("pods", POD, |pod| pod["metadata"]["deletionTimestamp"] = Value::Null);
+    stage.change("volumes", &format!("/{PV}"), |volume| {
+        volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    });
+    stage.theatre.api.lock().take_away("claims", "default/data");
+    stage.theatre.shared.expectations = Arc::default();
+    stage.turns().await;
+    let pod = stage.theatre.api.lock().get("pods", POD).unwrap();
+    assert!(
+        pod["metadata"]["deletionTimestamp"].is_string(),
+        "the Pod stays for as long as the PV"
+    );
+    assert!(stage.has_volume());
+}
+
 /// Proves: P2
 #[tokio::test]
 async fn a_volume_whose_pv_mooring_does_not_hold_is_not_deleted_as_an_orphan() {
