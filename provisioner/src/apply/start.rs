@@ -189,8 +189,8 @@ impl<K: Subject> Apply<'_, K> {
             return Ok(Some(uid));
         }
         let supplied = async {
-            if !self.is_source_there(&start).await? {
-                // Its deletion may not have seen this run, which was not there at the time.
+            if !self.still_wanted(&start).await? {
+                // What was watched is old; or the source's deletion has not seen this run, which was not there then.
                 self.remove(&run.to_remove()).await?;
                 return Ok(());
             }

@@ -149,27 +149,6 @@ impl<Own> Decision<Own> {
     }
 }
 
-/// What a run that exists is to run, if its request and the ConfigMap can be read.
-pub(super) fn supplied(
-    run: Option<&Run>,
-    id: RunId,
-    config: Option<&Arc<ProvisionerConfig>>,
-    record: &Record,
-) -> Option<Box<Start>> {
-    let request = run?.request().ok()?;
-    Some(Box::new(Start {
-        run: id,
-        request,
-        config: Arc::clone(config?),
-        record: record.clone(),
-        intent: Intent::Recorded,
-        owner: None,
-        node: None,
-        allowed: Vec::new(),
-        state: String::new(),
-    }))
-}
-
 /// A run to be begun.
 #[derive(Debug, Clone)]
 pub struct Start {

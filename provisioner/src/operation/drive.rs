@@ -11,7 +11,7 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
 use super::attempt::{begun, failed, held_back};
-use super::decision::{Decision, Failed, Intent, Start, supplied};
+use super::decision::{Decision, Failed, Intent, Start};
 use super::describe::waiting;
 use super::limits::Limits;
 use super::record::Record;
@@ -112,7 +112,11 @@ pub(super) trait Operate {
     /// What a run that waits for its properties is given.
     fn supplied(&self, record: &Record) -> Option<Box<Start>> {
         let progress = self.progress();
-        supplied(progress.run, progress.id.clone(), progress.config, record)
+        let request = progress.run?.request().ok()?;
+        Some(Box::new(Start {
+            intent: progress.recorded,
+            ..progress.start(progress.config?, record.clone(), request)
+        }))
     }
 
     fn fail(&self, record: &Record, finish: &Finish) -> Decision<Self::Own> {

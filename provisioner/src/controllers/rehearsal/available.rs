@@ -200,16 +200,22 @@ async fn a_volume_that_was_released_when_the_watch_last_showed_it_is_not_deleted
             Some(json!({"metadata": {"namespace": "b", "name": "c", "uid": "u2"}})),
         ),
     ] {
-        let mut theatre = open(vec![live.clone()]);
-        if let Some(claim) = claim {
-            theatre.api.lock().put("claims", claim);
+        for is_begun in [false, true] {
+            let mut theatre = open(vec![released.clone()]);
+            if is_begun {
+                half_begin(&mut theatre).await;
+            }
+            let mut state = theatre.api.lock();
+            state.put("volumes", live.clone());
+            claim.iter().for_each(|claim| state.put("claims", claim.clone()));
+            drop(state);
+            theatre.lagging.insert("volumes", vec![released.clone()]);
+            for _ in 0..8 {
+                theatre.turn_of_controllers().await;
+                theatre.kubelet();
+            }
+            assert_eq!(theatre.storage, [PV.to_owned()].into(), "the data is gone: {live:#}");
         }
-        theatre.lagging.insert("volumes", vec![released.clone()]);
-        for _ in 0..8 {
-            theatre.turn_of_controllers().await;
-            theatre.kubelet();
-        }
-        assert_eq!(theatre.storage, [PV.to_owned()].into(), "the data is gone: {live:#}");
     }
     let mut theatre = open(vec![released.clone()]);
     told(&mut theatre).await;
