@@ -74,6 +74,10 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let is_standing = record
         .as_ref()
         .is_none_or(|record| describe(record.operation).effect.changes_volume());
+    if !is_standing {
+        // What was given to the claim while its own was being made is not judged, and not removed.
+        volumes.retain(|volume| !standing::is_of_another(volume, &uid));
+    }
     let volume = standing::volume_of(claim, volumes.iter().map(AsRef::as_ref)).filter(|_| is_standing);
     let config = match volume {
         Some(volume) => config_of(shared, volume, class.as_deref(), class_name, record.as_ref()),

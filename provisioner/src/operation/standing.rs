@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use mooring_contract::names::finalizers;
 
 use super::observed::ObservedClaim;
-use crate::volume::persistent_volume::{claim_uid, is_ours};
+use crate::volume::persistent_volume::{claim_uid, is_ours, made_for};
 
 /// The PV that a claim is bound to, if it is one that Mooring accepted for it.
 pub(crate) fn volume_of<'v>(
@@ -22,6 +22,11 @@ pub(crate) fn volume_of<'v>(
 /// Whether Mooring accepted a PV, and it is for the claim of this uid.
 pub(crate) fn is_for(volume: &PersistentVolume, uid: &str) -> bool {
     claim_uid(volume) == Some(uid) && is_ours(volume)
+}
+
+/// Whether Mooring made a PV for another claim than that of this uid, which may have been given it since.
+pub(crate) fn is_of_another(volume: &PersistentVolume, uid: &str) -> bool {
+    is_ours(volume) && made_for(volume).is_some_and(|of| of != uid)
 }
 
 /// The PV of the claim that a plan is about.

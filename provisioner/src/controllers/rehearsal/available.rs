@@ -238,3 +238,35 @@ async fn a_volume_goes_when_its_claim_is_bound_to_another() {
         "the storage keeps a volume that no claim can have"
     );
 }
+
+/// An administrator gives a volume that was retained to a claim while Mooring makes another volume for that.
+#[tokio::test]
+async fn a_volume_that_a_claim_is_given_stays_and_the_one_that_was_being_made_goes() {
+    const GIVEN: &str = "pvc-u0";
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+    theatre.turn_of_controllers().await;
+    let mut given = released(GIVEN);
+    let request = &mut given["metadata"]["annotations"]["mooring.dev/request"];
+    *request = json!(
+        request
+            .as_str()
+            .unwrap()
+            .replace(PV, GIVEN)
+            .replace(r#":"u1""#, r#":"u0""#)
+    );
+    given["spec"]["claimRef"]["uid"] = json!(UID);
+    theatre.storage.insert(GIVEN.to_owned());
+    theatre.api.lock().put("volumes", given);
+    theatre.script.quick_binder = true;
+    theatre.binder();
+    theatre.play().await;
+    let state = theatre.api.lock();
+    let claim = state.get("claims", "default/data").unwrap();
+    assert_eq!(claim["spec"]["volumeName"], GIVEN);
+    assert_eq!(claim["metadata"]["finalizers"], json!([]), "it is still held");
+    assert!(
+        state.get("volumes", &format!("/{GIVEN}")).is_some(),
+        "the PersistentVolume is gone"
+    );
+    assert_eq!(theatre.storage, [GIVEN.to_owned()].into());
+}
