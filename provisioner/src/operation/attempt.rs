@@ -19,6 +19,9 @@ use crate::run::RunRef;
 use crate::run::outcome::{Category, Finish};
 use crate::time::{elapsed, later, whole_seconds};
 
+/// Stands for a state that was not known, since the ConfigMap was gone.
+const UNKNOWN: &str = "unknown";
+
 /// The record of an attempt that begins: for as long as there is a `not-before`, it has not, and has made nothing.
 pub(crate) fn begun(record: &Record) -> Record {
     Record {
@@ -57,7 +60,8 @@ pub(crate) fn failed(
 ) -> Failed {
     let delay = limits.backoff.delay(record.attempt, uid);
     let mut next = record.failed(&finish.why, whole_seconds(later(now, delay)), finish.may_have_run);
-    next.tried = state;
+    // Without its ConfigMap the state is not known: whatever it is later, it has changed.
+    next.tried = if state.is_empty() { UNKNOWN.to_owned() } else { state };
     let give_up = finish.outcome == Outcome::GiveUp;
     let events = describe(record.operation).events;
     let (what, mut reason) = (events.doing, events.failed);

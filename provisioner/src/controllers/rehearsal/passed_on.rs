@@ -1,14 +1,15 @@
-//! A class that passes from one ConfigMap to another while volumes of it are being made.
+//! A class that passes from one ConfigMap to another while volumes of it are being made, and a ConfigMap that is gone
+//! for a while.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{FakeApi, Offers, Script, class, shared};
+use super::{FakeApi, Offers, Script, Theatre, class, configs, shared};
 use crate::config::store::{Entry, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::controllers::serving::config_for;
-use crate::operation::tests::{config, record};
+use crate::operation::tests::{config, ended, record};
 
 /// The ConfigMap by which the first attempt was made.
 const FIRST: &str = "admin/custom-isci-provisioner";
@@ -56,4 +57,24 @@ async fn what_an_attempt_may_have_made_is_removed_by_its_own_config_map() {
     // Nothing can have been made: the class's ConfigMap is the claim's.
     let never_ran = json!({"not-before": "2026-11-21T12:00:00Z"});
     assert_eq!(serving(&both, &never_ran).unwrap(), NOW);
+}
+
+/// Proves: P4
+#[tokio::test]
+async fn a_claim_that_was_given_up_while_its_config_map_was_gone_goes_on_when_that_is_back() {
+    let script = Script::plain(Offers::Changes);
+    let mut theatre = Theatre::open(script);
+    theatre.turn_of_controllers().await;
+    theatre.shared.context.configs.replace([].into());
+    let mut pod = theatre.api.lock().all("pods").remove(0);
+    pod["status"] = ended(78, "no such pool");
+    theatre.api.lock().put("pods", pod);
+    for _ in 0..4 {
+        theatre.turn_of_controllers().await;
+    }
+    let claim = theatre.api.lock().get("claims", "default/data").unwrap();
+    assert!(claim.to_string().contains("gave-up"), "{claim:#}");
+    theatre.shared.context.configs.replace(configs(script));
+    theatre.play().await;
+    theatre.check("the ConfigMap is back");
 }
