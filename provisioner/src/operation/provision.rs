@@ -128,9 +128,14 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
 
 /// A claim whose volume is ready: kube-controller-manager binds the two.
 fn to_be_bound(seen: &ObservedClaim<'_>, volume: &PersistentVolume, now: Timestamp) -> ClaimDecision {
+    let (name, _) = name_and_uid(volume);
     if volume.metadata.deletion_timestamp.is_some() {
-        // It is never bound to this claim. Once it is gone, the claim gets another.
-        return Decision::Rest;
+        // It is never bound to this claim.
+        let text = format!(
+            "PersistentVolume {name} of the claim is being deleted: Mooring makes another when it is gone (kubectl \
+             describe pv {name} says what it waits for)"
+        );
+        return Decision::wait_for(waiting(seen.making(), text));
     }
     let made = [&volume.metadata, &seen.claim.metadata].map(|meta| meta.creation_timestamp.as_ref());
     // The volume may have been another claim's before.
@@ -140,7 +145,6 @@ fn to_be_bound(seen: &ObservedClaim<'_>, volume: &PersistentVolume, now: Timesta
     if !left.is_zero() {
         return Decision::wait(left);
     }
-    let (name, _) = name_and_uid(volume);
     let text = format!(
         "PersistentVolume {name} is ready, and kube-controller-manager has not bound the claim to it within {} \
          minutes: check that kube-controller-manager runs, and look for the claim in its log",

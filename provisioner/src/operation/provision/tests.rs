@@ -366,7 +366,7 @@ fn a_claim_whose_volume_is_ready_waits_for_kube_controller_manager_to_bind_it() 
     );
     // Somebody deletes it: the claim gets another when it is gone.
     world.volumes[0]["metadata"]["deletionTimestamp"] = json!(ago(1));
-    assert!(matches!(world.plan(), Decision::Rest));
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(say), .. } if say.text.contains("is being deleted")));
     world.volumes.clear();
     assert!(matches!(world.plan(), Decision::Start(_)));
 }
@@ -430,7 +430,7 @@ fn the_run_that_deletes_a_volume_before_it_is_bound_is_left_to_the_volume() {
     let deletes = run("delete", 1, 5, &running());
     let own = deletes.changed(|carrier| carrier.metadata.owner_references = serde_json::from_value(own).unwrap());
     world.delete_run = Some(own);
-    assert_eq!(planned(&world), "rest");
+    assert_eq!(planned(&world), "wait ProvisioningWaiting");
     // That of an earlier attempt is nobody's any more.
     world.delete_run = Some(run("delete", 1, 5, &running()));
     assert_eq!(planned(&world), "tidy 1");
