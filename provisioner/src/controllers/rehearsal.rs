@@ -18,6 +18,7 @@ mod fake_api;
 mod fake_worker;
 mod group;
 mod migrate;
+mod model;
 mod modify;
 mod passed_on;
 mod retain;

@@ -182,7 +182,7 @@ fn check(args: &TestArgs, wanted: &[&'static File], only_end_to_end: bool, repor
     }
     let programs = programs?;
     if !only_end_to_end {
-        report.tests("unit tests", || programs.run_unit_tests());
+        report.tests("unit tests", || programs.run_unit_tests(args.all));
         report.tests("documentation tests", Programs::run_doc_tests);
     }
     if args.soak && args.prefix.is_empty() {

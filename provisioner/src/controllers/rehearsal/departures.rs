@@ -27,7 +27,7 @@ struct Stage {
     _watches: AbortOnDropHandle<()>,
 }
 
-fn claim(name: &str) -> Value {
+pub(super) fn claim(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "uid": format!("uid-of-{name}"), "annotations": {
             "volume.kubernetes.io/storage-provisioner": "mooring.dev/flex-provisioner"}},

@@ -51,7 +51,7 @@ pub(super) struct FakeState {
     /// Every watch has expired, so that its client has to list again.
     pub(super) watches_expire: bool,
     /// What is gone, by kind, as it was last.
-    gone: Vec<(&'static str, Value)>,
+    pub(super) gone: Vec<(&'static str, Value)>,
     /// What was asked to be written.
     pub(super) log: Vec<String>,
 }

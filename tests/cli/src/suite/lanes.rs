@@ -32,7 +32,7 @@ const RESULTS_VARIABLE: &str = "MOORING_TESTBED_RESULTS";
 const SEED_VARIABLE: &str = "MOORING_TESTBED_SEED";
 
 /// Environment variable: tests that have a longer form run that.
-const ALL_VARIABLE: &str = "MOORING_TESTBED_ALL";
+pub(super) const ALL_VARIABLE: &str = "MOORING_TESTBED_ALL";
 
 /// Environment variable: in the environment of all that a run of the suite starts, by which it is found afterwards.
 const RUN_VARIABLE: &str = "MOORING_TESTBED_RUN";

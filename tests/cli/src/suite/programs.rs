@@ -12,6 +12,7 @@ use mooring_testbed::layout::repository;
 use mooring_testbed::progress::say;
 use serde_json::Value;
 
+use super::lanes::ALL_VARIABLE;
 use super::libtest::{self, Results};
 
 /// The package whose test programs need a cluster.
@@ -27,8 +28,9 @@ const FUZZ_CASES: &str = "2000";
 const SOAK_FUZZ_CASES: &str = "500000";
 const SOAK_FUZZ_LIMIT: Duration = Duration::from_hours(4);
 
-/// Time limit of one unit test program: they take seconds.
+/// Time limit of one unit test program: they take seconds, and with `--all` the controller's model takes many minutes.
 const UNIT_LIMIT: Duration = Duration::from_mins(5);
+const LONG_UNIT_LIMIT: Duration = Duration::from_hours(1);
 
 /// Time limit of a check of the sources, and of compiling everything, on a busy machine.
 const CHECK_LIMIT: Duration = Duration::from_mins(30);
@@ -128,21 +130,22 @@ impl Programs {
         program.with_context(|| format!("{END_TO_END} has no test program {group}"))
     }
 
-    /// Runs the unit tests, one program after the other: each uses all processors.
-    pub(super) fn run_unit_tests(&self) -> Results {
-        self.run_unit(|_| true, FUZZ_CASES, UNIT_LIMIT)
+    /// Runs the unit tests, one program after the other: each uses all processors. `all` asks for their long forms.
+    pub(super) fn run_unit_tests(&self, all: bool) -> Results {
+        let limit = if all { LONG_UNIT_LIMIT } else { UNIT_LIMIT };
+        self.run_unit(|_| true, FUZZ_CASES, limit, all)
     }
 
     /// Runs only the fuzz targets, for a long time.
     pub(super) fn run_fuzz_targets(&self) -> Results {
-        let results = self.run_unit(|name| name == FUZZ_TARGETS, SOAK_FUZZ_CASES, SOAK_FUZZ_LIMIT);
+        let results = self.run_unit(|name| name == FUZZ_TARGETS, SOAK_FUZZ_CASES, SOAK_FUZZ_LIMIT, false);
         if results == Results::default() {
             return Results::broken(FUZZ_TARGETS, &anyhow!("there is no such test program"));
         }
         results
     }
 
-    fn run_unit(&self, wanted: impl Fn(&str) -> bool, fuzz_cases: &str, limit: Duration) -> Results {
+    fn run_unit(&self, wanted: impl Fn(&str) -> bool, fuzz_cases: &str, limit: Duration, long: bool) -> Results {
         let mut all = Results::default();
         for (folder, name, program) in self.unit.iter().filter(|(_, name, _)| wanted(name)) {
             let mut command = Command::new(program);
@@ -150,6 +153,9 @@ impl Programs {
             command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
             if name == FUZZ_TARGETS {
                 command.env("PROPTEST_CASES", fuzz_cases);
+            }
+            if long {
+                command.env(ALL_VARIABLE, "1");
             }
             let results = Results::told(name, libtest::run_quietly(command, name, limit));
             if results != Results::default() {

@@ -1,0 +1,185 @@
+//! Random lives of claims, PersistentVolumes and snapshots against a model of the storage: made, deleted, taken away,
+//! handed on, snapshotted; while nodes and ConfigMaps go, watches lag, API calls fail and controllers are killed.
+//!
+//! Whatever happened, everything comes to rest. Then there is one volume for each claim that wants one and none for
+//! others, nothing that is retained was deleted, and whoever waits is told what for.
+//!
+//! A seed always makes the same steps. One that fails is printed with the fewest of its steps that still fail;
+//! `MOORING_TESTBED_SEED` repeats it.
+
+mod world;
+
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use self::world::World;
+use super::fake_api::Fault;
+
+/// How many seeds are played: by default, and with `--all`.
+const SEEDS: u64 = 200;
+const ALL_SEEDS: u64 = 10_000;
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A user asks for the claim of this number, if it is not there.
+    Claim(usize),
+    /// A user takes a snapshot of a bound claim, which stays when its objects go if it is to be retained.
+    Snapshot { claim: usize, retain: bool },
+    /// An object is deleted: the one of this number of its kind.
+    Delete(&'static str, usize),
+    /// The same, and its finalizers are removed.
+    TakeAway(&'static str, usize),
+    /// The volume of this number is to be kept when its claim goes.
+    Retain(usize),
+    /// A volume that has lost its claim is given to a claim that has none.
+    HandOn { volume: usize, claim: usize },
+    /// The ConfigMap of this number is there from now on, or not.
+    ConfigMap(usize, bool),
+    /// The class passes to the other ConfigMap.
+    ClassPasses,
+    /// kube-controller-manager binds and releases. It may bind a claim while Mooring still holds it.
+    Bind { quick: bool },
+    /// Kubernetes' garbage collector removes what has lost its owner.
+    Collect,
+    /// What becomes of the Pods that may run.
+    Pods(Fate),
+    /// The lost node answers again.
+    NodeReturns,
+    /// The lost node is deleted, and its Pods with it.
+    NodeGoes,
+    /// The controllers look at the object of this number.
+    Look(usize),
+    /// The controllers look at everything.
+    LookAtAll { backwards: bool },
+    /// The controller is killed, and another one starts.
+    Restart,
+    /// The watch of a kind lags: it goes on showing what there is now.
+    Lag(&'static str),
+    /// No watch lags any more.
+    CatchUp,
+    /// A call from now on goes wrong, which may kill the controller.
+    Fail { nth: usize, fault: Fault, kills: bool },
+}
+
+/// What becomes of a Pod that may run, and of the container of a Pod that is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It goes on.
+    Runs,
+    /// It does what was asked, and exits with 0.
+    Done,
+    /// It exits with this code, perhaps when it has done what was asked.
+    Fails { code: i32, effect: bool },
+    /// Its image can't be pulled.
+    NoImage,
+    /// Its node does not answer any more: nobody sees it end.
+    Lost { effect: bool },
+}
+
+/// What controllers look at.
+const KINDS: [&str; 3] = ["claims", "volumes", "contents"];
+
+/// What a watch may lag behind with.
+const LAGGING: [&str; 4] = ["claims", "volumes", "contents", "pods"];
+
+fn kind() -> impl Strategy<Value = &'static str> {
+    (0..KINDS.len()).prop_map(|at| KINDS[at])
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        8 => Just(Fate::Done),
+        3 => Just(Fate::Runs),
+        2 => any::<bool>().prop_map(|effect| Fate::Fails { code: 75, effect }),
+        1 => any::<bool>().prop_map(|effect| Fate::Fails { code: 78, effect }),
+        1 => Just(Fate::NoImage),
+        2 => any::<bool>().prop_map(|effect| Fate::Lost { effect }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let fault = (0..Fault::ALL.len()).prop_map(|at| Fault::ALL[at]);
+    prop_oneof![
+        20 => any::<bool>().prop_map(|backwards| Step::LookAtAll { backwards }),
+        20 => fate().prop_map(Step::Pods),
+        14 => (0..6_usize).prop_map(Step::Look),
+        10 => any::<bool>().prop_map(|quick| Step::Bind { quick }),
+        4 => Just(Step::Collect),
+        4 => (0..2_usize).prop_map(Step::Claim),
+        3 => (0..2_usize, any::<bool>()).prop_map(|(claim, retain)| Step::Snapshot { claim, retain }),
+        7 => (kind(), 0..2_usize).prop_map(|(kind, at)| Step::Delete(kind, at)),
+        2 => (kind(), 0..2_usize).prop_map(|(kind, at)| Step::TakeAway(kind, at)),
+        2 => (0..2_usize).prop_map(Step::Retain),
+        3 => (0..2_usize, 0..2_usize).prop_map(|(volume, claim)| Step::HandOn { volume, claim }),
+        5 => (0..2_usize, any::<bool>()).prop_map(|(at, there)| Step::ConfigMap(at, there)),
+        2 => Just(Step::ClassPasses),
+        1 => Just(Step::NodeReturns),
+        2 => Just(Step::NodeGoes),
+        2 => Just(Step::Restart),
+        3 => (0..LAGGING.len()).prop_map(|at| Step::Lag(LAGGING[at])),
+        3 => Just(Step::CatchUp),
+        5 => (1..8_usize, fault, any::<bool>()).prop_map(|(nth, fault, kills)| Step::Fail { nth, fault, kills }),
+    ]
+}
+
+/// Plays these steps, then lets everything come to rest: with the ConfigMaps that are left, with both, and when all is
+/// deleted. `Err` with what is wrong.
+fn play(steps: &[Step]) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(async {
+        let mut world = World::new();
+        for step in steps {
+            world.take(*step).await?;
+        }
+        world.rest("as it is left").await?;
+        world.restore_configs();
+        world.rest("with both ConfigMaps").await?;
+        world.check("with both ConfigMaps")?;
+        world.delete_all();
+        world.rest("with all deleted").await?;
+        world.check("with all deleted")
+    })
+}
+
+/// What is wrong with this seed, if anything is, with the fewest of its steps that show it.
+fn wrong_with(seed: u64) -> Option<String> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config {
+        cases: 1,
+        max_shrink_iters: 1000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    match runner.run(&vec(step(), 10..40), |steps| play(&steps).map_err(TestCaseError::fail)) {
+        Ok(()) => None,
+        Err(TestError::Fail(wrong, steps)) => Some(format!("seed {seed}: {wrong}\nafter {steps:#?}")),
+        Err(TestError::Abort(why)) => Some(format!("seed {seed} could not be played: {why}")),
+    }
+}
+
+/// Proves: P1, P2, P3, P4
+#[test]
+fn whatever_happens_there_is_one_volume_for_each_claim_and_whoever_waits_is_told() {
+    let given = std::env::var("MOORING_TESTBED_SEED").ok();
+    let given: Option<u64> = given.and_then(|seed| seed.parse().ok());
+    let count = match std::env::var_os("MOORING_TESTBED_ALL") {
+        Some(_) => ALL_SEEDS,
+        None => SEEDS,
+    };
+    let seeds = given.map_or(0..count, |seed| seed..seed + 1);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads)
+            .map(|part| {
+                let mut seeds = seeds.clone().skip(part).step_by(threads);
+                scope.spawn(move || seeds.find_map(wrong_with))
+            })
+            .collect();
+        parts.into_iter().filter_map(|part| part.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}

@@ -1,0 +1,194 @@
+//! What must hold in the model: at each step, and once everything rests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mooring_contract::names::finalizers;
+use mooring_contract::operation::Operation;
+use serde_json::Value;
+
+use super::super::super::fake_api::{FakeState, Fault, key_of};
+use super::super::Fate;
+use super::{
+    Stored, World, asked, claim_of, has_properties, has_subject, is_going, is_held, is_retained, snapshot_name, text,
+    volume_of,
+};
+
+/// Most turns until everything rests.
+const TURNS: usize = 80;
+
+/// Why a volume must not be deleted, if it must not.
+fn why_kept(state: &FakeState, volume: &Value) -> Option<&'static str> {
+    if is_retained(volume) {
+        return Some("the volume is retained");
+    }
+    let claim = claim_of(state, volume)?;
+    let (bound, name) = (&claim["spec"]["volumeName"], text(&volume["metadata"]["name"]));
+    if *bound == name {
+        return Some("a claim has the volume");
+    }
+    // One that is being made for the claim may be undone.
+    let is_own = name.strip_prefix("pvc-") == claim["metadata"]["uid"].as_str();
+    let is_made = is_own && is_held(claim, finalizers::CLAIM);
+    let is_promised = bound.is_null() && !is_going(claim) && !is_going(volume) && !is_made;
+    is_promised.then_some("a claim is about to get the volume")
+}
+
+/// The snapshot that a content says to be on the storage.
+fn snapshot_of(content: &Value) -> Option<Stored> {
+    let (config, name) = content["status"]["snapshotHandle"].as_str()?.rsplit_once('/')?;
+    (content["status"]["readyToUse"] == true).then(|| (config.to_owned(), name.to_owned()))
+}
+
+/// Whether nobody has a volume any more, and it is to go.
+fn is_unwanted(volume: &Value) -> bool {
+    volume["status"]["phase"] != "Bound" && (is_going(volume) || !is_retained(volume))
+}
+
+impl World {
+    /// No run is given the properties to delete what somebody has or keeps.
+    pub(super) fn judge(&mut self) -> Result<(), String> {
+        let state = self.theatre.api.lock();
+        for pod in state.each("pods").filter(|pod| has_properties(&state, pod)) {
+            if !self.judged.insert(text(&pod["metadata"]["uid"]).to_owned()) {
+                continue;
+            }
+            let request = asked(pod);
+            let why = match (request.operation, request.snapshot) {
+                (Operation::Delete, _) => {
+                    let volume = state.get("volumes", &format!("/{}", request.pv_name));
+                    volume.and_then(|volume| why_kept(&state, &volume))
+                }
+                (Operation::DeleteSnapshot, Some(snapshot)) => {
+                    let content = state.get("contents", &format!("/{}", snapshot.content_name));
+                    let content = content.filter(|content| content["spec"]["deletionPolicy"] == "Retain");
+                    let ready = content.as_ref().and_then(snapshot_of);
+                    ready.map(|_| "the snapshot is retained")
+                }
+                _ => None,
+            };
+            if let Some(why) = why {
+                return Err(format!("{} begins, and {why}", key_of(pod)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything goes well, until nothing changes any more. Then whoever waits is told what for.
+    pub(in super::super) async fn rest(&mut self, when: &str) -> Result<(), String> {
+        self.theatre.api.fail(usize::MAX, Fault::Conflict);
+        self.catch_up();
+        self.node_returns();
+        self.changes += 1;
+        self.configure();
+        let mut quiet = 0;
+        for _ in 0..TURNS {
+            let before = self.theatre.api.lock().version;
+            self.time_passes();
+            self.look_at_all(false).await;
+            self.judge()?;
+            self.pods(Fate::Done)?;
+            self.theatre.garbage_collector();
+            self.bind(true);
+            let is_quiet = self.theatre.api.lock().version == before;
+            quiet = if is_quiet { quiet + 1 } else { 0 };
+            if quiet > 1 {
+                return self.check_told(when).await;
+            }
+        }
+        Err(format!(
+            "{when}, it does not come to rest: {:#?}",
+            self.theatre.api.lock()
+        ))
+    }
+
+    /// Whoever waits is told what for, also by a controller that has just started.
+    async fn check_told(&mut self, when: &str) -> Result<(), String> {
+        self.start();
+        self.look_at_all(false).await;
+        let told: Vec<_> = std::iter::from_fn(|| self.told.try_next()).collect();
+        let state = self.theatre.api.lock();
+        let name = |object: &Value| text(&object["metadata"]["name"]).to_owned();
+        let mut waiting = BTreeMap::new();
+        let claims = state.each("claims");
+        let is_open = |claim: &&Value| claim["spec"]["volumeName"].is_null() || is_held(claim, finalizers::CLAIM);
+        waiting.extend(claims.filter(is_open).map(|claim| (name(claim), claim)));
+        // While its claim is there, that one is told.
+        let is_left = |volume: &&Value| is_unwanted(volume) && claim_of(&state, volume).is_none();
+        let volumes = state.each("volumes").filter(is_left);
+        waiting.extend(volumes.map(|volume| (name(volume), volume)));
+        let contents = state.each("contents");
+        let contents = contents.filter(|content| is_going(content) || snapshot_of(content).is_none());
+        let of = |content: &Value| text(&content["spec"]["volumeSnapshotRef"]["name"]).to_owned();
+        waiting.extend(contents.map(|content| (of(content), content)));
+        let pods = state.each("pods").filter(|pod| !has_subject(&state, pod));
+        waiting.extend(pods.map(|pod| (name(pod), pod)));
+        // Of what is given up there was an Event when that was decided.
+        let noted = |object: &Value| text(&object["metadata"]["annotations"]["mooring.dev/operation"]).to_owned();
+        waiting.retain(|_, object| !noted(object).contains("gave-up"));
+        waiting.retain(|name, _| !told.iter().any(|(of, _)| of.name.as_ref() == Some(name)));
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let told: Vec<_> = told.iter().map(|(of, note)| (&of.name, &note.text)).collect();
+        Err(format!(
+            "{when}, some wait and are not told: {waiting:#?}\ntold: {told:#?}"
+        ))
+    }
+
+    /// There is one volume for each claim and none for others, what is retained is there, and nothing is half-done.
+    pub(in super::super) fn check(&self, when: &str) -> Result<(), String> {
+        let state = self.theatre.api.lock();
+        let (mut wanted, mut half_made) = (BTreeSet::new(), BTreeSet::new());
+        let wrong = |what: &str, object: &Value| Err(format!("{when}, {what}: {object:#}"));
+        if let Some(left) = state.each("pods").chain(state.each("secrets")).next() {
+            return wrong("something is left", left);
+        }
+        for claim in state.each("claims") {
+            let name = text(&claim["spec"]["volumeName"]);
+            let volume = state.get("volumes", &format!("/{name}"));
+            let has_it = volume.is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]);
+            if is_going(claim) || is_held(claim, finalizers::CLAIM) || !has_it && !self.given_up.contains(name) {
+                return wrong("a claim is without its volume", claim);
+            }
+        }
+        for (kind, object) in &state.gone {
+            match *kind {
+                "volumes" if is_retained(object) => wanted.insert(volume_of(object)),
+                // The claim was given another of its name since.
+                "volumes" => wanted.remove(&volume_of(object)),
+                "contents" if object["spec"]["deletionPolicy"] == "Retain" => {
+                    snapshot_of(object).is_some_and(|snapshot| wanted.insert(snapshot))
+                }
+                _ => false,
+            };
+        }
+        for volume in state.each("volumes") {
+            if is_unwanted(volume) {
+                return wrong("a volume is left", volume);
+            }
+            wanted.insert(volume_of(volume));
+        }
+        for content in state.each("contents") {
+            let handle = text(&content["spec"]["source"]["volumeHandle"]);
+            let source = state.get("volumes", &format!("/{handle}"));
+            let has_source = source.is_some_and(|source| source["status"]["phase"] == "Bound" && !is_going(&source));
+            match snapshot_of(content) {
+                _ if is_going(content) => return wrong("a snapshot is left", content),
+                Some(snapshot) => wanted.insert(snapshot),
+                None if has_source => return wrong("no snapshot was taken", content),
+                // What an attempt may have made goes with the content.
+                None => half_made.insert(snapshot_name(content)),
+            };
+        }
+        let is_certain = |(_, name): &&Stored| !self.given_up.contains(name) && !half_made.contains(name);
+        let lost: Vec<_> = wanted.difference(&self.storage).filter(is_certain).collect();
+        let leaked: Vec<_> = self.storage.difference(&wanted).filter(is_certain).collect();
+        if lost.is_empty() && leaked.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "{when}, the storage lost {lost:?} and keeps {leaked:?}: {:#?}",
+            state.log
+        ))
+    }
+}

@@ -1,0 +1,169 @@
+//! What becomes of the Pods, and what their containers do to the storage.
+
+use k8s_openapi::jiff::Timestamp;
+use mooring_contract::operation::Operation;
+use mooring_contract::request::Request;
+use serde_json::{Value, json};
+
+use super::super::super::fake_api::{FakeState, key_of};
+use super::super::Fate;
+use super::{World, asked, has_properties, has_subject, is_going, is_held, text};
+use crate::operation::tests::{ended, no_image, running};
+
+/// Holds a Pod until its container was seen to end.
+const KUBELET: &str = "example.com/kubelet";
+
+/// The node that does not answer.
+const LOST: &str = "node-lost";
+
+/// How a container ends that is killed.
+const KILLED: i32 = 143;
+
+/// Whether no two of these may go on at once.
+fn exclude(one: &Request, other: &Request) -> bool {
+    let both = [one, other];
+    let of_snapshot = both.map(|run| run.snapshot.as_ref().map(|snapshot| &snapshot.name));
+    let deletes = both.iter().any(|run| run.operation == Operation::Delete);
+    let reads_none = both.iter().any(|run| run.operation == Operation::DeleteSnapshot);
+    let same_snapshot = of_snapshot[0].is_some() && of_snapshot[0] == of_snapshot[1];
+    same_snapshot || one.pv_name == other.pv_name && deletes && !reads_none
+}
+
+fn lost(state: &FakeState) -> Vec<Value> {
+    let lost = state.each("pods").filter(|pod| pod["spec"]["nodeName"] == LOST);
+    lost.cloned().collect()
+}
+
+fn is_over(pod: &Value) -> bool {
+    matches!(text(&pod["status"]["phase"]), "Succeeded" | "Failed")
+}
+
+impl World {
+    /// What the kubelets do with all Pods that have their Secrets.
+    pub(super) fn pods(&mut self, fate: Fate) -> Result<(), String> {
+        let pods = self.theatre.api.lock().all("pods");
+        for pod in pods.into_iter().filter(|pod| pod["spec"]["nodeName"] != LOST) {
+            if is_over(&pod) {
+                if is_going(&pod) {
+                    self.theatre.api.lock().take_away("pods", &key_of(&pod));
+                }
+            } else if is_held(&pod, KUBELET) {
+                if !matches!(fate, Fate::Runs | Fate::NoImage) {
+                    self.go_on(pod, fate)?;
+                }
+            } else if !is_going(&pod) && has_properties(&self.theatre.api.lock(), &pod) {
+                self.begin(pod, fate)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A kubelet takes a Pod.
+    fn begin(&mut self, mut pod: Value, fate: Fate) -> Result<(), String> {
+        pod["spec"]["nodeName"] = json!("node-a");
+        if fate == Fate::NoImage {
+            pod["status"] = no_image();
+        } else {
+            self.check_alone(&pod)?;
+            pod["metadata"]["finalizers"] = json!([KUBELET]);
+            pod["status"] = running();
+        }
+        pod["status"]["startTime"] = json!(Timestamp::now().to_string());
+        if matches!(fate, Fate::Runs | Fate::NoImage) {
+            self.theatre.api.lock().put("pods", pod);
+            Ok(())
+        } else {
+            self.go_on(pod, fate)
+        }
+    }
+
+    /// The container of a Pod ends, or its node is lost.
+    fn go_on(&mut self, mut pod: Value, fate: Fate) -> Result<(), String> {
+        let (code, has_effect) = match fate {
+            Fate::Done => (Some(0), true),
+            Fate::Fails { effect, .. } if is_going(&pod) => (Some(KILLED), effect),
+            Fate::Fails { code, effect } => (Some(code), effect),
+            Fate::Lost { effect } => (None, effect),
+            Fate::Runs | Fate::NoImage => (None, false),
+        };
+        let answer = if has_effect { self.effect(&pod)? } else { String::new() };
+        match code {
+            // It began long ago.
+            None => {
+                pod["status"] = running();
+                pod["spec"]["nodeName"] = json!(LOST);
+            }
+            Some(code) => {
+                pod["status"] = ended(code, if code == 0 { answer.as_str() } else { "busy" });
+                if !is_going(&pod) {
+                    pod["metadata"]["finalizers"] = json!([]);
+                }
+            }
+        }
+        self.theatre.api.lock().put("pods", pod);
+        Ok(())
+    }
+
+    /// What a container does to the storage of its ConfigMap; its answer.
+    fn effect(&mut self, pod: &Value) -> Result<String, String> {
+        let request = asked(pod);
+        let config = text(&pod["metadata"]["annotations"]["mooring.dev/config"]).to_owned();
+        let volume = (config.clone(), request.pv_name);
+        let snapshot = request.snapshot.map(|snapshot| snapshot.name).unwrap_or_default();
+        let snapshot = (config, snapshot);
+        let answer = match request.operation {
+            Operation::Provision => {
+                self.storage.insert(volume);
+                json!({"client": "nfs", "source": "h:/x"}).to_string()
+            }
+            Operation::Delete => {
+                self.storage.remove(&volume);
+                String::new()
+            }
+            Operation::Snapshot if !self.storage.contains(&volume) && !self.given_up.contains(&volume.1) => {
+                return Err(format!("{volume:?} went before its snapshot {snapshot:?} was taken"));
+            }
+            Operation::Snapshot => {
+                self.storage.insert(snapshot);
+                String::new()
+            }
+            Operation::DeleteSnapshot => {
+                self.storage.remove(&snapshot);
+                String::new()
+            }
+            other => return Err(format!("nobody asked for {other:?}")),
+        };
+        Ok(answer)
+    }
+
+    /// Nothing goes on that excludes what begins.
+    fn check_alone(&self, begins: &Value) -> Result<(), String> {
+        let state = self.theatre.api.lock();
+        let mut going = state.each("pods").filter(|pod| is_held(pod, KUBELET) && !is_over(pod));
+        match going.find(|pod| exclude(&asked(pod), &asked(begins))) {
+            Some(other) => Err(format!("{} begins beside {}", key_of(begins), key_of(other))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn node_returns(&self) {
+        let mut state = self.theatre.api.lock();
+        for mut pod in lost(&state) {
+            pod["spec"]["nodeName"] = json!("node-a");
+            state.put("pods", pod);
+        }
+    }
+
+    pub(super) fn node_goes(&mut self) {
+        let mut state = self.theatre.api.lock();
+        for pod in lost(&state) {
+            if !has_subject(&state, &pod) {
+                // It was the last to remember.
+                let request = asked(&pod);
+                let snapshot = request.snapshot.map(|snapshot| snapshot.name);
+                self.given_up.extend(snapshot.into_iter().chain([request.pv_name]));
+            }
+            state.take_away("pods", &key_of(&pod));
+        }
+    }
+}
