@@ -401,11 +401,10 @@ impl Theatre {
                 .find(|claim| claim["metadata"]["uid"] == *uid)
                 .cloned();
             let mut phase = match &claim {
-                None => "Released",
                 Some(claim) if claim["spec"]["volumeName"] == name => "Bound",
                 Some(claim) if claim["spec"]["volumeName"].is_null() => "Pending",
-                // The claim has another.
-                Some(_) => "Released",
+                // The claim is gone or has another.
+                Some(_) | None => "Released",
             };
             let is_going = |object: &Value| !object["metadata"]["deletionTimestamp"].is_null();
             let is_held = |claim: &Value| {

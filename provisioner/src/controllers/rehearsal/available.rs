@@ -205,10 +205,13 @@ async fn a_volume_that_was_released_when_the_watch_last_showed_it_is_not_deleted
             if is_begun {
                 half_begin(&mut theatre).await;
             }
-            let mut state = theatre.api.lock();
-            state.put("volumes", live.clone());
-            claim.iter().for_each(|claim| state.put("claims", claim.clone()));
-            drop(state);
+            {
+                let mut state = theatre.api.lock();
+                state.put("volumes", live.clone());
+                if let Some(claim) = &claim {
+                    state.put("claims", claim.clone());
+                }
+            }
             theatre.lagging.insert("volumes", vec![released.clone()]);
             for _ in 0..8 {
                 theatre.turn_of_controllers().await;

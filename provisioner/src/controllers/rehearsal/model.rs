@@ -1,4 +1,4 @@
-//! Random lives of claims, PersistentVolumes and snapshots against a model of the storage: made, deleted, taken away,
+//! Random lives of claims, volumes and snapshots against a model of the storage: made, deleted, taken away,
 //! handed on, snapshotted; while nodes and ConfigMaps go, watches lag, API calls fail and controllers are killed.
 //!
 //! Whatever happened, everything comes to rest. Then there is one volume for each claim that wants one and none for
