@@ -9,7 +9,7 @@ use kube::api::DeleteParams;
 use mooring_contract::names::NAMESPACE;
 use mooring_harness::clients::{SSH_CLIENT_IMAGE, client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::{on_own_nodes, on_two_nodes};
-use mooring_harness::{Scope, in_namespace, wait_until};
+use mooring_harness::{Scope, in_namespace, skipped_without_all, wait_until};
 use serde_json::{Value, json};
 
 /// Longest wait until a client Pod is deleted: its idle time in the tests, and a check every half minute.
@@ -95,6 +95,9 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
 #[test]
 fn pods_end_although_their_directories_were_deleted_on_the_server() {
     const NODE: &str = "node-1";
+    if skipped_without_all() {
+        return;
+    }
     on_own_nodes("mount-ssh-missing", async |scope| {
         let server = scope.ssh_server(NODE, &["part", "whole"]).await?;
         let whole = json!({"name": "data", "mountPath": "/data"});
