@@ -125,6 +125,7 @@ mod tests {
         assert!(error.contains("10.0.0.4:/x") && error.contains("in use"), "{error}");
         assert_eq!(fake.mounts_on(&target()), 1);
     }
+
     /// A container with mount propagation `Bidirectional` left them.
     #[test]
     fn what_is_mounted_within_the_volume_goes_with_it() {
