@@ -91,11 +91,13 @@ fn may_help(file: &File, index: usize) -> bool {
 }
 
 /// The runs of files in the order in which to start them: the longest first, so that no lane has one left at the end.
-pub(super) fn jobs(files: &[&'static File], rounds: u32) -> VecDeque<Job> {
+/// The tests of all of them run, or the default tier's.
+pub(super) fn jobs(files: &[&'static File], rounds: u32, all: bool) -> VecDeque<Job> {
+    let seconds = |file: &File| if all { file.seconds_with_all } else { file.seconds };
     let mut jobs: Vec<_> = (1..=rounds)
         .flat_map(|round| files.iter().map(move |file| Job { file, round }))
         .collect();
-    jobs.sort_by_key(|job| (job.round, Reverse(job.file.seconds)));
+    jobs.sort_by_key(|job| (job.round, Reverse(seconds(job.file))));
     jobs.into()
 }
 
@@ -164,7 +166,7 @@ mod tests {
     #[test]
     fn each_lane_takes_what_is_its_own_and_takes_long() {
         let of_the_first = |job: &super::Job| matches!(job.file.needs, Needs::Machine | Needs::Plain);
-        let mut queue = Queue::new(jobs(&all(), 2));
+        let mut queue = Queue::new(jobs(&all(), 2, true));
         let count = queue.jobs.len();
         let own = queue.jobs.iter().filter(|job| of_the_first(job)).count();
         let mut taken = 0;
@@ -175,8 +177,8 @@ mod tests {
                 queue.ended(&job);
                 assert_eq!(of_the_first(&job), lane == 0, "{job:?}");
                 if job.round == 1 {
-                    assert!(job.file.seconds <= last[lane]);
-                    last[lane] = job.file.seconds;
+                    assert!(job.file.seconds_with_all <= last[lane]);
+                    last[lane] = job.file.seconds_with_all;
                 }
                 taken += 1;
             }
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_first_lane_helps_the_others_where_any_nodes_will_do() {
-        let mut queue = Queue::new(jobs(&all(), 1));
+        let mut queue = Queue::new(jobs(&all(), 1, true));
         while queue.take(0, 2).is_some() {}
         assert!(!queue.jobs.is_empty());
         for job in &queue.jobs {
@@ -196,14 +198,14 @@ mod tests {
 
     #[test]
     fn a_lane_alone_takes_all() {
-        let mut queue = Queue::new(jobs(&all(), 1));
+        let mut queue = Queue::new(jobs(&all(), 1, true));
         while queue.take(0, 1).is_some() {}
         assert!(queue.jobs.is_empty());
     }
 
     #[test]
     fn quiet_files_come_one_at_a_time_until_nothing_else_is_left() {
-        let mut queue = Queue::new(jobs(&all(), 1));
+        let mut queue = Queue::new(jobs(&all(), 1, true));
         let is_quiet = |job: super::Job| job.file.needs == Needs::Quiet;
         let mut first = queue.take(1, 3).unwrap();
         while !is_quiet(first) {
@@ -226,11 +228,11 @@ mod tests {
                 .map(|needs| FILES.iter().find(|file| file.needs == *needs).unwrap())
                 .collect()
         };
-        assert_eq!(lanes(&jobs(&of(&[Needs::Cluster]), 1), 4), 1);
-        assert_eq!(lanes(&jobs(&of(&[Needs::Machine]), 3), 4), 1);
-        assert_eq!(lanes(&jobs(&of(&[Needs::Machine, Needs::Quiet]), 1), 4), 2);
-        assert_eq!(lanes(&jobs(&of(&[Needs::Quiet]), 30), 4), 4);
-        assert_eq!(lanes(&jobs(&all(), 1), 4), 4);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Cluster]), 1, true), 4), 1);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Machine]), 3, true), 4), 1);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Machine, Needs::Quiet]), 1, true), 4), 2);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Quiet]), 30, true), 4), 4);
+        assert_eq!(lanes(&jobs(&all(), 1, true), 4), 4);
     }
 
     #[test]
