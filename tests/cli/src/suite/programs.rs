@@ -19,7 +19,7 @@ use super::libtest::{self, Results};
 const END_TO_END: &str = "mooring-e2e";
 
 /// The fuzz targets, which get their seeds and inputs derived from them: a number for each that takes some seconds. A
-/// build with coverage takes minutes; `docs/development.md` says how to do that.
+/// build with coverage takes minutes; `docs/testing.md` says how to do that.
 const FUZZ_TARGETS: &str = "mooring_fuzz_targets";
 const FUZZ_CASES: &str = "2000";
 
