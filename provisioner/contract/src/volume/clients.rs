@@ -178,7 +178,8 @@ macro_rules! host {
 /// The same with a port, if it has one.
 macro_rules! server {
     () => {
-        concat!(host!(), r"(:[0-9]{1,5})?")
+        // Some programs take a number with a zero before it for an octal one.
+        concat!(host!(), r"(:[1-9][0-9]{0,4})?")
     };
 }
 
@@ -186,6 +187,13 @@ macro_rules! server {
 macro_rules! portals {
     () => {
         concat!(server!(), "(,", server!(), ")*")
+    };
+}
+
+/// A LUN of an iSCSI target.
+macro_rules! lun {
+    () => {
+        "/[^/,]+/(0|[1-9][0-9]*)"
     };
 }
 
@@ -245,7 +253,8 @@ pub const NODE_DISK: &str = "node-disk";
 pub const SERIAL: &str = "serial://";
 
 const NO_SERVER: &str = "names no server: write source=server:/path, or source=[address]:/path";
-const ISCSI: &str = "names no device: write source=iscsi://server/target/lun";
+const ISCSI: &str = "names no device: write source=iscsi://server/target/lun, with numbers that do not begin with a \
+                     zero";
 
 pub const RECORDS: &[ClientRecord] = &[
     ClientRecord {
@@ -452,14 +461,17 @@ pub const RECORDS: &[ClientRecord] = &[
             pattern: concat!(
                 r"^(iscsi://",
                 portals!(),
-                r"/[^/,]+/[0-9]+|nbd://",
+                lun!(),
+                "|nbd://",
                 server!(),
                 r"/[^,]+|nfs://",
                 host!(),
-                r"/[^,]+)$"
+                // Nor "." nor "..": a file has one path.
+                r"(/([^/,.][^/,]*|\.[^/,.][^/,]*|\.\.[^/,]+))+)$"
             ),
             wanted: "names no device: write source=iscsi://server/target/lun, source=nbd://server/export or \
-                     source=nfs://server/directory/file",
+                     source=nfs://server/directory/file, with numbers that do not begin with a zero, and with no //, \
+                     . or .. in a file's path",
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
@@ -475,7 +487,7 @@ pub const RECORDS: &[ClientRecord] = &[
     ClientRecord {
         names: &["iscsi"],
         source: Value {
-            pattern: concat!(r"^iscsi://", portals!(), r"/[^/,]+/[0-9]+$"),
+            pattern: concat!("^iscsi://", portals!(), lun!(), "$"),
             wanted: ISCSI,
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
