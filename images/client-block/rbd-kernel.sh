@@ -57,6 +57,24 @@ image_of() {
     echo "$(cat "$about/pool" 2>/dev/null)/$(cat "$about/pool_ns" 2>/dev/null)/$(cat "$about/name" 2>/dev/null)"
 }
 
+# What names the image of a device wherever a volume's source has it from: cluster, pool, namespace, image, snapshot.
+identity_of() {
+    for part in cluster_fsid pool_id pool_ns image_id snap_id; do
+        cat "$rbd_bus/devices/$1/$part" 2>/dev/null || echo
+    done
+}
+
+# Fails if the node has an image as another device already, through another client Pod or other monitors: a second
+# device has a cache of its own.
+fail_if_mapped_twice() {
+    ours=$(identity_of "$1")
+    for one in $(numbers); do
+        [ "$one" = "$1" ] || [ "$(identity_of "$one")" != "$ours" ] ||
+            fail "this node has the image $where as rbd$one already, through another client Pod or with other monitors:" \
+                "delete the Pods of this node that use it"
+    done
+}
+
 # Removes the volume's device. The caller repeats it until it succeeds; success if there is none.
 unmap() {
     record=$mapped/$MOORING_VOLUME
@@ -112,6 +130,7 @@ map() {
         [ -n "$number" ] || rm -f "$record"
         return "$made"
     fi
+    fail_if_mapped_twice "$number"
     device=/run/mooring-devices/rbd$number
     mkdir -p "${device%/*}"
     rm -f "$device"

@@ -1,22 +1,29 @@
-//! Which volume has a device on this node. Nothing else decides whether a device that is there may serve a mount: the
-//! agent asks before a program makes or shares a device, and an image's program by `mounter claim-device` once it knows
-//! which of the kernel's devices it would use.
+//! Which volume has a device on this node, and which client Pod serves it. Nothing else decides whether a device that
+//! is there may serve a mount: the agent asks before a program makes or shares a device, and an image's program by
+//! `mounter claim-device` once it knows which of the kernel's devices it would use.
 //!
-//! A claim is a file in the kubelet's root, which all client containers of the node have: a device, its owner, and the
-//! target that has it. It counts while the target exists: the kubelet removes the target also where no client
-//! container is left to withdraw the claim. See `docs/decisions/kernel-device-owners.md`.
+//! A claim is a file in the kubelet's root, which all client containers of the node have. It counts while its target
+//! exists: the kubelet removes the target also where no client container is left to withdraw the claim. A device that
+//! a client Pod makes itself may outlive the target, so its claim counts while the client Pod is on the node, too. See
+//! `docs/decisions/kernel-device-owners.md`.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use mooring_contract::volume::clients::INITIATOR_OPTION;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::protocol::MountCall;
+use super::record;
 use super::store::{self, StoreError, hex};
 use crate::volume::device_owner::DeviceOwner;
+use crate::volume::mount_table::Table;
 use crate::volume::target::{Target, TargetError};
 
 /// Below the kubelet's root.
@@ -33,6 +40,15 @@ pub enum ClaimError {
          correct source in one of the two volumes"
     )]
     Taken { device: String, owner: DeviceOwner },
+    #[error(
+        "{owner} has {device} on this node through {by}, and a second device of one storage destroys what is on it: \
+         delete the Pods of this node that use {owner} that way"
+    )]
+    Elsewhere {
+        device: String,
+        owner: DeviceOwner,
+        by: Box<Server>,
+    },
     #[error(
         "{0} is in use on this node by something else than a volume of Mooring, so it is not used: see what has it \
          (\"lsblk\" on the node), and end that"
@@ -57,6 +73,43 @@ struct Claim {
     device: String,
     owner: DeviceOwner,
     target: PathBuf,
+    /// None from an agent of an earlier release.
+    #[serde(default)]
+    by: Option<Server>,
+}
+
+/// What serves a device, and how its volume names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    client: String,
+    source: String,
+    /// Targets of iSCSI may show each initiator other LUNs. The kernel's client compares the devices as well.
+    initiator: Option<String>,
+    /// The uid of the client Pod; none if it is not known.
+    client_pod: Option<String>,
+    /// Whether the device is made in the client Pod, and not the kernel's.
+    is_own: bool,
+}
+
+impl Server {
+    /// Whether it has another device than a claim's by the same name.
+    fn is_apart(&self, claim: &Claim) -> bool {
+        let theirs = claim.by.as_ref().and_then(|by| by.initiator.as_ref());
+        self.initiator
+            .as_ref()
+            .zip(theirs)
+            .is_some_and(|(ours, theirs)| ours != theirs)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, source, .. } = self;
+        write!(f, "client {client} with source={source}")?;
+        self.client_pod
+            .as_ref()
+            .map_or(Ok(()), |uid| write!(f, " in the client Pod with uid {uid}"))
+    }
 }
 
 /// The claims of a node, in whichever container they are made.
@@ -64,72 +117,155 @@ struct Claim {
 pub(super) struct Claims {
     kubelet_root: PathBuf,
     boot_id: PathBuf,
+    /// The uid of this client Pod.
+    client_pod: Option<String>,
 }
 
 impl Claims {
-    pub(super) fn new(kubelet_root: &Path) -> Self {
+    /// For the agent with a directory of its Pod.
+    pub(super) fn new(kubelet_root: &Path, agent_dir: &Path) -> Self {
         Self {
             kubelet_root: kubelet_root.to_owned(),
             boot_id: BOOT_ID.into(),
+            client_pod: client_pod(agent_dir),
         }
     }
 
-    /// Notes that a call's volume has the device that its source names, unless another volume has it.
+    /// Notes that a call's volume has the device that its source names, unless another volume or another client Pod
+    /// has it.
     pub(super) fn claim_source(&self, call: &MountCall) -> Result<(), ClaimError> {
-        self.claim(&names_of_source(call), call, false)
+        let is_kernels = call.client == "iscsi";
+        let by = Server {
+            initiator: call.options.get(INITIATOR_OPTION).filter(|_| is_kernels).cloned(),
+            is_own: record::has_one_device(call),
+            ..self.server(call)
+        };
+        self.claim(&names_of_source(call), call, by, false)
     }
 
-    /// Notes that a call's volume has a device, by all its names, unless another volume has it by one of them. If the
+    fn server(&self, call: &MountCall) -> Server {
+        Server {
+            client: call.client.clone(),
+            source: call.source.clone(),
+            initiator: None,
+            client_pod: self.client_pod.clone(),
+            is_own: false,
+        }
+    }
+
+    /// Notes that a call's volume has a device, by all its names, unless somebody else has it by one of them. If the
     /// device is `in_use`, a volume has to have it already.
-    fn claim(&self, names: &[String], call: &MountCall, in_use: bool) -> Result<(), ClaimError> {
+    fn claim(&self, names: &[String], call: &MountCall, by: Server, in_use: bool) -> Result<(), ClaimError> {
         let _lock = self.lock()?;
         let boot = fs::read_to_string(&self.boot_id).map_err(at("read", &self.boot_id))?;
-        let owner = self.owner(call)?;
+        let mut claim = Claim {
+            boot,
+            device: String::new(),
+            owner: self.owner(call)?,
+            target: (&call.target).into(),
+            by: Some(by),
+        };
         for device in names {
-            self.check(device, &boot, &owner, in_use)?;
+            device.clone_into(&mut claim.device);
+            self.check(&claim, in_use)?;
         }
         for device in names {
-            let name = format!("{}-{}.json", digest(device), store::id(&call.target));
-            let claim = Claim {
-                boot: boot.clone(),
-                device: device.clone(),
-                owner: owner.clone(),
-                target: (&call.target).into(),
-            };
+            device.clone_into(&mut claim.device);
+            let name = format!(
+                "{}-{}-{}.json",
+                digest(device),
+                digest(&claim.boot),
+                store::id(&call.target)
+            );
             store::write(&self.dir().join(name), &claim)?;
         }
         Ok(())
     }
 
-    /// Fails if a device is not an owner's to have. Removes the claims of it that count no more.
-    fn check(&self, device: &str, boot: &str, owner: &DeviceOwner, in_use: bool) -> Result<(), ClaimError> {
+    /// Fails if a device is not a claim's to have. Removes the claims of it that count no more.
+    fn check(&self, ours: &Claim, in_use: bool) -> Result<(), ClaimError> {
         let mut is_ours = false;
-        for path in self.files(|name| name.starts_with(&digest(device)))? {
-            let claim: Claim = store::read(&path)?;
-            if claim.boot != boot || !in_use && !exists(&claim.target) {
-                fs::remove_file(&path).map_err(at("remove", &path))?;
-            } else if claim.owner == *owner {
-                is_ours = true;
+        let (of_device, of_boot) = (digest(&ours.device), format!("-{}-", digest(&ours.boot)));
+        for path in self.files(|name| name.starts_with(&of_device))? {
+            // One of before the kernel started may be cut off. Its name says so, unless an earlier release gave it.
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_of_before = name.matches('-').count() > 1 && !name.contains(&of_boot);
+            let claim = if is_of_before {
+                None
             } else {
-                let (device, owner) = (claim.device, claim.owner);
+                Some(store::read::<Claim>(&path)?)
+            };
+            let Some(claim) = claim.filter(|claim| claim.boot == ours.boot && (in_use || self.counts(claim))) else {
+                fs::remove_file(&path).map_err(at("remove", &path))?;
+                continue;
+            };
+            let Claim { device, owner, by, .. } = claim;
+            if by.as_ref().is_some_and(|by| by.is_apart(ours)) {
+                continue;
+            }
+            if owner != ours.owner {
                 return Err(ClaimError::Taken { device, owner });
+            }
+            match by {
+                Some(by) if self.makes_another(&by, ours) => {
+                    let by = Box::new(by);
+                    return Err(ClaimError::Elsewhere { device, owner, by });
+                }
+                _ => is_ours = true,
             }
         }
         if in_use && !is_ours {
-            return Err(ClaimError::Foreign(device.to_owned()));
+            return Err(ClaimError::Foreign(ours.device.clone()));
         }
         Ok(())
     }
 
-    /// Withdraws all claims of a target.
+    /// Whether a device may still be used for a claim.
+    fn counts(&self, claim: &Claim) -> bool {
+        exists(&claim.target) || claim.by.as_ref().is_some_and(|by| by.is_own && self.is_on_node(by))
+    }
+
+    /// Whether what a claim is made for would be a second device of a volume, beside that of `by`.
+    fn makes_another(&self, by: &Server, claim: &Claim) -> bool {
+        let Some(ours) = &claim.by else { return false };
+        let is_own = by.is_own || ours.is_own;
+        let is_in_another_pod = is_own && by.client_pod != ours.client_pod && self.is_on_node(by);
+        is_in_another_pod || (&by.client, &by.source) != (&ours.client, &ours.source)
+    }
+
+    /// Whether a client Pod is on the node: the kubelet removes its directory after its last process.
+    fn is_on_node(&self, by: &Server) -> bool {
+        let dir = |uid| self.kubelet_root.join("pods").join(uid);
+        by.client_pod.as_ref().is_some_and(|uid| exists(&dir(uid)))
+    }
+
+    /// Withdraws this client Pod's claims of a target.
     pub(super) fn withdraw(&self, target: &str) -> Result<(), ClaimError> {
+        let of_target = format!("-{}.json", store::id(target));
+        self.remove(|name| name.ends_with(&of_target), |_| true)
+    }
+
+    /// Withdraws this client Pod's claims of targets that are not among those that it has.
+    pub(super) fn withdraw_all_but<'a>(&self, targets: impl Iterator<Item = &'a str>) -> Result<(), ClaimError> {
+        let kept: BTreeSet<&Path> = targets.map(Path::new).collect();
+        self.remove(|_| true, |claim| claim.by.is_some() && !kept.contains(&*claim.target))
+    }
+
+    /// Removes claims that are not another client Pod's.
+    fn remove(&self, named: impl Fn(&str) -> bool, is_it: impl Fn(&Claim) -> bool) -> Result<(), ClaimError> {
         if !self.dir().exists() {
             return Ok(());
         }
         let _lock = self.lock()?;
-        let of_target = format!("-{}.json", store::id(target));
-        for path in self.files(|name| name.ends_with(&of_target))? {
-            fs::remove_file(&path).map_err(at("remove", &path))?;
+        for path in self.files(named)? {
+            // Of one that can't be read, nobody knows whose it is.
+            let Ok(claim) = store::read::<Claim>(&path) else {
+                continue;
+            };
+            let is_anothers = claim.by.as_ref().is_some_and(|by| by.client_pod != self.client_pod);
+            if !is_anothers && is_it(&claim) {
+                fs::remove_file(&path).map_err(at("remove", &path))?;
+            }
         }
         Ok(())
     }
@@ -174,6 +310,8 @@ fn names_of_source(call: &MountCall) -> Vec<String> {
         "iscsi" => ":3260",
         "nbd" => ":10809",
         "rbd" => ":6789",
+        // No port can be written.
+        "nfs" => "",
         _ => return vec![call.source.clone()],
     };
     let (servers, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -200,9 +338,23 @@ pub struct ClaimArgs {
 }
 
 pub fn run(args: ClaimArgs) -> Result<(), ClaimError> {
-    let (kubelet_root, boot_id) = (args.kubelet_root, args.boot_id);
     let call = store::read(&args.record)?;
-    Claims { kubelet_root, boot_id }.claim(&[args.device], &call, args.in_use)
+    let claims = Claims {
+        // The record is two folders below it.
+        client_pod: args.record.ancestors().nth(2).and_then(client_pod),
+        kubelet_root: args.kubelet_root,
+        boot_id: args.boot_id,
+    };
+    let by = claims.server(&call);
+    claims.claim(&[args.device], &call, by, args.in_use)
+}
+
+/// The uid of the client Pod with an agent's directory, which is one of the Pod's volumes: the mount table says which.
+fn client_pod(agent_dir: &Path) -> Option<String> {
+    let table = Table::read().ok()?;
+    let parts: Vec<&OsStr> = table.top(agent_dir)?.root.iter().collect();
+    let mut of_pods = parts.windows(3).filter(|at| at[0] == "pods" && at[2] == "volumes");
+    of_pods.next_back()?[1].to_str().map(str::to_owned)
 }
 
 fn digest(device: &str) -> String {
@@ -234,7 +386,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{ClaimError, Claims};
+    use super::{BOOT_ID, ClaimError, Claims};
     use crate::agent::protocol::MountCall;
     use crate::agent::store;
     use crate::volume::device_owner::DeviceOwner;
@@ -249,8 +401,16 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
+    fn claims(root: &Path, client_pod: Option<&str>) -> Claims {
+        Claims {
+            kubelet_root: root.to_owned(),
+            boot_id: BOOT_ID.into(),
+            client_pod: client_pod.map(str::to_owned),
+        }
+    }
+
     fn owner(claims: &Claims, call: &MountCall, in_use: bool) -> Option<String> {
-        match claims.claim(&["disk sda".to_owned()], call, in_use) {
+        match claims.claim(&["disk sda".to_owned()], call, claims.server(call), in_use) {
             Ok(()) => None,
             Err(ClaimError::Taken { owner, .. }) => Some(owner.to_string()),
             Err(ClaimError::Foreign(_)) => Some("foreign".to_owned()),
@@ -262,13 +422,15 @@ mod tests {
     fn a_device_is_one_volume_s_until_the_last_of_its_pods_has_left_the_node() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
-        let claims = Claims::new(root);
+        let claims = claims(root, None);
         let of = |pod: &str, name: &str| call(root, pod, name, Some(&DeviceOwner::persistent_volume(name)));
         let (first, second, other) = (of("u", "pv-1"), of("w", "pv-1"), of("x", "pv-2"));
         for ours in [&first, &second, &first] {
             assert_eq!(owner(&claims, ours, false), None);
         }
-        claims.claim(&["disk sdb".to_owned()], &other, false).unwrap();
+        claims
+            .claim(&["disk sdb".to_owned()], &other, claims.server(&other), false)
+            .unwrap();
         claims.withdraw(&first.target).unwrap();
         assert_eq!(owner(&claims, &other, false).as_deref(), Some("PersistentVolume pv-1"));
         // The kubelet has removed it, and no client container was left.
@@ -285,7 +447,7 @@ mod tests {
     fn a_volume_in_pods_is_none_of_another_namespace_and_no_persistent_volume_of_its_name() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
-        let claims = Claims::new(root);
+        let claims = claims(root, None);
         let inline = |pod: &str, namespace: &str| call(root, pod, "v", Some(&DeviceOwner::inline(namespace, "v")));
         assert_eq!(owner(&claims, &inline("u", "shop"), false), None);
         assert_eq!(owner(&claims, &inline("w", "shop"), false), None);
@@ -304,18 +466,142 @@ mod tests {
     }
 
     #[test]
-    fn claims_of_before_the_kernel_started_count_for_nothing() {
+    fn claims_of_before_the_kernel_started_count_for_nothing_also_where_they_were_cut_off() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let boot_id = root.join("boot_id");
         let claims = Claims {
-            kubelet_root: root.to_owned(),
             boot_id: boot_id.clone(),
+            ..claims(root, None)
         };
         fs::write(&boot_id, "1").unwrap();
         assert_eq!(owner(&claims, &call(root, "u", "pv-1", None), false), None);
+        assert_eq!(owner(&claims, &call(root, "x", "pv-1", None), false), None);
+        let cut_off = claims.files(|_| true).unwrap();
+        fs::write(&cut_off[0], "").unwrap();
+        // Nobody knows whose it is.
+        assert!(claims.claim_source(&call(root, "u", "pv-1", None)).is_ok());
+        let said = claims.claim(
+            &["disk sda".to_owned()],
+            &call(root, "w", "pv-2", None),
+            claims.server(&call(root, "w", "pv-2", None)),
+            false,
+        );
+        assert!(matches!(said, Err(ClaimError::Store(_))), "{said:?}");
         fs::write(&boot_id, "2").unwrap();
         assert_eq!(owner(&claims, &call(root, "w", "pv-2", None), false), None);
+        assert!(cut_off.iter().all(|path| !path.exists()));
+    }
+
+    /// Each client Pod would make a device of its own, with a cache of its own.
+    #[test]
+    fn a_volume_has_no_second_device_by_another_client_pod_or_another_spelling() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let of = |pod: &str| call(root, pod, "pv-1", Some(&DeviceOwner::persistent_volume("pv-1")));
+        for uid in ["old", "new"] {
+            fs::create_dir_all(root.join("pods").join(uid)).unwrap();
+        }
+        let (old, new) = (claims(root, Some("old")), claims(root, Some("new")));
+        let first = of("u");
+        for _ in 0..2 {
+            old.claim_source(&first).unwrap();
+        }
+        old.claim_source(&of("w")).unwrap();
+        let refused = |call: &MountCall, by: &Claims| match by.claim_source(call) {
+            Err(error @ ClaimError::Elsewhere { .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        };
+        // Of the same target, too: the old client Pod may still be making it.
+        for call in [&of("x"), &first] {
+            let text = refused(call, &new);
+            assert!(
+                text.contains("PersistentVolume pv-1 has nbd://h/e on this node through client block"),
+                "{text}"
+            );
+            assert!(text.contains("in the client Pod with uid old"), "{text}");
+        }
+        let mut spelled = of("x");
+        spelled.source = "nbd://H:10809/e".to_owned();
+        assert!(refused(&spelled, &old).contains("source=nbd://h/e "));
+        let mut served = of("x");
+        (served.source, served.client) = ("nbd://h/e".to_owned(), "acme".to_owned());
+        assert!(refused(&served, &old).contains("client block"));
+        // What a client Pod made may outlive the targets. Another client Pod does not withdraw its claims.
+        for pod in ["u", "w"] {
+            let target = of(pod).target.clone();
+            new.withdraw(&target).unwrap();
+            fs::remove_dir(&target).unwrap();
+        }
+        refused(&of("x"), &new);
+        let other = call(root, "x", "pv-2", None);
+        assert!(matches!(new.claim_source(&other), Err(ClaimError::Taken { .. })));
+        // It forgets what it has no record of, when its container has started anew.
+        old.withdraw_all_but([first.target.as_str()].into_iter()).unwrap();
+        refused(&of("x"), &new);
+        old.withdraw_all_but(std::iter::empty()).unwrap();
+        new.claim_source(&of("x")).unwrap();
+        // The volume of a client Pod that is gone is mounted again by the next.
+        fs::remove_dir(root.join("pods/new")).unwrap();
+        old.claim_source(&of("x")).unwrap();
+        old.claim_source(&of("u")).unwrap();
+    }
+
+    #[test]
+    fn a_device_of_the_kernel_s_is_one_for_all_client_pods() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let of = |pod: &str| {
+            let mut call = call(root, pod, "pv-1", None);
+            (call.client, call.source) = ("iscsi".to_owned(), "iscsi://h/iqn.x:t/1".to_owned());
+            call
+        };
+        for (uid, pod) in [("old", "u"), ("new", "w")] {
+            fs::create_dir_all(root.join("pods").join(uid)).unwrap();
+            let claims = claims(root, Some(uid));
+            claims.claim_source(&of(pod)).unwrap();
+            assert_eq!(owner(&claims, &of(pod), false), None);
+        }
+        // It is gone with the last target, whichever client Pod lives.
+        for pod in ["u", "w"] {
+            fs::remove_dir(&of(pod).target).unwrap();
+        }
+        let other = call(root, "x", "pv-2", None);
+        assert_eq!(owner(&claims(root, Some("new")), &other, false), None);
+    }
+
+    /// A target may show each of them other devices as its LUN 1.
+    #[test]
+    fn two_initiators_of_the_kernel_have_two_devices_of_one_lun() {
+        let lun = |root: &Path, client: &str, name: &str, initiator: Option<&str>| {
+            let mut call = call(root, "u", name, None);
+            (call.client, call.source) = (client.to_owned(), "iscsi://h/iqn.x:t/1".to_owned());
+            call.options = initiator
+                .map(|name| ("initiator".to_owned(), name.to_owned()))
+                .into_iter()
+                .collect();
+            call
+        };
+        for (client, ours, theirs, are_two) in [
+            ("iscsi", Some("iqn.x:a"), Some("iqn.x:b"), true),
+            ("iscsi", Some("iqn.x:a"), Some("iqn.x:a"), false),
+            ("iscsi", Some("iqn.x:a"), None, false),
+            ("iscsi", None, Some("iqn.x:b"), false),
+            ("block", Some("iqn.x:a"), Some("iqn.x:b"), false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let root = dir.path();
+            let claims = claims(root, None);
+            claims.claim_source(&lun(root, client, "pv-1", ours)).unwrap();
+            let said = claims.claim_source(&lun(root, client, "pv-2", theirs));
+            assert_eq!(said.is_ok(), are_two, "{client} {ours:?} {theirs:?}: {said:?}");
+            // The kernel's disk is compared, too.
+            if are_two {
+                assert_eq!(owner(&claims, &lun(root, client, "pv-1", ours), false), None);
+                let said = owner(&claims, &lun(root, client, "pv-2", theirs), false);
+                assert_eq!(said.as_deref(), Some("PersistentVolume pv-1"));
+            }
+        }
     }
 
     #[test]
@@ -328,6 +614,7 @@ mod tests {
             ("iscsi://a/iqn.x:t/1", "iscsi://a/iqn.x:t/2", false),
             ("iscsi://a/iqn.x:t/1", "iscsi://a:3261/iqn.x:t/1", false),
             ("nbd://h/e", "nbd://h:10809/e", true),
+            ("nfs://H/a/disk", "nfs://h/a/disk", true),
             ("nbd://h/e", "nbd://h/E", false),
             ("rbd://m,n/p/i", "rbd://n:6789/p/i", true),
             ("acme://a,b/x", "acme://b/x", false),
@@ -335,7 +622,7 @@ mod tests {
         ] {
             let root = tempfile::tempdir().unwrap();
             let root = root.path();
-            let claims = Claims::new(root);
+            let claims = claims(root, None);
             let mut of = ["pv-1", "pv-2"].map(|name| call(root, "u", name, None));
             (of[0].source, of[1].source) = (ours.to_owned(), theirs.to_owned());
             claims.claim_source(&of[0]).unwrap();
@@ -348,7 +635,7 @@ mod tests {
         }
         // Another kind of client may mean another device by a plain name.
         let root = tempfile::tempdir().unwrap();
-        let claims = Claims::new(root.path());
+        let claims = claims(root.path(), None);
         let mut of = ["pv-1", "pv-2"].map(|name| call(root.path(), "u", name, None));
         for (call, client) in of.iter_mut().zip(["acme", "other"]) {
             (call.source, call.client) = ("disk-1".to_owned(), client.to_owned());

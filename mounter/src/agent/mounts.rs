@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::claims::{ClaimError, Claims};
 use super::dead_mounts::DeadMounts;
-use super::one_at_a_time::OneAtATime;
+use super::one_at_a_time::{Alone, OneAtATime};
 use super::program::{self, Brings, InvalidVolume, Invocation};
 use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, VERSION};
 use super::record::{self, ImageRecordError};
@@ -200,7 +200,7 @@ impl AgentError {
             | Self::DeadDevice(_)
             | Self::NothingGiven
             | Self::Kernel(TargetMountError::NothingMounted) => FailureCategory::Refused,
-            Self::Claim(ClaimError::Taken { .. } | ClaimError::Foreign(_))
+            Self::Claim(ClaimError::Taken { .. } | ClaimError::Elsewhere { .. } | ClaimError::Foreign(_))
             | Self::UsedOtherwise(_)
             | Self::Kernel(TargetMountError::InUse(_)) => FailureCategory::InUse,
             // A directory that can't be opened just now, and a volume that was unmounted meanwhile, may be there again.
@@ -261,6 +261,13 @@ impl Mounts {
         for call in &records.calls {
             store.unstage(&call.target)?;
         }
+        let claims = Claims::new(&kubelet_root, store.dir());
+        if records.unreadable.is_empty() {
+            let recorded = records.calls.iter().map(|call| call.target.as_str());
+            if let Err(error) = claims.withdraw_all_but(recorded) {
+                warn!(error = %chain(&error), "failed to withdraw claims to devices of volumes that are gone");
+            }
+        }
         for error in records.unreadable {
             warn!(
                 error = %chain(&error),
@@ -271,7 +278,7 @@ impl Mounts {
         let services = Arc::new(Services::new(store.dir().to_owned(), store.services()));
         services.resume();
         Ok(Self {
-            claims: Claims::new(&kubelet_root),
+            claims,
             kubelet_root,
             store,
             services,
@@ -388,19 +395,11 @@ impl Mounts {
                 return Err(AgentError::Dead(call.target.clone()));
             }
         }
-        if record::has_devices(&call)? {
-            self.claims.claim_source(&call)?;
+        let begun = self.claim_and_record(&call, deadlines).await;
+        if begun.is_err() && self.store.recorded(&call.target).is_none() {
+            self.claims.withdraw(&call.target)?;
         }
-        let (other, alone) = self.shared(&call, deadlines).await?;
-        if other.is_none() {
-            for_program(&call.target, deadlines)?;
-        }
-        if other.is_none() && self.draining.load(Ordering::SeqCst) {
-            return Err(AgentError::Draining);
-        }
-        // The record comes first, so that everything that follows can be cleaned up.
-        let of = other.as_ref().unwrap_or(&call);
-        self.store.record(&call, &self.store.volume(&of.target))?;
+        let (other, alone) = begun?;
         let mounted = if let Some(other) = &other {
             self.share(&call, other).await
         } else if target.is_device() {
@@ -420,6 +419,34 @@ impl Mounts {
             }
         }
         mounted
+    }
+
+    /// Makes sure that a call may have its device, and records the call: everything that follows can be cleaned up then.
+    /// Returns what [`Self::shared`] does.
+    async fn claim_and_record(
+        &self,
+        call: &MountCall,
+        deadlines: AgentDeadlines,
+    ) -> Result<(Option<MountCall>, Option<Alone>), AgentError> {
+        self.claim(call)?;
+        let (other, alone) = self.shared(call, deadlines).await?;
+        if other.is_none() {
+            for_program(&call.target, deadlines)?;
+        }
+        if other.is_none() && self.draining.load(Ordering::SeqCst) {
+            return Err(AgentError::Draining);
+        }
+        let of = other.as_ref().unwrap_or(call);
+        self.store.record(call, &self.store.volume(&of.target))?;
+        Ok((other, alone))
+    }
+
+    /// Claims the device of a call, if its client has devices.
+    pub(super) fn claim(&self, call: &MountCall) -> Result<(), AgentError> {
+        if record::has_devices(call)? {
+            self.claims.claim_source(call)?;
+        }
+        Ok(())
     }
 
     /// How a volume was mounted, with its secrets.
@@ -938,24 +965,24 @@ mod tests {
                 std::fs::create_dir(&own).unwrap();
                 Arc::new(Mounts::new(root.to_owned(), Store::unprepared(&own)).unwrap())
             });
-            let mount = async |agent: usize, pod: &str, volume: &str| {
-                // A mount that could go on ends here.
-                agents[agent].drain();
+            let call = |pod: &str, volume: &str| {
                 let target = root.join(format!("pods/{pod}/volumes/mooring.dev~vcs/{volume}"));
                 std::fs::create_dir_all(&target).unwrap();
                 let json = serde_json::json!({
                     "target": target, "client": client, "source": source, "fs_type": fs_type,
                     "owner": DeviceOwner::persistent_volume(volume), "limit_ms": 90000
                 });
-                let call: MountCall = serde_json::from_value(json).unwrap();
-                agents[agent].mount(call).await.unwrap_err()
+                serde_json::from_value::<MountCall>(json).unwrap()
             };
             for (agent, pod) in [(0, "u"), (0, "w"), (1, "x")] {
-                let error = mount(agent, pod, "pv-1").await;
-                assert!(matches!(error, AgentError::Draining), "{client} {fs_type}: {error}");
+                agents[agent].claim(&call(pod, "pv-1")).unwrap();
             }
-            for agent in [0, 1] {
-                let error = mount(agent, "y", "pv-2").await;
+            for agent in &agents {
+                // A mount that could go on ends here, and what it claimed is nobody's.
+                agent.drain();
+                let error = agent.mount(call("y", "pv-1")).await.unwrap_err();
+                assert!(matches!(error, AgentError::Draining), "{client} {fs_type}: {error}");
+                let error = agent.mount(call("y", "pv-2")).await.unwrap_err();
                 let (expected, text) = if is_device {
                     (FailureCategory::InUse, "PersistentVolume pv-1 has")
                 } else {
@@ -964,6 +991,11 @@ mod tests {
                 assert_eq!(error.category(), expected, "{client} {fs_type}: {error}");
                 assert!(error.to_string().contains(text), "{error}");
             }
+            for pod in ["u", "w", "x"] {
+                std::fs::remove_dir(&call(pod, "pv-1").target).unwrap();
+            }
+            let error = agents[0].mount(call("y", "pv-2")).await.unwrap_err();
+            assert!(matches!(error, AgentError::Draining), "{client} {fs_type}: {error}");
         }
     }
 

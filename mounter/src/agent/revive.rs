@@ -103,6 +103,8 @@ impl Mounts {
         let Some(dead) = target_mounts::dead_mount(&target)? else {
             return Ok(End::Gone);
         };
+        // Another client Pod may have had its device.
+        self.claim(call)?;
         let device = dead.device;
         // Before it is replaced: after that, nothing tells which mounts in containers belong to this volume.
         self.dead.record(&call.target, dead, now_ms());
