@@ -181,11 +181,7 @@ impl<K: Subject> Apply<'_, K> {
     }
 
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {
-        let run = failed.run.as_ref();
-        if let Some(run) = run.filter(|run| run.is_exact()) {
-            // The record will say that it never ran: it must not begin any more.
-            self.remove(run).await?;
-        }
+        let later = self.remove_first(failed.run).await?;
         let started = self.record.as_ref().map(|record| record.since);
         // First, since the record ends the attempt: the image's message must not be lost.
         let effect = describe(failed.record.operation).effect;
@@ -202,10 +198,19 @@ impl<K: Subject> Apply<'_, K> {
         };
         self.count(failed.record.operation, result, failed.category, started.map(since));
         self.say(failed.say);
-        if let Some(run) = run.filter(|run| !run.is_exact()) {
-            self.remove(run).await?;
+        if let Some(run) = later {
+            self.remove(&run).await?;
         }
         Ok(self.wait(failed.after, None))
+    }
+
+    /// Removes a run of which the record will say that it never ran: it must not begin any more. Gives back any other,
+    /// which is removed once the record is written.
+    async fn remove_first(&self, run: Option<RunRef>) -> Result<Option<RunRef>, ApplyError> {
+        match run {
+            Some(run) if run.is_exact() => self.remove(&run).await.map(|()| None),
+            run => Ok(run),
+        }
     }
 
     fn count(&self, operation: Operation, result: OperationResult, category: Category, took: Option<Duration>) {
@@ -402,6 +407,7 @@ impl Apply<'_, PersistentVolumeClaim> {
     }
 
     async fn reschedule(&mut self, reschedule: Reschedule) -> Result<Action, ApplyError> {
+        let later = self.remove_first(reschedule.run).await?;
         let mut patch = match &reschedule.record {
             Some(record) => self.subject.record_patch(record),
             None => json!({"metadata": {"resourceVersion": self.subject.meta().resource_version}}),
@@ -409,8 +415,8 @@ impl Apply<'_, PersistentVolumeClaim> {
         patch["metadata"]["annotations"][annotations::SELECTED_NODE] = Value::Null;
         self.patch(patch).await?;
         self.say(reschedule.say);
-        if let Some(run) = &reschedule.run {
-            self.remove(run).await?;
+        if let Some(run) = later {
+            self.remove(&run).await?;
         }
         Ok(Action::await_change())
     }

@@ -18,7 +18,7 @@ use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
 use crate::run::outcome::{Category, Finish, State};
-use crate::run::{Run, RunId};
+use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 
 /// How far one operation on one object is.
@@ -73,16 +73,19 @@ impl Progress<'_> {
 
     /// What an attempt that failed leaves.
     pub(super) fn failed(&self, record: &Record, finish: &Finish) -> Box<Failed> {
-        let never_ran = |run: &Run| !finish.may_have_run && !run.is_over();
-        let run = self.run.map(|run| {
-            if never_ran(run) {
-                run.to_remove_as_it_is()
-            } else {
-                run.to_remove()
-            }
-        });
+        let run = self.run.map(|run| to_remove(run, finish));
         let (uid, state) = (&self.id.uid, self.state.clone());
         Box::new(failed(record, finish, uid, state, self.limits, self.now, run))
+    }
+}
+
+/// Names a run for its removal after an attempt that ended so. One that is taken for one that never ran is removed only
+/// as it was seen: it may begin in this moment.
+pub(super) fn to_remove(run: &Run, finish: &Finish) -> RunRef {
+    if finish.may_have_run || run.is_over() {
+        run.to_remove()
+    } else {
+        run.to_remove_as_it_is()
     }
 }
 

@@ -20,7 +20,7 @@ use super::decision::{
     Accept, ClaimDecision, Decision, First, ForClaim, Refuse, Reschedule, Start, name_and_uid, removable,
 };
 use super::describe::{Effect, action, describe, waiting};
-use super::drive::{Operate, Progress, begin, drive};
+use super::drive::{Operate, Progress, begin, drive, to_remove};
 use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use super::source::{self, Found};
@@ -345,7 +345,7 @@ impl Operate for Provisioning<'_> {
                 may_exist: record.may_exist || finish.may_have_run && !is_lost,
                 ..record.clone()
             };
-            let run = seen.provision_run.map(Run::to_remove);
+            let run = seen.provision_run.map(|run| to_remove(run, finish));
             return reschedule(seen, Some(&made), &Unfit::Gone(gone), run);
         }
         let mut failed = self.progress.failed(record, finish);

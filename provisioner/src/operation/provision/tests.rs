@@ -1,5 +1,7 @@
 //! Every branch of the plan for an existing claim.
 
+use std::time::Duration;
+
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ use crate::process::events::reasons;
 use crate::run::Run;
 use crate::run::departed::Departed;
 use crate::run::outcome::Category;
+use crate::time::later;
 use crate::volume::acceptance::tests::volume;
 
 type Change = Box<dyn Fn(&mut World)>;
@@ -622,6 +625,16 @@ fn what_a_run_may_have_made_is_not_forgotten_with_the_selected_node() {
     // One that was never begun made none.
     world.provision_run = Some(run("provision", 1, 10, &never_made()));
     assert!(!rescheduled(&world).may_exist);
+    // One that did not begin in time may begin in this moment: it is removed only as it was seen.
+    let overdue = later(now(), Duration::from_hours(1));
+    for (status, is_exact) in [(no_image(), true), (running(), false)] {
+        world.provision_run = Some(run("provision", 1, 10, &status));
+        let Ok(Decision::Own(ForClaim::Reschedule(reschedule))) = world.plan_at(overdue) else {
+            panic!("{status}")
+        };
+        assert_eq!(reschedule.record.unwrap().may_exist, !is_exact, "{status}");
+        assert_eq!(reschedule.run.unwrap().is_exact(), is_exact, "{status}");
+    }
     // What is on a node goes with that node, and only with that one.
     let mut local = World::with_record(&json!({"node": "node-a"}))
         .with_config(&[("backend-volume", "client=pool")])
