@@ -8,11 +8,12 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::operation::Operation;
+use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start, removable};
 use super::describe::{describe, waiting};
-use super::drive::{Progress, removed};
+use super::drive::{Progress, ran_after_all, removed};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::request;
@@ -20,7 +21,8 @@ use super::standing::{self, is_bound};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::Note;
-use crate::run::outcome::{Category, Finish};
+use crate::run::Run;
+use crate::run::outcome::{Category, Finish, State};
 use crate::time::elapsed;
 use crate::volume::persistent_volume;
 
@@ -156,6 +158,26 @@ impl<'a> Change<'a> {
         })
     }
 
+    /// The record, where an earlier attempt was taken for one that never ran, and the storage may have what that attempt
+    /// was asked: `note` says so, since the claim may have asked for something else meanwhile.
+    pub(super) fn ran_after_all(
+        &self,
+        run: &Run,
+        record: &Record,
+        note: impl FnOnce(&mut Record, Request),
+    ) -> Option<Record> {
+        let known = ran_after_all(run, record);
+        if record.uncertain || run.attempt() >= record.attempt || !may_have_changed(run) {
+            return known;
+        }
+        let mut known = known.unwrap_or_else(|| record.clone());
+        known.uncertain = true;
+        if let Ok(asked) = run.request() {
+            note(&mut known, asked);
+        }
+        Some(known)
+    }
+
     /// What there is to write after every run that ended well.
     pub(super) fn made(&self, record: &Record) -> Altered {
         Altered {
@@ -196,6 +218,17 @@ fn is_uncertain(finish: &Finish) -> Option<bool> {
         Category::Refused | Category::OutOfMemory | Category::Timeout | Category::Node => false,
     };
     finish.may_have_run.then_some(!by_itself)
+}
+
+/// Whether a run has started, and the storage may have changed since.
+fn may_have_changed(run: &Run) -> bool {
+    match run.state() {
+        State::Running => true,
+        State::Finished(finish) => {
+            finish.started && (finish.outcome == Outcome::Done || is_uncertain(&finish) == Some(true))
+        }
+        State::Waiting { .. } | State::Leaving => false,
+    }
 }
 
 /// Ends a change that can't go on: its run first, if there is one, so that nothing else is run on the volume beside it.

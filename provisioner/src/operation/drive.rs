@@ -107,6 +107,11 @@ pub(super) trait Operate {
     /// What follows from a run that ended well; `Err` where its answer is refused.
     fn apply(&self, run: &Run, record: &Record, finish: &Finish) -> Result<Decision<Self::Own>, Finish>;
 
+    /// The record, where an earlier attempt was taken for one that never ran, and its node says only now that it did.
+    fn ran_after_all(&self, run: &Run, record: &Record) -> Option<Record> {
+        ran_after_all(run, record)
+    }
+
     /// What is done while the run is there and has not ended.
     fn meanwhile(&self, _record: &Record) -> Option<Decision<Self::Own>> {
         None
@@ -139,7 +144,7 @@ pub(super) fn drive<O: Operate>(operation: &O, record: &Record) -> Decision<O::O
     };
     match run.attempt().cmp(&record.attempt) {
         Ordering::Less => {
-            return match ran_after_all(run, record) {
+            return match operation.ran_after_all(run, record) {
                 Some(record) => Decision::Record(Box::new(record)),
                 None => removed(run, record.operation, limits, now),
             };

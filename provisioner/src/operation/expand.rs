@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations};
 use mooring_contract::operation::Operation;
+use mooring_contract::request::Request;
 use mooring_contract::volume::clients::Growth;
 use mooring_program::error::chain;
 use serde_json::{Value, json};
@@ -213,6 +214,11 @@ impl Operate for Expansion<'_> {
             say: Some(Note::normal(reason, action(Operation::Expand), text)),
             ..made
         }))))
+    }
+
+    fn ran_after_all(&self, run: &Run, record: &Record) -> Option<Record> {
+        let note = |record: &mut Record, asked: Request| record.size = Some(asked.size);
+        self.change.ran_after_all(run, record, note)
     }
 
     fn fail(&self, record: &Record, finish: &Finish) -> ClaimDecision {

@@ -202,6 +202,14 @@ impl Operate for Modification<'_> {
         }))))
     }
 
+    fn ran_after_all(&self, run: &Run, record: &Record) -> Option<Record> {
+        self.change.ran_after_all(run, record, |record, asked| {
+            if let Some(attributes) = asked.attributes {
+                record.attributes = attributes.class;
+            }
+        })
+    }
+
     fn fail(&self, record: &Record, finish: &Finish) -> ClaimDecision {
         let cancel = "to cancel the modification, set the claim's volumeAttributesClassName to its former value, or \
                       another";

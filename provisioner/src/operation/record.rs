@@ -57,8 +57,8 @@ pub struct Record {
     /// For an expansion, the size in bytes that the volume should get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// For an expansion or a modification: nobody knows how the last run ended, so the storage may have [`Self::size`]
-    /// or [`Self::attributes`].
+    /// For an expansion or a modification: nobody knows how the last run ended, or an earlier one ran although it was
+    /// taken for one that never would, so the storage may have [`Self::size`] or [`Self::attributes`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// For a copy, the name of the source PV. For an operation on a snapshot, the snapshot's handle.

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
@@ -9,6 +11,7 @@ use crate::operation::decision::{Altered, ClaimDecision, Decision, Failed, ForCl
 use crate::operation::tests::{World, ago, ended, leaving, never_made, no_image, now, run, running, try_config};
 use crate::run::Run;
 use crate::run::properties::tests::silver;
+use crate::time::later;
 use crate::volume::acceptance;
 
 const EXPANDS: [(&str, &str); 2] = [
@@ -471,6 +474,43 @@ fn a_run_of_which_the_end_is_not_known_holds_the_size() {
     let mut world = expanding(5, &json!({}));
     world.claim["spec"]["resources"]["requests"]["storage"] = json!("3Gi");
     assert_eq!(started(world.plan()).request.size, 5 << 30);
+}
+
+#[test]
+fn a_run_that_ran_after_all_holds_the_size_that_it_was_asked_for() {
+    // The first attempt did not start in time, and the user asks for less since.
+    let lowered = |change: &Value, run: Run| {
+        let mut world = expanding(3, change);
+        world.expand_run = Some(run);
+        world
+    };
+    let held_back = json!({"attempt": 2, "size": 5_u64 << 30, "not-before": ago(-30)});
+    let begun = json!({"attempt": 2, "may-exist": true});
+    let killed = leaving(asked_for(5, 1, &ended(143, "")));
+    for (change, run) in [
+        (&held_back, asked_for(5, 1, &running())),
+        (&held_back, killed.clone()),
+        (&held_back, leaving(asked_for(5, 1, &ended(0, "")))),
+        // A controller that did not know of it has begun the next.
+        (&begun, killed),
+    ] {
+        let mut world = lowered(change, run);
+        let Decision::Record(noted) = world.plan() else {
+            panic!("{change}")
+        };
+        assert!(noted.may_exist && noted.uncertain, "{noted:?}");
+        assert_eq!(noted.size, Some(5 << 30));
+        world.record = Some(*noted);
+        assert!(matches!(world.plan(), Decision::Stop(_) | Decision::Wait { .. }));
+        world.expand_run = None;
+        let due = later(now(), Duration::from_mins(1));
+        assert_eq!(started(world.plan_at(due).unwrap()).request.size, 5 << 30);
+    }
+    // It says itself that the storage is as it was.
+    let world = lowered(&held_back, leaving(asked_for(5, 1, &ended(1, "no"))));
+    assert!(matches!(world.plan(), Decision::Record(noted) if noted.may_exist && !noted.uncertain));
+    let world = lowered(&begun, leaving(asked_for(5, 1, &ended(1, "no"))));
+    assert!(matches!(world.plan(), Decision::Wait { .. }));
 }
 
 /// Proves: P3

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Attributes;
@@ -10,6 +12,7 @@ use crate::operation::decision::{Altered, ClaimDecision, Decision, Failed, ForCl
 use crate::operation::tests::{World, ago, ended, leaving, now, run, running, try_config};
 use crate::run::Run;
 use crate::run::properties::tests::silver;
+use crate::time::later;
 use crate::volume::acceptance;
 
 const MODIFIES: [(&str, &str); 2] = [
@@ -307,6 +310,26 @@ fn another_class_counts_only_after_a_run_that_is_known_to_have_ended() {
         assert_eq!(start.record.attributes, "iron", "{change}");
         assert_eq!(start.request.attributes.unwrap().parameters["iops"], "10");
         assert!(start.record.last_error.is_empty());
+    }
+}
+
+#[test]
+fn a_run_that_ran_after_all_holds_the_class_that_it_was_asked_for() {
+    for change in [
+        json!({"attempt": 2, "not-before": ago(-30)}),
+        json!({"attempt": 2, "attributes": "iron"}),
+    ] {
+        let mut world = modifying("iron", &change);
+        world.modify_run = Some(leaving(to_gold(1, &ended(143, ""))));
+        let Decision::Record(noted) = world.plan() else {
+            panic!("{change}")
+        };
+        assert!(noted.may_exist && noted.uncertain, "{noted:?}");
+        assert_eq!(noted.attributes, "gold");
+        world.record = Some(*noted);
+        world.modify_run = None;
+        let due = later(now(), Duration::from_mins(1));
+        assert_eq!(started(world.plan_at(due).unwrap()).record.attributes, "gold");
     }
 }
 
