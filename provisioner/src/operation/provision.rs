@@ -33,7 +33,7 @@ use crate::process::events::{Note, reasons};
 use crate::run::outcome::Finish;
 use crate::run::worker::is_place_of_worker;
 use crate::run::{Run, RunRef};
-use crate::time::{elapsed, later};
+use crate::time::{elapsed, later, whole_seconds};
 use crate::volume::acceptance::{Expected, Refusal, check};
 use crate::volume::persistent_volume::{self, Printed};
 use crate::volume::topology::{Node, is_unable};
@@ -271,11 +271,13 @@ impl Operate for Provisioning<'_> {
     }
 
     fn request(&self) -> Result<Start, Box<ClaimDecision>> {
-        let Progress { record, config, .. } = self.progress;
+        let Progress {
+            record, config, now, ..
+        } = self.progress;
         let (seen, Some(config)) = (self.seen, config) else {
             return Err(Box::new(Decision::Rest));
         };
-        let unfitting = |unfit: &Unfit| Box::new(reschedule(seen, record, unfit, None));
+        let unfitting = |unfit: &Unfit| Box::new(reschedule(seen, record, unfit, None, now));
         let node = place(seen, config).map_err(|gone| unfitting(&Unfit::Gone(gone)))?;
         let may_exist = record.is_some_and(|record| record.may_exist);
         if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !may_exist) {
@@ -346,7 +348,7 @@ impl Operate for Provisioning<'_> {
                 ..record.clone()
             };
             let run = seen.provision_run.map(|run| to_remove(run, finish));
-            return reschedule(seen, Some(&made), &Unfit::Gone(gone), run);
+            return reschedule(seen, Some(&made), &Unfit::Gone(gone), run, self.progress.now);
         }
         let mut failed = self.progress.failed(record, finish);
         if local
@@ -664,7 +666,13 @@ fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     Some(Unfit::Unable(node.name.clone(), client))
 }
 
-fn reschedule(seen: &ObservedClaim<'_>, record: Option<&Record>, unfit: &Unfit, run: Option<RunRef>) -> ClaimDecision {
+fn reschedule(
+    seen: &ObservedClaim<'_>,
+    record: Option<&Record>,
+    unfit: &Unfit,
+    run: Option<RunRef>,
+    now: Timestamp,
+) -> ClaimDecision {
     let reason = match unfit {
         Unfit::Gone(_) => reasons::NODE_GONE,
         Unfit::Unable(..) => reasons::NODE_UNABLE,
@@ -678,7 +686,8 @@ fn reschedule(seen: &ObservedClaim<'_>, record: Option<&Record>, unfit: &Unfit, 
             } else {
                 String::new()
             },
-            not_before: None,
+            // It has not begun, so there is nothing to undo of it.
+            not_before: Some(whole_seconds(now)),
             last_error: unfit.to_string(),
             ..record.clone()
         }),

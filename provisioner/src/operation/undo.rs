@@ -120,9 +120,10 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
             State::Waiting { never_ran, .. } => never_ran,
             State::Running | State::Leaving => false,
         };
-    if (earlier || unmade) && !record.may_exist && !record.cancelled {
-        // One run at a time: while the last attempt's is there, this one's can't have been. And a run whose container
-        // was never made has made nothing: its image, which perhaps nobody can pull, is not needed to delete that.
+    if unmade && !record.may_exist && !record.cancelled {
+        // A run whose container was never made has made nothing: its image, which perhaps nobody can pull, is not
+        // needed to delete that. One of an earlier attempt says nothing of this one: another controller may have begun
+        // this one, and a watch that lags still shows the other.
         return Decision::Record(Box::new(Record {
             cancelled: true,
             ..record.clone()
@@ -131,7 +132,7 @@ fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) ->
     if run.leaving_since().is_some() {
         return removed(run, record.operation, seen.limits, now);
     }
-    Decision::Stop(if record.cancelled {
+    Decision::Stop(if record.cancelled || earlier && !record.may_exist {
         run.to_remove_as_it_is()
     } else {
         run.to_remove()

@@ -1,14 +1,15 @@
-//! A run that begins in the moment in which it is given up for one that never ran.
+//! A run that begins in the moment in which it is given up for one that never ran, or unseen.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::fake_api::key_of;
-use super::{Offers, Script, Theatre};
+use super::{Offers, PV, Script, Theatre, shared};
 use crate::apply::carry_out;
 use crate::controllers::reconcile::look;
 use crate::operation::decision::{Decision, ForClaim, Reschedule};
 use crate::operation::record::Record;
+use crate::operation::tests::running;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
 
@@ -69,8 +70,46 @@ async fn a_run_that_begins_as_another_node_is_asked_for_is_looked_at_again() {
     // It has begun since.
     theatre.api.lock().put("pods", pod.clone());
     let decision = Decision::Own(ForClaim::Reschedule(Box::new(reschedule)));
-    let carried_out = carry_out(&theatre.shared, &theatre.claim(), Some(record.clone()), decision);
+    let claim = theatre.claim();
+    let carried_out = carry_out(&theatre.shared, &claim, Some(record.clone()), decision);
     assert!(Box::pin(carried_out).await.is_err());
     assert_eq!(theatre.record(), record);
     assert!(theatre.api.lock().get("pods", &key_of(&pod)).is_some(), "it is removed");
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_run_that_another_controller_has_begun_is_undone_though_the_watch_shows_the_one_before() {
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+    theatre.turn_of_controllers().await;
+    let before = theatre.api.lock().all("pods");
+    let record = Record {
+        attempt: 2,
+        ..theatre.record()
+    };
+    theatre.lagging.insert("pods", before.clone());
+    {
+        let mut state = theatre.api.lock();
+        let mut pod = before[0].clone();
+        state.take_away("pods", &key_of(&pod));
+        pod["metadata"]["uid"] = Value::Null;
+        pod["metadata"]["labels"]["mooring.dev/attempt"] = json!("2");
+        pod["spec"]["nodeName"] = json!("node-a");
+        pod["status"] = running();
+        state.put("pods", pod);
+        let mut claim = state.get("claims", CLAIM).unwrap();
+        claim["metadata"]["annotations"]["mooring.dev/operation"] = json!(record.to_text());
+        state.put("claims", claim);
+        state.delete("claims", CLAIM);
+    }
+    // What it makes is there before its Pod goes with its node.
+    theatre.storage.insert(PV.to_owned());
+    theatre.turn_of_controllers().await;
+    theatre.api.lock().take_away("pods", &key_of(&before[0]));
+    theatre.lagging.clear();
+    theatre.watched = 0;
+    theatre.shared = shared(&theatre.api, theatre.script);
+    theatre.play().await;
+    assert!(theatre.storage.is_empty(), "{:?}", theatre.storage);
+    assert!(theatre.api.lock().get("claims", CLAIM).is_none());
 }

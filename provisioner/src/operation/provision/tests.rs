@@ -645,6 +645,19 @@ fn what_a_run_may_have_made_is_not_forgotten_with_the_selected_node() {
 }
 
 #[test]
+fn an_attempt_that_waits_for_another_node_has_not_begun() {
+    let mut world = World::with_record(&json!({})).selected("gone");
+    world.provision_run = Some(run("provision", 1, 10, &never_made()));
+    let Decision::Own(ForClaim::Reschedule(reschedule)) = world.plan() else {
+        panic!()
+    };
+    let mut world = World::with_record(&json!({})).selected("node-a");
+    world.record = reschedule.record;
+    assert_eq!(planned(&world), "start 2 written");
+    assert_eq!(planned(&world.deleted()), "undone", "nothing is to be undone of it");
+}
+
+#[test]
 fn no_volume_is_begun_on_a_node_that_could_not_mount_it() {
     let pool: Keys = &[("backend-volume", "client=pool")];
     let mut world = World::new().with_config(pool).selected("node-a");
