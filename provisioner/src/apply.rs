@@ -39,6 +39,7 @@ use crate::operation::decision::{
     Accept, Altered, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start, Undone,
 };
 use crate::operation::describe::{Effect, SubjectKind, describe, waiting};
+use crate::operation::input_state::InputState;
 use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::snapshot::error_status;
@@ -325,7 +326,7 @@ impl<K: Subject> Apply<'_, K> {
     }
 
     /// An attempt that the API did not let begin: told and tried again like one that the image failed.
-    async fn rejected(&mut self, record: &Record, state: String, error: &ApplyError) -> Result<Action, ApplyError> {
+    async fn rejected(&mut self, record: &Record, state: InputState, error: &ApplyError) -> Result<Action, ApplyError> {
         let uid = self.subject.meta().uid.clone();
         let finish = Finish {
             outcome: Outcome::Retry,

@@ -24,6 +24,7 @@ use super::{Apply, ApplyError, Subject};
 use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::attach::secret_of;
 use crate::operation::decision::{Attached, Detached};
+use crate::operation::input_state::InputState;
 use crate::operation::record::Record;
 use crate::process::call::{CallError, code, is_conflict, is_not_found};
 use crate::run::RunId;
@@ -157,7 +158,7 @@ impl Apply<'_, PersistentVolume> {
                 (Ok(secrets), _) => secrets,
                 // An attempt that failed: the next run seals with a new key.
                 (Err(error @ ApplyError::Run(RunError::Seal(_) | RunError::NoAnswerKey(_))), Some(record)) => {
-                    return self.rejected(&record, String::new(), &error).await;
+                    return self.rejected(&record, InputState::Unknown, &error).await;
                 }
                 (Err(error), _) => return Err(error),
             },

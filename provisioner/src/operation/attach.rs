@@ -243,7 +243,7 @@ impl Plan<'_> {
                 run,
                 config: Some(self.config),
                 // If the node has gone since, that ends the waiting too.
-                state: if gone { format!("{state}-gone") } else { state },
+                state: if gone { state.with("gone") } else { state },
                 limits: self.seen.limits,
                 now: self.now,
             },

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::decision::Failed;
 use super::describe::{Effect, SubjectKind, describe};
+use super::input_state::InputState;
 use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -18,9 +19,6 @@ use crate::process::events::{Note, reasons};
 use crate::run::RunRef;
 use crate::run::outcome::{Category, Finish};
 use crate::time::{elapsed, later, whole_seconds};
-
-/// Stands for a state that was not known, since the ConfigMap was gone.
-const UNKNOWN: &str = "unknown";
 
 /// The record of an attempt that begins: for as long as there is a `not-before`, it has not, and has made nothing.
 pub(crate) fn begun(record: &Record) -> Record {
@@ -33,8 +31,9 @@ pub(crate) fn begun(record: &Record) -> Record {
 
 /// How long a record still has to wait, if it does; [`Duration::MAX`] for good. Not at all once what it was tried with
 /// has changed.
-pub(crate) fn held_back(record: &Record, state: &str, now: Timestamp) -> Option<Duration> {
-    match (record.tried.is_empty() || record.tried == state, record.gave_up) {
+pub(crate) fn held_back(record: &Record, state: &InputState, now: Timestamp) -> Option<Duration> {
+    let is_unchanged = record.tried.as_ref().is_none_or(|tried| tried.is_still(state));
+    match (is_unchanged, record.gave_up) {
         (false, _) => None,
         (true, true) => Some(Duration::MAX),
         (true, false) => backing_off(record, now),
@@ -53,15 +52,14 @@ pub(crate) fn failed(
     record: &Record,
     finish: &Finish,
     uid: &str,
-    state: String,
+    state: InputState,
     limits: &Limits,
     now: Timestamp,
     run: Option<RunRef>,
 ) -> Failed {
     let delay = limits.backoff.delay(record.attempt, uid);
     let mut next = record.failed(&finish.why, whole_seconds(later(now, delay)), finish.may_have_run);
-    // Without its ConfigMap the state is not known: whatever it is later, it has changed.
-    next.tried = if state.is_empty() { UNKNOWN.to_owned() } else { state };
+    next.tried = Some(state);
     let give_up = finish.outcome == Outcome::GiveUp;
     let events = describe(record.operation).events;
     let (what, mut reason) = (events.doing, events.failed);
@@ -111,7 +109,7 @@ pub(crate) fn state_of(
     config: &ProvisionerConfig,
     claim: Option<&PersistentVolumeClaim>,
     class: Option<&StorageClass>,
-) -> String {
+) -> InputState {
     let mut hash = Sha256::new().chain_update(&config.fingerprint);
     if let Some(claim) = claim {
         hash.update(serde_json::json!(claim.spec).to_string());
@@ -126,8 +124,7 @@ pub(crate) fn state_of(
     if let Some(class) = class {
         hash.update(serde_json::json!([class.parameters, class.mount_options]).to_string());
     }
-    hash.finalize()
-        .iter()
-        .take(8)
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    let hash = hash.finalize();
+    let hash = hash.iter().take(8);
+    InputState::Known(hash.fold(String::new(), |text, byte| format!("{text}{byte:02x}")))
 }

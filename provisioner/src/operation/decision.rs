@@ -11,6 +11,7 @@ use mooring_contract::request::Request;
 use serde_json::Value;
 
 pub use super::describe::Intent;
+use super::input_state::InputState;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
@@ -167,7 +168,7 @@ pub struct Start {
     /// Where else it may run: the class's `allowedTopologies`, if it decides where the volume is. Empty: anywhere.
     pub allowed: Vec<TopologySelectorTerm>,
     /// The state that it is tried with: see [`Record::tried`].
-    pub state: String,
+    pub state: InputState,
 }
 
 #[derive(Debug, Clone)]

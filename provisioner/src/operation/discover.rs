@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::decision::{Intent, RunDecision, Start};
 use super::drive::{Operate, Progress, begin, drive, removed};
+use super::input_state::InputState;
 use super::limits::Limits;
 use super::observed::Surroundings;
 use super::record::Record;
@@ -88,7 +89,7 @@ impl<'a> Discovery<'a> {
             recorded: Intent::Configured,
             run: seen.run,
             config: Some(seen.config),
-            state: String::new(),
+            state: InputState::Unknown,
             limits: seen.limits,
             now,
         };

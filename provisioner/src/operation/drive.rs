@@ -13,6 +13,7 @@ use mooring_contract::request::Request;
 use super::attempt::{begun, failed, held_back};
 use super::decision::{Decision, Failed, Intent, Start};
 use super::describe::waiting;
+use super::input_state::InputState;
 use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -31,8 +32,8 @@ pub(super) struct Progress<'a> {
     pub(super) run: Option<&'a Run>,
     /// The ConfigMap in force.
     pub(super) config: Option<&'a Arc<ProvisionerConfig>>,
-    /// A hash of all that decides a run: see [`Record::tried`].
-    pub(super) state: String,
+    /// See [`Record::tried`].
+    pub(super) state: InputState,
     pub(super) limits: &'a Limits,
     pub(super) now: Timestamp,
 }

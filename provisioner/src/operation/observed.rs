@@ -12,6 +12,7 @@ use super::attempt::state_of;
 use super::content::{self, ObservedSource};
 use super::decision::Intent;
 use super::drive::Progress;
+use super::input_state::InputState;
 use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -114,7 +115,9 @@ impl ObservedClaim<'_> {
             recorded: Intent::Recorded,
             run,
             config,
-            state: config.map_or_else(String::new, |config| state_of(config, Some(self.claim), self.class)),
+            state: config.map_or(InputState::Unknown, |config| {
+                state_of(config, Some(self.claim), self.class)
+            }),
             limits: self.limits,
             now,
         }

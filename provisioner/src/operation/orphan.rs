@@ -15,6 +15,7 @@ use mooring_contract::request::{Request, Snapshot};
 use super::decision::{Decision, Intent, OrphanDecision, Settled, Start};
 use super::describe::{Effect, action, describe, waiting};
 use super::drive::{Operate, Progress, begin, drive};
+use super::input_state::InputState;
 use super::limits::Limits;
 use super::observed::Surroundings;
 use super::reclaim::{Kept, ReclaimPolicy, may_delete};
@@ -119,7 +120,7 @@ impl<'a> Undoing<'a> {
             recorded: Intent::Run,
             run: seen.runs.undo,
             config: seen.config,
-            state: String::new(),
+            state: InputState::Unknown,
             limits: seen.limits,
             now,
         };

@@ -11,6 +11,7 @@ use mooring_contract::operation::Operation;
 use serde::{Deserialize, Serialize};
 
 use super::describe::{Effect, Reads, describe};
+use super::input_state::InputState;
 use crate::config::ProvisionerConfig;
 use crate::time::whole_seconds;
 
@@ -39,9 +40,9 @@ pub struct Record {
     /// Why the last attempt failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_error: String,
-    /// The state of ConfigMap, class and claim at the last attempt, hashed: a change of it ends the waiting.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub tried: String,
+    /// What the last attempt was tried with: a change of it ends the waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried: Option<InputState>,
     /// The image said not to try again until [`Self::tried`] changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gave_up: bool,
@@ -107,7 +108,7 @@ impl Record {
             node: String::new(),
             not_before: None,
             last_error: String::new(),
-            tried: String::new(),
+            tried: None,
             gave_up: false,
             may_exist: false,
             cancelled: false,

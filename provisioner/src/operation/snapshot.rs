@@ -30,6 +30,7 @@ use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, remova
 use super::delete::away;
 use super::describe::{describe, waiting};
 use super::drive::{Operate, Progress, begin, drive, ran_after_all, removed};
+use super::input_state::InputState;
 use super::observed::ObservedSnapshot;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -148,7 +149,7 @@ fn progress<'a>(
         recorded: Intent::Recorded,
         run,
         config,
-        state: config.map_or_else(String::new, |config| state(seen, config)),
+        state: config.map_or(InputState::Unknown, |config| state(seen, config)),
         limits: seen.limits,
         now,
     }
@@ -263,7 +264,7 @@ fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) 
 }
 
 /// A hash of all that decides a run.
-fn state(seen: &ObservedSnapshot<'_>, config: &ProvisionerConfig) -> String {
+fn state(seen: &ObservedSnapshot<'_>, config: &ProvisionerConfig) -> InputState {
     let class = seen.class.map(|class| StorageClass {
         parameters: class.parameters.clone(),
         ..StorageClass::default()

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Operate, Progress, begin, drive};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Decision, Intent, Start};
+use crate::operation::input_state::InputState;
 use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::tests::{config, ended, leaving, no_image, now, record, run_with, running};
@@ -48,7 +49,7 @@ fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
         recorded: Intent::Recorded,
         run,
         config: Some(&config),
-        state: "state".to_owned(),
+        state: InputState::Known("state".to_owned()),
         limits: &Limits::default(),
         now: later(now(), Duration::from_secs(at)),
     });
