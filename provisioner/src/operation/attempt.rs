@@ -6,11 +6,12 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
+use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use sha2::{Digest, Sha256};
 
 use super::decision::Failed;
-use super::describe::{Effect, SubjectKind, describe};
+use super::describe::{Description, Effect, SubjectKind, describe};
 use super::input_state::InputState;
 use super::limits::Limits;
 use super::record::Record;
@@ -61,47 +62,53 @@ pub(crate) fn failed(
     let mut next = record.failed(&finish.why, whole_seconds(later(now, delay)), finish.may_have_run);
     next.tried = Some(state);
     let give_up = finish.outcome == Outcome::GiveUp;
-    let events = describe(record.operation).events;
-    let (what, mut reason) = (events.doing, events.failed);
-    let then = if give_up {
+    let say = if give_up {
         next.gave_up = true;
         next.not_before = None;
-        reason = reasons::GIVEN_UP;
-        match describe(record.operation).subject {
-            SubjectKind::Claim | SubjectKind::Volume => "not tried again until the ConfigMap or the claim changes",
-            SubjectKind::Config => "not tried again until the ConfigMap changes",
-            SubjectKind::Group => "not tried again until the ConfigMap or the VolumeGroupSnapshotClass changes",
-            SubjectKind::Snapshot => "not tried again until the ConfigMap or the VolumeSnapshotClass changes",
-        }
+        given_up(&next)
     } else {
-        "it will be tried again"
+        let reason = if finish.category == Category::Timeout {
+            reasons::TIMED_OUT
+        } else {
+            describe(record.operation).events.failed
+        };
+        failure(record.operation, reason, &finish.why, "it will be tried again")
     };
-    if finish.category == Category::Timeout {
-        reason = reasons::TIMED_OUT;
+    Failed {
+        record: next,
+        say,
+        run,
+        category: finish.category,
+        after: (!give_up).then_some(delay),
     }
-    match describe(record.operation).effect {
+}
+
+/// What users are told when an operation is given up, and for as long as it is.
+pub(crate) fn given_up(record: &Record) -> Note {
+    let then = match describe(record.operation).subject {
+        SubjectKind::Claim | SubjectKind::Volume => "not tried again until the ConfigMap or the claim changes",
+        SubjectKind::Config => "not tried again until the ConfigMap changes",
+        SubjectKind::Group => "not tried again until the ConfigMap or the VolumeGroupSnapshotClass changes",
+        SubjectKind::Snapshot => "not tried again until the ConfigMap or the VolumeSnapshotClass changes",
+    };
+    failure(record.operation, reasons::GIVEN_UP, &record.last_error, then)
+}
+
+/// The same words for the same failure make one Event with a count; the attempt is in the record.
+fn failure(operation: Operation, reason: &'static str, why: &str, then: &str) -> Note {
+    let Description { effect, events, .. } = describe(operation);
+    let reason = match effect {
         // external-resizer and csi-snapshotter have one reason for all of them.
         Effect::ExpandsVolume | Effect::ModifiesVolume | Effect::TakesSnapshot | Effect::RemovesSnapshot => {
-            reason = events.failed;
+            events.failed
         }
         Effect::MakesVolume
         | Effect::RemovesVolume
         | Effect::AttachesVolume
         | Effect::DetachesVolume
-        | Effect::KeepsAll => {}
-    }
-    Failed {
-        record: next,
-        say: Note::warning(
-            reason,
-            events.action,
-            // The same words for the same failure make one Event with a count; the attempt is in the record.
-            format!("{what} failed: {}; {then}", finish.why),
-        ),
-        run,
-        category: finish.category,
-        after: (!give_up).then_some(delay),
-    }
+        | Effect::KeepsAll => reason,
+    };
+    Note::warning(reason, events.action, format!("{} failed: {why}; {then}", events.doing))
 }
 
 /// A hash of all that decides a run: a change of it ends a giving-up.

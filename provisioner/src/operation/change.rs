@@ -16,8 +16,8 @@ use super::describe::{describe, waiting};
 use super::drive::{Progress, ran_after_all, removed};
 use super::observed::ObservedClaim;
 use super::record::Record;
-use super::request;
 use super::standing::{self, is_bound};
+use super::{attempt, request};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::Note;
@@ -158,26 +158,6 @@ impl<'a> Change<'a> {
         })
     }
 
-    /// The record, where an earlier attempt was taken for one that never ran, and the storage may have what that attempt
-    /// was asked: `note` says so, since the claim may have asked for something else meanwhile.
-    pub(super) fn ran_after_all(
-        &self,
-        run: &Run,
-        record: &Record,
-        note: impl FnOnce(&mut Record, Request),
-    ) -> Option<Record> {
-        let known = ran_after_all(run, record);
-        if record.uncertain || run.attempt() >= record.attempt || !may_have_changed(run) {
-            return known;
-        }
-        let mut known = known.unwrap_or_else(|| record.clone());
-        known.uncertain = true;
-        if let Ok(asked) = run.request() {
-            note(&mut known, asked);
-        }
-        Some(known)
-    }
-
     /// What there is to write after every run that ended well.
     pub(super) fn made(&self, record: &Record) -> Altered {
         Altered {
@@ -193,10 +173,32 @@ impl<'a> Change<'a> {
         let mut failed = self.progress.failed(record, finish);
         failed.record.uncertain = is_uncertain(finish).unwrap_or(record.uncertain);
         if failed.record.gave_up {
-            failed.say.text = format!("{}; {cancel}", failed.say.text);
+            failed.say = refused_unless(&failed.record, cancel);
         }
         Decision::Fail(failed)
     }
+}
+
+/// The record, where an earlier attempt was taken for one that never ran, and the storage may have what that attempt
+/// was asked: `note` says so, since the claim may have asked for something else meanwhile.
+pub(super) fn changed_after_all(run: &Run, record: &Record, note: impl FnOnce(&mut Record, Request)) -> Option<Record> {
+    let known = ran_after_all(run, record);
+    if record.uncertain || run.attempt() >= record.attempt || !may_have_changed(run) {
+        return known;
+    }
+    let mut known = known.unwrap_or_else(|| record.clone());
+    known.uncertain = true;
+    if let Ok(asked) = run.request() {
+        note(&mut known, asked);
+    }
+    Some(known)
+}
+
+/// What users are told of a change that is given up: why, and how to cancel it.
+pub(super) fn refused_unless(record: &Record, cancel: &str) -> Note {
+    let mut say = attempt::given_up(record);
+    say.text = format!("{}; {cancel}", say.text);
+    say
 }
 
 /// Why a volume is not changed.
@@ -244,11 +246,7 @@ fn stopped(seen: &ObservedClaim<'_>, record: &Record, say: Option<Note>, now: Ti
 /// Takes the record of a change away that the image has refused, so that another can be made. The claim's status still
 /// says that the change is asked for and can't be made.
 pub(super) fn set_aside(seen: &ObservedClaim<'_>, record: &Record) -> ClaimDecision {
-    if record.is_refused_change() {
-        given_up(seen, record, None)
-    } else {
-        Decision::Rest
-    }
+    given_up(seen, record, None)
 }
 
 /// Ends a change of which no run is there. What the claim's status says of it stays.

@@ -10,7 +10,7 @@ use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 
-use super::attempt::state_of;
+use super::attempt::{given_up, state_of};
 use super::decision::{Decision, ForVolume, Intent, LetGo, Start, VolumeDecision, name_and_uid, removable};
 use super::describe::{Effect, SubjectKind, action, describe, waiting};
 use super::drive::{Operate, Progress, begin, drive, removed};
@@ -417,14 +417,24 @@ impl<Own> Operate for Deletion<'_, Own> {
     }
 
     fn fail(&self, record: &Record, finish: &Finish) -> Decision<Own> {
-        let of_delete = Record {
-            operation: Operation::Delete,
-            ..record.clone()
-        };
-        let mut failed = self.progress.failed(&of_delete, finish);
+        let mut failed = self.progress.failed(&of_delete(record), finish);
         failed.record.operation = record.operation;
         failed.say.text.push_str(&self.or);
         Decision::Fail(failed)
+    }
+
+    fn given_up(&self, record: &Record) -> Note {
+        let mut say = given_up(&of_delete(record));
+        say.text.push_str(&self.or);
+        say
+    }
+}
+
+/// A record that may be one of what is undone, as one of the deletion.
+fn of_delete(record: &Record) -> Record {
+    Record {
+        operation: Operation::Delete,
+        ..record.clone()
     }
 }
 

@@ -10,7 +10,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
-use super::attempt::{begun, failed, held_back};
+use super::attempt::{begun, failed, given_up, held_back};
 use super::decision::{Decision, Failed, Intent, Start};
 use super::describe::waiting;
 use super::input_state::InputState;
@@ -131,6 +131,11 @@ pub(super) trait Operate {
     fn fail(&self, record: &Record, finish: &Finish) -> Decision<Self::Own> {
         Decision::Fail(self.progress().failed(record, finish))
     }
+
+    /// What users are told for as long as it is given up, in the words of [`Self::fail`].
+    fn given_up(&self, record: &Record) -> Note {
+        given_up(record)
+    }
 }
 
 /// What to do about an operation that has a record.
@@ -217,7 +222,7 @@ fn again<O: Operate>(operation: &O, record: &Record) -> Decision<O::Own> {
     }
     let progress = operation.progress();
     match held_back(record, &progress.state, progress.now) {
-        Some(Duration::MAX) => Decision::Rest,
+        Some(Duration::MAX) => Decision::wait_for(operation.given_up(record)),
         Some(left) => Decision::wait(left),
         None => begin(operation),
     }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::status::Resize;
 pub(crate) use self::status::of_record;
-use super::change::{Change, refusal};
+use super::change::{Change, changed_after_all, refusal, refused_unless};
 use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
 use super::describe::action;
@@ -34,6 +34,9 @@ use crate::run::outcome::Finish;
 use crate::volume::acceptance::asked_bytes;
 use crate::volume::capacity;
 use crate::volume::persistent_volume::{self, growth};
+
+const CANCEL: &str = "to cancel the expansion, lower the claim's request to a size above its capacity that the storage \
+                      can provide";
 
 /// Whether a bound claim asks for more than it has.
 pub(crate) fn is_asked(claim: &PersistentVolumeClaim) -> bool {
@@ -218,13 +221,15 @@ impl Operate for Expansion<'_> {
 
     fn ran_after_all(&self, run: &Run, record: &Record) -> Option<Record> {
         let note = |record: &mut Record, asked: Request| record.size = Some(asked.size);
-        self.change.ran_after_all(run, record, note)
+        changed_after_all(run, record, note)
     }
 
     fn fail(&self, record: &Record, finish: &Finish) -> ClaimDecision {
-        let cancel = "to cancel the expansion, lower the claim's request to a size above its capacity that the storage \
-                      can provide";
-        self.change.fail(record, finish, cancel)
+        self.change.fail(record, finish, CANCEL)
+    }
+
+    fn given_up(&self, record: &Record) -> Note {
+        refused_unless(record, CANCEL)
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use self::status::ModifyState;
 pub(crate) use self::status::of_record;
 use super::attributes::{self, check_offered, wanted};
-use super::change::{Change, refusal};
+use super::change::{Change, changed_after_all, refusal, refused_unless};
 use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
 use super::describe::action;
@@ -31,6 +31,9 @@ use crate::config::ProvisionerConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
 use crate::run::outcome::Finish;
+
+const CANCEL: &str =
+    "to cancel the modification, set the claim's volumeAttributesClassName to its former value, or another";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked<'a> {
@@ -203,7 +206,7 @@ impl Operate for Modification<'_> {
     }
 
     fn ran_after_all(&self, run: &Run, record: &Record) -> Option<Record> {
-        self.change.ran_after_all(run, record, |record, asked| {
+        changed_after_all(run, record, |record, asked| {
             if let Some(attributes) = asked.attributes {
                 record.attributes = attributes.class;
             }
@@ -211,9 +214,11 @@ impl Operate for Modification<'_> {
     }
 
     fn fail(&self, record: &Record, finish: &Finish) -> ClaimDecision {
-        let cancel = "to cancel the modification, set the claim's volumeAttributesClassName to its former value, or \
-                      another";
-        self.change.fail(record, finish, cancel)
+        self.change.fail(record, finish, CANCEL)
+    }
+
+    fn given_up(&self, record: &Record) -> Note {
+        refused_unless(record, CANCEL)
     }
 }
 

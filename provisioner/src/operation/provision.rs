@@ -51,13 +51,17 @@ pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         match describe(record.operation).effect {
             Effect::ExpandsVolume => {
                 return match expand::ongoing(seen, record, now) {
-                    Decision::Rest if modify::is_next(seen, now) => set_aside(seen, record),
+                    Decision::Wait { .. } if record.is_refused_change() && modify::is_next(seen, now) => {
+                        set_aside(seen, record)
+                    }
                     expansion => expansion,
                 };
             }
             Effect::ModifiesVolume => {
                 return match modify::ongoing(seen, record, now) {
-                    Decision::Rest if expand::is_next(seen, now) => set_aside(seen, record),
+                    Decision::Wait { .. } if record.is_refused_change() && expand::is_next(seen, now) => {
+                        set_aside(seen, record)
+                    }
                     modification => modification,
                 };
             }

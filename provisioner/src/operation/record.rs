@@ -81,8 +81,9 @@ pub struct Record {
 #[error("annotation mooring.dev/operation can't be read ({0}): only Mooring may write it, so restore its value")]
 pub struct RecordError(#[from] serde_json::Error);
 
-/// Longest error kept in a record, in bytes.
-const MAX_ERROR: usize = 512;
+/// Longest error kept in a record, in bytes: an image's [last words](crate::run::outcome::last_words), and what they
+/// are about.
+const MAX_ERROR: usize = 768;
 
 /// Whether an operation on a claim is open, so that its volume must not be copied now. A change that the image has
 /// refused changes nothing, until something else does.
@@ -204,7 +205,7 @@ mod tests {
         let failed = record.failed(&"ö".repeat(400), "2026-11-21T00:01:00Z".parse().unwrap(), true);
         assert_eq!(
             (failed.attempt, failed.may_exist, failed.last_error.len()),
-            (2, true, 512)
+            (2, true, 768)
         );
         assert_eq!(Record::parse(&failed.to_text()).unwrap(), failed);
         assert!(Record::parse("{}").is_err());

@@ -340,7 +340,7 @@ fn that_a_node_is_gone_ends_the_waiting_of_a_detachment() {
     assert!(failed.record.gave_up);
     world.detach_run = None;
     world.record = Some(failed.record);
-    assert!(matches!(world.plan(), Decision::Rest));
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(say), .. } if say == failed.say));
     world.nodes = out_of_service;
     let start = world.start();
     assert_eq!((start.record.attempt, start.record.gave_up), (2, false));

@@ -130,6 +130,12 @@ fn what_can_t_be_undone_has_an_event_with_the_way_to_give_it_up() {
     let mut world = undoing(&json!({"operation": "delete", "pod": "admin/delete-u1", "may-exist": true}));
     world.delete_run = Some(run("delete", 1, 10, &ended(75, "no route to host")));
     assert!(matches!(world.plan(), Decision::Fail(failed) if failed.say.text.contains(cure)));
+    // For as long as the image refuses, in the same words.
+    world.delete_run = Some(run("delete", 1, 10, &ended(78, "no such pool")));
+    let Decision::Fail(failed) = world.plan() else { panic!() };
+    world.delete_run = None;
+    world.record = Some(failed.record);
+    assert!(matches!(world.plan(), Decision::Wait { say: Some(say), .. } if say == failed.say));
     let mut released = Released::new();
     released.run = Some(owned(run("delete", 1, 10, &ended(75, "no route to host"))));
     assert!(matches!(released.plan(), Decision::Fail(failed) if failed.say.text.contains(cure)));

@@ -60,6 +60,7 @@ fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
     let told = |say: &Option<_>| if say.is_some() { ", told" } else { "" };
     match &decision {
         Decision::Rest => "rest".to_owned(),
+        Decision::Wait { after: None, say } => format!("wait for good{}", told(say)),
         Decision::Wait { after, say } => format!("wait {}{}", after.unwrap().as_secs(), told(say)),
         Decision::Start(start) => format!("start {} {:?}", start.record.attempt, start.intent),
         Decision::Supply { after, say, .. } => format!("supply {}{}", after.unwrap().as_secs(), told(say)),
@@ -98,7 +99,7 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
     for (record, run, at, expected) in [
         (&held_back, None, 0, "wait 20"),
         (&held_back, None, 20, "start 2 ToRecord"),
-        (&given_up, None, 0, "rest"),
+        (&given_up, None, 0, "wait for good, told"),
         (&changed, None, 0, "start 2 ToRecord"),
         (&changed_since, None, 0, "start 2 ToRecord"),
         // Begun, and the controller stopped before the run was made.

@@ -543,9 +543,13 @@ fn failures_back_off_and_giving_up_lasts_until_something_changes() {
     assert!(failed.record.gave_up && failed.record.not_before.is_none());
     world.provision_run = None;
     world.record = Some(failed.record);
-    assert_eq!(planned(&world), "rest");
+    let Decision::Wait { say: Some(again), .. } = world.plan() else {
+        panic!()
+    };
+    assert_eq!(again, failed.say, "the same words make one Event");
     world.claim["metadata"]["annotations"]["mooring.dev/operation"] = json!("{}");
-    assert_eq!(planned(&world), "rest", "Mooring's own record is no change");
+    let waits = "wait ProvisioningGivenUp";
+    assert_eq!(planned(&world), waits, "Mooring's own record is no change");
     world.claim["metadata"]["annotations"]["note"] = json!("try again");
     assert_eq!(planned(&world), "start 2 written");
     world.claim["metadata"]["annotations"]

@@ -122,9 +122,6 @@ impl World {
         waiting.extend(contents.map(|content| (of(content), content)));
         let pods = state.each("pods").filter(|pod| !has_subject(&state, pod));
         waiting.extend(pods.map(|pod| (name(pod), pod)));
-        // Of what is given up there was an Event when that was decided.
-        let noted = |object: &Value| text(&object["metadata"]["annotations"]["mooring.dev/operation"]).to_owned();
-        waiting.retain(|_, object| !noted(object).contains("gave-up"));
         waiting.retain(|name, _| !told.iter().any(|(of, _)| of.name.as_ref() == Some(name)));
         if waiting.is_empty() {
             return Ok(());
