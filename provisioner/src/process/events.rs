@@ -1,7 +1,7 @@
 //! Events: what users and administrators are told, on the object that they look at.
 //!
 //! [`EventRecorder::publish`] never waits and never fails: no Event delays anything else. A repeated Event
-//! becomes a series, so that a volume that fails for a week costs a handful of writes.
+//! becomes a series, so that a volume that fails for a week costs a write an hour, which keeps the Event from expiring.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};

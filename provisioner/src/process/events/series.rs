@@ -48,6 +48,7 @@ struct Reported {
     name: String,
     count: i32,
     last: Timestamp,
+    written: Timestamp,
 }
 
 #[derive(Debug)]
@@ -57,7 +58,7 @@ struct Talker {
 }
 
 impl Ledger {
-    /// What to write. A repetition is written at the 2nd, 4th, 8th, … time.
+    /// What to write. A repetition is written at the 2nd, 4th, 8th, … time, and before the API server forgets the Event.
     pub fn decide(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> EventWrite {
         self.reported
             .retain(|_, reported| now.duration_since(reported.last) < FORGET);
@@ -67,7 +68,9 @@ impl Ledger {
         if let Some(reported) = self.reported.get_mut(&key) {
             reported.count = reported.count.saturating_add(1);
             reported.last = now;
-            return if reported.count.count_ones() == 1 {
+            let is_due = now.duration_since(reported.written) >= FORGET;
+            return if is_due || reported.count.count_ones() == 1 {
+                reported.written = now;
                 EventWrite::Repeat {
                     name: reported.name.clone(),
                     count: reported.count,
@@ -99,6 +102,7 @@ impl Ledger {
             name: name.clone(),
             count: 1,
             last: now,
+            written: now,
         };
         self.reported.insert(key, reported);
         name
@@ -200,6 +204,19 @@ mod tests {
         assert_eq!(decisions.len(), 10);
         assert!(matches!(decisions[0], EventWrite::Create { .. }));
         assert!(matches!(decisions[9], EventWrite::Repeat { count: 512, .. }));
+    }
+
+    #[test]
+    fn what_goes_on_for_days_is_written_before_the_api_server_forgets_it() {
+        let mut ledger = Ledger::default();
+        let resync = 600;
+        let mut last = 0;
+        for second in (0..3 * 86_400).step_by(resync) {
+            if ledger.decide(&claim("a"), &failed("it was given up"), at(second)) != EventWrite::Skip {
+                last = second;
+            }
+            assert!(second - last < 3600, "nothing is written from {last} to {second}");
+        }
     }
 
     #[test]
