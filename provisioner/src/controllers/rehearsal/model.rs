@@ -1,8 +1,9 @@
-//! Random lives of claims, volumes and snapshots against a model of the storage: made, deleted, taken away,
-//! handed on, snapshotted; while nodes and ConfigMaps go, watches lag, API calls fail and controllers are killed.
+//! Random lives of claims, volumes and snapshots against a model of the storage: made, expanded, modified, deleted, taken
+//! away, handed on, snapshotted; while nodes and ConfigMaps go, watches lag, API calls fail and controllers are killed.
 //!
 //! Whatever happened, everything comes to rest. Then there is one volume for each claim that wants one and none for
-//! others, nothing that is retained was deleted, and whoever waits is told what for.
+//! others, a volume has the size and the class that its claim says, nothing that is retained was deleted, and whoever
+//! waits is told what for.
 //!
 //! A seed always makes the same steps. One that fails is printed with the fewest of its steps that still fail;
 //! `MOORING_TESTBED_SEED` repeats it.
@@ -27,6 +28,10 @@ enum Step {
     Claim(usize),
     /// A user takes a snapshot of a bound claim, which stays when its objects go if it is to be retained.
     Snapshot { claim: usize, retain: bool },
+    /// A user asks for so many GiB.
+    Grow { claim: usize, gib: u64 },
+    /// A user asks for the attributes of the class of this number.
+    Modify { claim: usize, class: usize },
     /// An object is deleted: the one of this number of its kind.
     Delete(&'static str, usize),
     /// The same, and its finalizers are removed.
@@ -109,6 +114,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Collect),
         4 => (0..2_usize).prop_map(Step::Claim),
         3 => (0..2_usize, any::<bool>()).prop_map(|(claim, retain)| Step::Snapshot { claim, retain }),
+        4 => (0..2_usize, 2..5_u64).prop_map(|(claim, gib)| Step::Grow { claim, gib }),
+        4 => (0..2_usize, 0..2_usize).prop_map(|(claim, class)| Step::Modify { claim, class }),
         7 => (kind(), 0..2_usize).prop_map(|(kind, at)| Step::Delete(kind, at)),
         2 => (kind(), 0..2_usize).prop_map(|(kind, at)| Step::TakeAway(kind, at)),
         2 => (0..2_usize).prop_map(Step::Retain),

@@ -3,7 +3,7 @@
 mod invariants;
 mod pods;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,16 +22,28 @@ use crate::controllers::orphan;
 use crate::operation::limits::Limits;
 use crate::operation::tests::config;
 use crate::process::events::{EventRecorder, Writer};
+use crate::volume::capacity;
 use crate::volume::snapshot::tests::content;
 
 /// The ConfigMaps, each with a storage of its own.
 const CONFIGS: [&str; 2] = ["admin/first", "admin/second"];
+
+/// The classes of attributes.
+const CLASSES: [&str; 2] = ["gold", "iron"];
 
 /// Most runs at once.
 const PLACES: usize = 4;
 
 /// A volume or a snapshot: the ConfigMap of its storage, and its name there.
 type Stored = (String, String);
+
+/// What a volume on the storage is like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Features {
+    size: u64,
+    /// Empty for no class.
+    class: String,
+}
 
 pub(super) struct World {
     theatre: Theatre,
@@ -45,6 +57,8 @@ pub(super) struct World {
     /// A call that fails kills the controller.
     kills: bool,
     storage: BTreeSet<Stored>,
+    /// What the volumes among them are like.
+    features: BTreeMap<Stored, Features>,
     /// The names of what users took from Mooring before it was done with that: the storage may have it or not.
     given_up: BTreeSet<String>,
     /// The Pods that were judged when they got their properties, by uid.
@@ -73,6 +87,11 @@ fn is_retained(volume: &Value) -> bool {
 fn volume_of(volume: &Value) -> Stored {
     let config = text(&volume["metadata"]["annotations"]["mooring.dev/config"]);
     (config.to_owned(), text(&volume["metadata"]["name"]).to_owned())
+}
+
+/// The bytes of an amount of storage.
+fn size(amount: &Value) -> u64 {
+    capacity::parse(text(&amount["storage"])).unwrap()
 }
 
 /// Name of the snapshot of a content on the storage.
@@ -118,12 +137,17 @@ impl World {
             changes: 0,
             kills: false,
             storage: BTreeSet::new(),
+            features: BTreeMap::new(),
             given_up: BTreeSet::new(),
             judged: BTreeSet::new(),
             made: 0,
         };
         let class = json!({"metadata": {"name": "silver"}, "driver": "vcs.mooring.dev", "parameters": {}});
         world.theatre.api.lock().put("snapshotclasses", class);
+        for name in CLASSES {
+            let class = json!({"metadata": {"name": name}, "driverName": "vcs.mooring.dev", "parameters": {}});
+            world.theatre.api.lock().put("attributes", class);
+        }
         world.theatre.api.lock().delete("claims", "default/data");
         world.start();
         world.claim(0);
@@ -165,7 +189,7 @@ impl World {
     fn configure(&self) {
         let good = config(&[
             ("volume-source", "csi"),
-            ("operations", "provision,delete,snapshot,delete-snapshot"),
+            ("operations", "provision,delete,expand,modify,snapshot,delete-snapshot"),
         ]);
         let there = (0..CONFIGS.len()).filter(|at| self.there[*at]).map(|at| {
             let good = ProvisionerConfig {
@@ -191,6 +215,8 @@ impl World {
         match step {
             Step::Claim(at) => self.claim(at),
             Step::Snapshot { claim, retain } => self.snapshot(claim, retain),
+            Step::Grow { claim, gib } => self.grow(claim, gib),
+            Step::Modify { claim, class } => self.modify(claim, CLASSES[class]),
             Step::Delete(kind, at) => self.delete(kind, at),
             Step::TakeAway(kind, at) => self.take_away(kind, at),
             Step::Retain(at) => self.retain(at),
@@ -265,6 +291,28 @@ impl World {
         self.theatre.api.lock().put("contents", taken);
     }
 
+    /// As far as the API server lets users: not below what the claim has.
+    fn grow(&self, claim: usize, gib: u64) {
+        let Some(mut claim) = self.bound(claim) else { return };
+        let asked = gib << 30;
+        if asked > size(&claim["status"]["capacity"]) || asked >= size(&claim["spec"]["resources"]["requests"]) {
+            claim["spec"]["resources"]["requests"]["storage"] = json!(format!("{gib}Gi"));
+            self.theatre.api.lock().put("claims", claim);
+        }
+    }
+
+    fn modify(&self, claim: usize, class: &str) {
+        let Some(mut claim) = self.bound(claim) else { return };
+        claim["spec"]["volumeAttributesClassName"] = json!(class);
+        self.theatre.api.lock().put("claims", claim);
+    }
+
+    /// The claim of this number, if it is bound and stays.
+    fn bound(&self, at: usize) -> Option<Value> {
+        let claim = self.nth("claims", at)?;
+        (claim["status"]["phase"] == "Bound" && !is_going(&claim)).then_some(claim)
+    }
+
     fn delete(&self, kind: &'static str, at: usize) {
         let Some(mut object) = self.nth(kind, at) else { return };
         let mut state = self.theatre.api.lock();
@@ -301,6 +349,11 @@ impl World {
         let remembers = state.each("pods").find(of_it).is_some_and(|run| !is_going(run)) && !has_made_before;
         if kind != "claims" || is_held(&object, finalizers::CLAIM) && !remembers {
             self.given_up.insert(name);
+            // Of a volume that was changed for it, nobody knows how it is.
+            let changed = text(&object["spec"]["volumeName"]);
+            if !changed.is_empty() {
+                self.given_up.insert(changed.to_owned());
+            }
         }
         state.take_away(kind, &key_of(&object));
     }
@@ -344,6 +397,15 @@ impl World {
     fn bind(&mut self, quick: bool) {
         self.theatre.script.quick_binder = quick;
         self.theatre.binder();
+        let mut state = self.theatre.api.lock();
+        for mut claim in state.all("claims") {
+            let volume = state.get("volumes", &format!("/{}", text(&claim["spec"]["volumeName"])));
+            if let Some(volume) = volume.filter(|_| claim["status"]["phase"] != "Bound") {
+                claim["status"] = json!({"phase": "Bound", "capacity": volume["spec"]["capacity"],
+                    "currentVolumeAttributesClassName": volume["spec"]["volumeAttributesClassName"]});
+                state.put("claims", claim);
+            }
+        }
     }
 
     /// What the watches show of all that controllers look at, by kind and key.

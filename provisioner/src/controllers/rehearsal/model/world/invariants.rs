@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::super::super::fake_api::{FakeState, Fault, key_of};
 use super::super::Fate;
 use super::{
-    Stored, World, asked, claim_of, has_properties, has_subject, is_going, is_held, is_retained, snapshot_name, text,
-    volume_of,
+    Stored, World, asked, claim_of, has_properties, has_subject, is_going, is_held, is_retained, size, snapshot_name,
+    text, volume_of,
 };
 
 /// Most turns until everything rests.
@@ -42,6 +42,14 @@ fn snapshot_of(content: &Value) -> Option<Stored> {
 /// Whether nobody has a volume any more, and it is to go.
 fn is_unwanted(volume: &Value) -> bool {
     volume["status"]["phase"] != "Bound" && (is_going(volume) || !is_retained(volume))
+}
+
+/// Whether a bound claim asks for something else than it has.
+fn asks_for_change(claim: &Value) -> bool {
+    let (spec, status) = (&claim["spec"], &claim["status"]);
+    let class = &spec["volumeAttributesClassName"];
+    size(&spec["resources"]["requests"]) > size(&status["capacity"])
+        || !class.is_null() && *class != status["currentVolumeAttributesClassName"]
 }
 
 impl World {
@@ -110,7 +118,11 @@ impl World {
         let name = |object: &Value| text(&object["metadata"]["name"]).to_owned();
         let mut waiting = BTreeMap::new();
         let claims = state.each("claims");
-        let is_open = |claim: &&Value| claim["spec"]["volumeName"].is_null() || is_held(claim, finalizers::CLAIM);
+        let is_open = |claim: &&Value| {
+            let bound = &claim["spec"]["volumeName"];
+            let volume = state.get("volumes", &format!("/{}", text(bound)));
+            bound.is_null() || is_held(claim, finalizers::CLAIM) || volume.is_some() && asks_for_change(claim)
+        };
         waiting.extend(claims.filter(is_open).map(|claim| (name(claim), claim)));
         // While its claim is there, that one is told.
         let is_left = |volume: &&Value| is_unwanted(volume) && claim_of(&state, volume).is_none();
@@ -132,6 +144,30 @@ impl World {
         ))
     }
 
+    /// What of a claim's volume is not as the claim says, if anything is.
+    fn differs(&self, state: &FakeState, claim: &Value) -> Option<String> {
+        let name = text(&claim["spec"]["volumeName"]);
+        let volume = state.get("volumes", &format!("/{name}"))?;
+        let features = self.features.get(&volume_of(&volume))?;
+        if asks_for_change(claim) {
+            return Some(format!(
+                "a claim has not what it asks for, and the storage has {features:?}"
+            ));
+        }
+        let (has, class) = (
+            size(&claim["status"]["capacity"]),
+            &claim["spec"]["volumeAttributesClassName"],
+        );
+        // What the last change of a claim that is gone came to, its volume does not say.
+        let is_own = name.strip_prefix("pvc-") == claim["metadata"]["uid"].as_str();
+        let is_right = if is_own {
+            features.size == has && (class.is_null() || *class == features.class.as_str())
+        } else {
+            features.size >= has
+        };
+        (!is_right).then(|| format!("the storage has {features:?}, which a claim does not say"))
+    }
+
     /// There is one volume for each claim and none for others, what is retained is there, and nothing is half-done.
     pub(in super::super) fn check(&self, when: &str) -> Result<(), String> {
         let state = self.theatre.api.lock();
@@ -146,6 +182,11 @@ impl World {
             let has_it = volume.is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]);
             if is_going(claim) || is_held(claim, finalizers::CLAIM) || !has_it && !self.given_up.contains(name) {
                 return wrong("a claim is without its volume", claim);
+            }
+            if !self.given_up.contains(name)
+                && let Some(why) = self.differs(&state, claim)
+            {
+                return wrong(&why, claim);
             }
         }
         for (kind, object) in &state.gone {

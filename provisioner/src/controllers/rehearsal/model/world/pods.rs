@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::super::fake_api::{FakeState, key_of};
 use super::super::Fate;
-use super::{World, asked, has_properties, has_subject, is_going, is_held, text};
+use super::{Features, World, asked, has_properties, has_subject, is_going, is_held, text};
 use crate::operation::tests::{ended, no_image, running};
 
 /// Holds a Pod until its container was seen to end.
@@ -26,7 +26,10 @@ fn exclude(one: &Request, other: &Request) -> bool {
     let deletes = both.iter().any(|run| run.operation == Operation::Delete);
     let reads_none = both.iter().any(|run| run.operation == Operation::DeleteSnapshot);
     let same_snapshot = of_snapshot[0].is_some() && of_snapshot[0] == of_snapshot[1];
-    same_snapshot || one.pv_name == other.pv_name && deletes && !reads_none
+    let changes = both
+        .iter()
+        .any(|run| matches!(run.operation, Operation::Expand | Operation::Modify));
+    same_snapshot || one.pv_name == other.pv_name && (deletes || changes) && !reads_none
 }
 
 fn lost(state: &FakeState) -> Vec<Value> {
@@ -109,15 +112,35 @@ impl World {
         let request = asked(pod);
         let config = text(&pod["metadata"]["annotations"]["mooring.dev/config"]).to_owned();
         let volume = (config.clone(), request.pv_name);
+        let class = request
+            .attributes
+            .map(|attributes| attributes.class)
+            .unwrap_or_default();
         let snapshot = request.snapshot.map(|snapshot| snapshot.name).unwrap_or_default();
         let snapshot = (config, snapshot);
         let answer = match request.operation {
             Operation::Provision => {
+                let size = request.size;
+                self.features.entry(volume.clone()).or_insert(Features { size, class });
                 self.storage.insert(volume);
                 json!({"client": "nfs", "source": "h:/x"}).to_string()
             }
             Operation::Delete => {
+                self.features.remove(&volume);
                 self.storage.remove(&volume);
+                String::new()
+            }
+            Operation::Expand | Operation::Modify => {
+                let features = match self.features.get_mut(&volume) {
+                    Some(features) => features,
+                    None if self.given_up.contains(&volume.1) => return Ok(String::new()),
+                    None => return Err(format!("{volume:?} went before it was changed")),
+                };
+                if request.operation == Operation::Expand {
+                    features.size = features.size.max(request.size);
+                } else {
+                    features.class = class;
+                }
                 String::new()
             }
             Operation::Snapshot if !self.storage.contains(&volume) && !self.given_up.contains(&volume.1) => {
