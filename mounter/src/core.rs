@@ -2,12 +2,13 @@
 //! daemon.
 //!
 //! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a
-//! volume), [`circuit_breaker`] (servers that do not answer), [`waits`] (tells of a mount that takes long), [`metrics`]
-//! (what is counted).
+//! volume), [`circuit_breaker`] (servers that do not answer), [`waits`] (tells of a mount that takes long),
+//! [`inner_mounts`] (what keeps a volume from being unmounted), [`metrics`] (what is counted).
 
 pub mod circuit_breaker;
 pub mod client;
 pub mod guard;
+pub mod inner_mounts;
 pub mod metrics;
 pub mod waits;
 
@@ -23,6 +24,7 @@ use tracing::{Span, info, warn};
 use self::circuit_breaker::{CallEnd, CircuitBreakers};
 use self::client::{Client, Expansion, MountJob, Rest, Trouble};
 use self::guard::Guards;
+use self::inner_mounts::InnerMounts;
 use self::metrics::MounterMetrics;
 use self::waits::{Waiting, Waits};
 use crate::api::recorder::{Recorder, clean_up_failed};
@@ -116,6 +118,7 @@ pub struct Core {
     metrics: MounterMetrics,
     obstacle: fn(&Path) -> Option<String>,
     waits: Waits,
+    inner_mounts: InnerMounts,
     /// Where to say what stays on this node, and the node's name.
     events: Option<(Recorder, String)>,
     granter: Granter,
@@ -141,6 +144,7 @@ impl Core {
             metrics,
             obstacle: |_| None,
             waits: Waits::new(None),
+            inner_mounts: InnerMounts::default(),
             events: None,
             granter: Granter::new(None, []),
             attachments: None,
@@ -209,6 +213,11 @@ impl Core {
     /// Servers that did not answer.
     pub fn breakers(&self) -> &CircuitBreakers {
         &self.breakers
+    }
+
+    /// What keeps volumes from being unmounted.
+    pub fn inner_mounts(&self) -> &InnerMounts {
+        &self.inner_mounts
     }
 
     /// What runs the tasks that may block.
@@ -421,7 +430,9 @@ impl Core {
     pub async fn unmount(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "unmount")?;
-        let rest = self.unmount_guarded(target, deadline).await?;
+        let unmounted = self.unmount_guarded(target, deadline).await;
+        self.inner_mounts.note(target, &unmounted);
+        let rest = unmounted?;
         match (&self.attachments, rest) {
             (Some(attachments), Some(rest)) => attachments.leave_after(target, rest).await,
             (Some(attachments), None) => attachments.leave(target).await,

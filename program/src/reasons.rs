@@ -95,6 +95,8 @@ pub const VOLUME_GIVEN_UP: &str = "VolumeGivenUp";
 /// On a Pod that is being deleted: one of its volumes does not answer, and nothing is done about it, since others
 /// have the same file system of its server.
 pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
+/// On a Pod: one of its volumes is not unmounted, since a mount that a container left within it is in use.
+pub const VOLUME_NOT_UNMOUNTED: &str = "VolumeNotUnmounted";
 /// On a Pod: one of its volumes is being mounted and its server has not answered for some time.
 pub const MOUNT_WAITS: &str = "MountWaits";
 /// On the ConfigMap `mounter-config`: the mounter does not take it over, since it has errors.

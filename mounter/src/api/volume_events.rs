@@ -25,6 +25,12 @@ pub enum VolumeEvent {
     GivenUp,
     /// The same, but other volumes are of the same file system, so nothing got an error.
     Shared,
+    /// It is not unmounted, since a mount within it is in use.
+    InnerMountInUse {
+        /// What is mounted there, in words.
+        found: String,
+        place: String,
+    },
 }
 
 impl VolumeEvent {
@@ -34,6 +40,7 @@ impl VolumeEvent {
             Self::Failed(_) | Self::Stuck(_) | Self::Unattributed(_) => reasons::VOLUME_NOT_REVIVED,
             Self::GivenUp => reasons::VOLUME_GIVEN_UP,
             Self::Shared => reasons::VOLUME_NOT_GIVEN_UP,
+            Self::InnerMountInUse { .. } => reasons::VOLUME_NOT_UNMOUNTED,
         }
     }
 
@@ -43,7 +50,7 @@ impl VolumeEvent {
             Self::Revived(_) | Self::Failed(_) => "Mount",
             Self::Stuck(_) => "Replace",
             Self::Unattributed(_) => "Check",
-            Self::GivenUp | Self::Shared => "Unmount",
+            Self::GivenUp | Self::Shared | Self::InnerMountInUse { .. } => "Unmount",
         }
     }
 
@@ -76,6 +83,11 @@ impl VolumeEvent {
                  errors too. This Pod ends when the server answers again, or when the other Pods are deleted too. An \
                  NFS volume with mount option nosharecache has a file system of its own"
             ),
+            Self::InnerMountInUse { found, place } => format!(
+                "volume {volume} is not unmounted: a container with mount propagation Bidirectional left {found} \
+                 mounted on {place}, within the volume, and it is in use. On the node, find the process that still has \
+                 a file or its working directory there (fuser -vm {place}) and end it: the next try unmounts both"
+            ),
         }
     }
 }
@@ -95,9 +107,14 @@ impl VolumeRecorder {
         }
     }
 
+    /// Whether this was the last of the volume.
+    pub fn is_last(&self, target: &Target, event: &VolumeEvent) -> bool {
+        self.last.get(target) == Some(event)
+    }
+
     /// Has an Event made about the Pod, unless this was the last of the volume; whether it is made now.
     pub fn record(&mut self, target: &Target, pod: Option<&PodRef>, event: VolumeEvent) -> bool {
-        if self.last.get(target) == Some(&event) {
+        if self.is_last(target, &event) {
             return false;
         }
         let note = event.note(target.name());

@@ -8,6 +8,8 @@
 //! error: the agent ends the FUSE connection, or a forced unmount ends what waits for the server
 //! ([`crate::worker::force`]). A worker unmounts what is missing. The daemon leaves volumes of other Pods alone,
 //! however long their server hangs: their users wait, and continue when the server is back.
+//!
+//! A volume that is not unmounted because of a mount within it gets an Event, and nothing else.
 
 mod fate;
 mod leftovers;
@@ -26,6 +28,7 @@ use crate::agent::give_up::SILENCE;
 use crate::agent::protocol::{AgentAnswer, Call, FailureCategory};
 use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
+use crate::core::inner_mounts::InnerMounts;
 use crate::core::metrics::MounterMetrics;
 use crate::node::node_pods::{NodePod, NodePods};
 use crate::volume::job::MountError;
@@ -64,6 +67,8 @@ enum Cure {
     ByKernel { fs_type: String },
     /// A worker unmounts what the kubelet takes for missing.
     UnmountMissing,
+    /// The user does something.
+    Tell(VolumeEvent),
 }
 
 /// Finds volumes that do not answer, and lets Pods end whose grace period is over.
@@ -71,6 +76,7 @@ pub struct GiveUp {
     pods: Arc<ClientPods>,
     network: Network,
     leftovers: Leftovers,
+    inner_mounts: InnerMounts,
     workers: Workers,
     /// The host's mount namespace, if not the kubelet's.
     host_namespace: Option<PathBuf>,
@@ -86,6 +92,7 @@ impl GiveUp {
     pub fn new(
         pods: Arc<ClientPods>,
         workers: Workers,
+        inner_mounts: InnerMounts,
         host_namespace: Option<PathBuf>,
         node_pods: Arc<NodePods>,
         metrics: MounterMetrics,
@@ -94,6 +101,7 @@ impl GiveUp {
         Self {
             network: Network::new(pods.kubelet_root().to_owned(), workers.clone()),
             leftovers: Leftovers::new(pods.kubelet_root().to_owned()),
+            inner_mounts,
             pods,
             workers,
             host_namespace,
@@ -121,7 +129,9 @@ impl GiveUp {
         self.leftovers.look().await;
         let stuck = self.stuck();
         self.keep(&stuck);
-        if stuck.is_empty() || self.asked.is_some_and(|asked| asked.elapsed() < ASK_PERIOD) {
+        let is_told =
+            |volume: &Stuck| matches!(&volume.cure, Cure::Tell(event) if self.recorder.is_last(&volume.target, event));
+        if stuck.iter().all(is_told) || self.asked.is_some_and(|asked| asked.elapsed() < ASK_PERIOD) {
             return;
         }
         self.asked = Some(Instant::now());
@@ -135,12 +145,11 @@ impl GiveUp {
             .filter(|uid| self.is_over(uid, &there))
             .collect();
         for Stuck { target, cure } in &stuck {
-            if !over.contains(target.pod_uid()) {
-                continue;
-            }
             let (event, kind) = match cure {
-                Cure::ByAgent { uid, client } => (self.by_agent(uid, target).await, client),
-                Cure::ByKernel { fs_type } => (self.by_kernel(target, &over).await, fs_type),
+                Cure::Tell(event) => (Some(event.clone()), ""),
+                _ if !over.contains(target.pod_uid()) => continue,
+                Cure::ByAgent { uid, client } => (self.by_agent(uid, target).await, client.as_str()),
+                Cure::ByKernel { fs_type } => (self.by_kernel(target, &over).await, fs_type.as_str()),
                 Cure::UnmountMissing => {
                     self.unmount_missing(target).await;
                     continue;
@@ -157,7 +166,8 @@ impl GiveUp {
         }
     }
 
-    /// The volumes that have been silent for long enough, and those that are left mounted.
+    /// The volumes that have been silent for long enough, those that are left mounted, and those that a mount within
+    /// them holds.
     fn stuck(&mut self) -> Vec<Stuck> {
         self.network.ask();
         let of_agents = self.pods.silent().into_iter().filter_map(|(uid, mount, silence)| {
@@ -179,8 +189,12 @@ impl GiveUp {
             target: target.clone(),
             cure: Cure::UnmountMissing,
         });
+        let held = self.inner_mounts.events().into_iter().map(|(target, event)| Stuck {
+            target,
+            cure: Cure::Tell(event),
+        });
         // In this order: one that is silent is asked last.
-        of_agents.chain(of_the_kernel).chain(left).collect()
+        of_agents.chain(of_the_kernel).chain(left).chain(held).collect()
     }
 
     /// Forgets what is no longer stuck.
@@ -256,7 +270,11 @@ impl GiveUp {
     /// Unmounts what the kubelet takes for missing of a volume. The kubelet then goes on by itself.
     async fn unmount_missing(&mut self, target: &Target) {
         let task = Task::UnmountMissing { target: target.clone() };
-        match self.workers.run(&task, Instant::now() + LIMIT).await {
+        let done = self.workers.run(&task, Instant::now() + LIMIT).await;
+        let done =
+            done.map_err(|error| error.into_mount_error("the unmount of what is missing", "the volume's server"));
+        self.inner_mounts.note(target, &done);
+        match done {
             Ok(()) => info!(target.path = %target, "unmounted what the kubelet takes for missing, if anything"),
             Err(error) => {
                 warn!(target.path = %target, "failed to unmount what the kubelet takes for missing: {}", chain(&error));
