@@ -36,7 +36,7 @@ key_itself() {
 }
 
 # The monitors in the kernel's form: by address, since it does not resolve names, and with ports that all speak the same
-# protocol. Needs $monitors, $shape and $no_such_monitor.
+# protocol. Needs $monitors and $no_such_monitor.
 
 # Whether a port accepts connections.
 listens() {
@@ -59,40 +59,31 @@ address_of() {
 # Sets $addresses from $monitors, and $ms_mode if the kernel needs one and the options have none. The kernel talks to
 # all monitors with one protocol: the older one, which needs no mode, unless they have only the newer one.
 monitors_for_kernel() {
-    port=
+    common=
     case $ms_mode in
     '') ;;
-    legacy) port=6789 ;;
-    *) port=3300 ;;
+    legacy) common=6789 ;;
+    *) common=3300 ;;
     esac
     addresses=
     IFS=,
     for monitor in $monitors; do
-        case $monitor in
-        \[*\]) host=$monitor named= ;;
-        *:*) host=${monitor%:*} named=${monitor##*:} ;;
-        *) host=$monitor named= ;;
-        esac
-        host=${host#\[}
-        host=${host%\]}
-        case $named in
-        *[!0-9]*) fail "source=$source has a port that is not a number: $shape" ;;
-        esac
+        split_server "$monitor"
         address=$(address_of "$host")
         [ -n "$address" ] || fail "$no_such_monitor"
-        port=${port:-$named}
+        common=${common:-$port}
         for one in 6789 3300; do
-            if [ -z "$port" ] && listens "$host" "$one"; then
-                port=$one
+            if [ -z "$common" ] && listens "$host" "$one"; then
+                common=$one
             fi
         done
-        addresses=$addresses,$address:${named:-@}
+        addresses=$addresses,$address:${port:-@}
     done
     unset IFS
-    port=${port:-6789}
+    common=${common:-6789}
     addresses=${addresses#,}
     case $addresses in
-    *:@*) addresses=$(printf %s "$addresses" | sed "s/:@/:$port/g") ;;
+    *:@*) addresses=$(printf %s "$addresses" | sed "s/:@/:$common/g") ;;
     esac
-    [ "$port" != 3300 ] || ms_mode=${ms_mode:-prefer-crc}
+    [ "$common" != 3300 ] || ms_mode=${ms_mode:-prefer-crc}
 }

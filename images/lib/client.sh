@@ -32,6 +32,25 @@ service() {
     "$MOORING_AGENT" service "$@"
 }
 
+# Sets $host to the name or address of a server, without brackets, and $port to its port or to nothing. In a
+# source that Mooring hands over, an IPv6 address always has brackets.
+split_server() {
+    host=$1
+    port=
+    case $1 in
+    *\]) ;;
+    *:*)
+        host=${1%:*}
+        port=${1##*:}
+        ;;
+    esac
+    host=${host#\[}
+    host=${host%\]}
+    case $port in
+    *[!0-9]*) fail "source=$source has a port that is not a number" ;;
+    esac
+}
+
 # Options for libfuse's programs, or nothing: the source of the mount, by which the volume is known wherever it is
 # mounted, and the label that the mount is to give to all files.
 fuse_options=${MOORING_VOLUME_ID:+fsname=$MOORING_VOLUME_ID}

@@ -21,22 +21,15 @@ chap() {
     return 1
 }
 
-# The portals that $server names, each with its port. Fails if one has no valid port.
+# The portals that $server names, each with its port. Fails if one has no valid port. Read after client.sh.
 portals() {
     # The list is split where the shell would also put names of files in place of a star.
     case $server in
     *[!][a-zA-Z0-9.,:%_-]*) fail "source=$source has no server's name or address" ;;
     esac
     for portal in $(echo "$server" | tr ',' ' '); do
-        port=${portal##*:}
-        case $portal in
-        *\]) port=3260 portal=$portal:3260 ;; # an address of IPv6
-        *:*) ;;
-        *) port=3260 portal=$portal:3260 ;;
-        esac
-        case $port in
-        '' | *[!0-9]*) fail "source=$source has a port that is not a number" ;;
-        esac
+        split_server "$portal"
+        [ -n "$port" ] || portal=$portal:3260
         echo "$portal"
     done
 }

@@ -11,9 +11,18 @@ take_ssh_keys() {
     )
 }
 
+# Prints a server's name or address as it stands in a source: an IPv6 address in brackets.
+in_brackets() {
+    case $1 in
+    \[*) echo "$1" ;;
+    *:*:*) echo "[$1]" ;;
+    *) echo "$1" ;;
+    esac
+}
+
 # Runs a command on the server: log_in <user@server> <port> <command>. The command reads what this reads. A busy server
-# may need many seconds for its first word.
+# may need many seconds for its first word. ssh takes an IPv6 address without brackets.
 log_in() {
     ssh -F none -p "$2" -i /tmp/key -o BatchMode=yes -o ConnectTimeout=30 -o UserKnownHostsFile=/tmp/known_hosts \
-        -- "$1" "$3"
+        -- "$(echo "$1" | tr -d '[]')" "$3"
 }

@@ -401,6 +401,84 @@ fn each_client_mounts_its_volume_where_no_value_is_hostile() {
     }
 }
 
+/// Mooring has put the address into brackets; not every program reads it so.
+#[test]
+fn each_client_gets_an_ipv6_address_as_its_program_reads_it() {
+    const ISCSI: &str = "iscsi://[fd00::10]/iqn.2020-01.com.example:target/1";
+    for (program, source, wanted) in [
+        ("client-sshfs/sshfs", "tom@[fd00::10]:/path", "\0tom@[fd00::10]:/path\0"),
+        (
+            "client-s3/s3",
+            "https://[fd00::10]:9000/bucket",
+            "url=https://[fd00::10]:9000\0",
+        ),
+        (
+            "client-glusterfs/glusterfs",
+            "[fd00::10]:/volume",
+            "--volfile-server=fd00::10\0",
+        ),
+        (
+            "client-cephfs/cephfs",
+            "[fd00::10]:3300,[fd00::11]:/path",
+            "\0[fd00::10]:3300,[fd00::11]\0",
+        ),
+        ("client-block/block", ISCSI, "portal=[fd00::10]:3260,"),
+        (
+            "client-block/block",
+            "nbd://[fd00::10]/export",
+            "host=fd00::10,server.port=10809,",
+        ),
+        (
+            "client-block/block",
+            "nbd://[fd00::10]:99/export",
+            "host=fd00::10,server.port=99,",
+        ),
+        (
+            "client-block/block",
+            "nfs://[fd00::10]/directory/file",
+            "host=fd00::10,path=/directory/file,",
+        ),
+        (
+            "client-block/rbd",
+            "rbd://[fd00::10]:3300,[fd00::11]/pool/image",
+            "mon_host = [fd00::10]:3300,[fd00::11]\n",
+        ),
+        ("client-iscsi/iscsi", ISCSI, "--portal\0[fd00::10]:3260\0"),
+    ] {
+        let client = CLIENTS.iter().find(|client| client.program == program).unwrap();
+        let ended = mount(client, Source(source), "");
+        assert!(
+            ended.code == Some(0) && ended.given.contains(wanted),
+            "{source}: {ended:?}"
+        );
+    }
+}
+
+/// The kernel gets addresses, with brackets and ports.
+#[test]
+fn the_kernel_gets_the_ipv6_addresses_of_ceph_monitors_in_brackets() {
+    for (program, source) in [
+        ("client-cephfs/cephfs", "[fd00::10]:6790,[fd00::11]:/path"),
+        ("client-block/rbd", "rbd://[fd00::10]:6790,[fd00::11]/pool/image"),
+    ] {
+        let by_kernel = |client: &&Client| client.program == program && client.variables == BY_KERNEL;
+        let mut client = *CLIENTS.iter().find(by_kernel).unwrap();
+        client.prepare = |node| {
+            node.write("proc/filesystems", "nodev\tceph\n");
+            node.write("sys/bus/rbd/there", "");
+            record(node, "getent", "echo \"$2 STREAM $2\"");
+            record(node, "mount", READ_TABLE);
+            record(node, "perl", ADD_DEVICE);
+        };
+        let ended = mount(&client, Source(source), "");
+        let wanted = "\0[fd00::10]:6790,[fd00::11]:6790";
+        assert!(
+            ended.code == Some(0) && ended.given.contains(wanted),
+            "{source}: {ended:?}"
+        );
+    }
+}
+
 /// A comma separates the parts of what qemu is told.
 #[test]
 fn a_device_of_nbd_or_nfs_has_one_server() {

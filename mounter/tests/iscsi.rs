@@ -236,6 +236,20 @@ fn another_login_gets_nothing_of_a_session_that_is_used() {
 }
 
 #[test]
+fn a_session_with_an_ipv6_address_is_found_again() {
+    let node = new_node();
+    let volume = Volume {
+        portals: "[fd00::10]",
+        ..VOLUME
+    };
+    assert_eq!(device(&node, &volume), "sd1-1");
+    are_in_use(&node, &["sd1-1"]);
+    let second = Volume { name: "v2", ..volume };
+    assert_eq!(device(&node, &second), "sd1-1");
+    assert_eq!(sessions(&node), ["session1"]);
+}
+
+#[test]
 fn a_server_that_refuses_the_login_is_not_passed_by_through_another_session() {
     let node = new_node();
     node.write("logins/10.0.0.2:3260", "user:password-2");

@@ -15,6 +15,10 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+# It stores an IPv6 address without its brackets.
+address=${portal%:*}
+address=${address#\[}
+address=${address%\]}
 record=$NODE/records/$portal-$interface
 mkdir -p "$NODE/records" "$NODE/interfaces"
 login() { sed -n "s/^node.session.auth.$1 = //p" "$record"; }
@@ -26,7 +30,7 @@ new) [ -z "$portal" ] || cp "$NODE/etc/iscsi/iscsid.conf" "$record" ;;
     for session in "$NODE"/sys/class/iscsi_session/session*; do
         connection=$NODE/sys/class/iscsi_connection/connection${session##*session}:0
         [ "$(cat "$session/targetname" "$session/ifacename" "$connection/persistent_address")" != \
-            "$(printf '%s\n' "$target" "$interface" "${portal%:*}")" ] || exit 15
+            "$(printf '%s\n' "$target" "$interface" "$address")" ] || exit 15
     done 2>/dev/null
     [ ! -e "$NODE/logins/$portal" ] || [ "$(login username):$(login password)" = "$(cat "$NODE/logins/$portal")" ] || exit 24
     number=$(($(cat "$NODE/number" 2>/dev/null || echo 0) + 1))
@@ -42,7 +46,7 @@ new) [ -z "$portal" ] || cp "$NODE/etc/iscsi/iscsid.conf" "$record" ;;
         value=$(login "$key")
         echo "${value:-(null)}" >"$session/$key"
     done
-    echo "${portal%:*}" >"$connection/persistent_address"
+    echo "$address" >"$connection/persistent_address"
     echo "${portal##*:}" >"$connection/persistent_port"
     for lun in 1 2; do
         device=$session/device/target$number:0:0/$number:0:0:$lun/block/sd$number-$lun

@@ -1,4 +1,4 @@
-//! A node for the programs of client images: the kernel's folders and the commands are files of a temporary directory.
+//! A node for the programs of images: the kernel's folders and the commands are files of a temporary directory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,15 @@ impl Node {
         let node = Self {
             directory: tempfile::tempdir().unwrap(),
         };
-        for folder in ["bin", "lib", "sys/block", "kubelet", "run/mooring/mounts", "secrets"] {
+        for folder in [
+            "bin",
+            "lib",
+            "sys/block",
+            "kubelet",
+            "run/mooring/mounts",
+            "secrets",
+            "tmp",
+        ] {
             fs::create_dir_all(node.at(folder)).unwrap();
         }
         let images = images();
@@ -51,6 +59,8 @@ impl Node {
     fn copy(&self, from: &Path, to: &Path) {
         let mut text = fs::read_to_string(from).unwrap();
         for (path, ours) in [
+            // The node itself may be there: before any of its paths is in the text.
+            ("/tmp/", "tmp/"),
             ("/usr/libexec/mooring-lib", "lib"),
             ("/proc/self/mountinfo", "mountinfo"),
             ("/proc/sys/kernel/random/boot_id", "boot_id"),
@@ -124,7 +134,7 @@ impl Node {
             command.spawn()
         };
         let output = started.unwrap().wait_with_output().unwrap();
-        if args[0] == "unmount" && output.status.success() {
+        if args.first() == Some(&"unmount") && output.status.success() {
             self.withdraw_claims(volume);
         }
         output

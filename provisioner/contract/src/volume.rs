@@ -1,5 +1,6 @@
 //! A volume: flat string options, the same in a PV's `flexVolume.options` and `csi.volumeAttributes`.
 
+pub mod address;
 mod check;
 pub mod clients;
 pub mod file_system;
@@ -105,7 +106,8 @@ pub enum VolumeError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
     pub client: ClientName,
-    /// What `mount` would be given as its source; empty if not said.
+    /// What `mount` would be given as its source; empty if not said. If the client has a record, each IPv6 address in it
+    /// is in the one form that clients read.
     pub source: String,
     /// Mount options, in their order.
     pub mount_options: Vec<String>,
@@ -125,10 +127,13 @@ impl Volume {
             }
         }
         let mut rest = options.clone();
-        let client = rest.remove(keys::CLIENT).ok_or(VolumeError::NoClient)?.parse()?;
-        let source = rest.remove(keys::SOURCE).unwrap_or_default();
+        let client: ClientName = rest.remove(keys::CLIENT).ok_or(VolumeError::NoClient)?.parse()?;
+        let mut source = rest.remove(keys::SOURCE).unwrap_or_default();
         let mount_options = split_list(&rest.remove(keys::MOUNT_OPTIONS).unwrap_or_default());
         let fs_type = rest.remove(keys::FS_TYPE).unwrap_or_default();
+        if clients::record(client.as_str(), &fs_type).is_some() {
+            source = address::uniform(&source);
+        }
         let client_image = rest.remove(keys::CLIENT_IMAGE).filter(|image| !image.is_empty());
         Ok(Self {
             client,
@@ -231,6 +236,17 @@ mod tests {
         assert_eq!(volume.mount_options, ["ro", "vers=4.1"]);
         assert_eq!(volume.fs_type, "nfs4");
         assert_eq!(Volume::from_options(&volume.to_options()).unwrap(), volume);
+    }
+
+    #[test]
+    fn the_source_of_a_known_client_has_ipv6_addresses_in_one_form() {
+        for (line, source) in [
+            ("client=sshfs,source=tom@fd00::10:/srv", "tom@[fd00::10]:/srv"),
+            ("client=host,fs-type=nfs4,source=fd00::10:/srv", "[fd00::10]:/srv"),
+            ("client=acme,source=fd00::10:/srv", "fd00::10:/srv"),
+        ] {
+            assert_eq!(Volume::from_line(line).unwrap().source, source);
+        }
     }
 
     #[test]

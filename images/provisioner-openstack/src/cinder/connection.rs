@@ -1,6 +1,7 @@
 //! How a node reaches a volume that is attached: what Cinder says becomes options and secrets of one of Mooring's
 //! clients.
 
+use mooring_contract::volume::address::in_brackets;
 use mooring_contract::volume::keys;
 use serde_json::Value;
 
@@ -82,7 +83,7 @@ pub(super) fn ceph_image(info: &Value, ceph: &CephLogin) -> Result<CephImage, Op
         return Err(lacks("monitors"));
     }
     let monitor = |(at, host): (usize, &String)| {
-        let host = bracketed(host);
+        let host = in_brackets(host);
         match ports.get(at) {
             Some(port) => format!("{host}:{port}"),
             None => host,
@@ -158,18 +159,9 @@ fn nfs(info: &Value) -> Result<Connection, OpenstackError> {
         format!("{folder}/{name}")
     };
     Ok(Connection {
-        options: options([(keys::SOURCE, format!("nfs://{}/{path}", bracketed(host)))]),
+        options: options([(keys::SOURCE, format!("nfs://{}/{path}", in_brackets(host)))]),
         secrets: VolumeOptions::new(),
     })
-}
-
-/// A host as it stands in a source, where a colon comes before a port.
-fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
-    }
 }
 
 /// One of the ways to a device of iSCSI.

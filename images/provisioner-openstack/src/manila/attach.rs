@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use mooring_contract::volume::keys;
+use mooring_contract::volume::{Volume, keys};
 
 use super::Manila;
 use super::access::Whom;
@@ -86,7 +86,8 @@ impl Manila<'_> {
         if self.is_of(Protocol::Cifs) {
             return Ok(vec![Whom::user(&self.storage.given.needed(CIFS_USER, LOGIN)?)]);
         }
-        let server = self.storage.given.option(keys::SOURCE);
+        let volume = Volume::from_options(&request.volume).map_err(pv::error::Error::Options)?;
+        let server = volume.server();
         let attachment = request.attachment.as_ref();
         let addresses = attachment.map(|attachment| attachment.addresses.as_slice());
         let whom: Vec<_> = reaching(server, addresses.unwrap_or_default())
@@ -115,16 +116,12 @@ fn user(pv_name: &str, node: &str) -> String {
     format!("{pv_name}-{}", node.replace('.', "_"))
 }
 
-/// Those of a node's addresses by which it can reach `server`, a host with a path: of its family, if it is an address.
+/// Those of a node's addresses by which it can reach `server`: of its family, if it is an address.
 fn reaching<'a>(server: &str, addresses: &'a [String]) -> Vec<&'a String> {
-    let is_v6 = server.starts_with('[');
-    let is_v4 = server
-        .split_once(':')
-        .is_some_and(|(host, _)| host.parse::<IpAddr>().is_ok());
-    let of_family = |address: &&String| match address.parse() {
-        Ok(IpAddr::V4(_)) => !is_v6,
-        Ok(IpAddr::V6(_)) => !is_v4,
-        Err(_) => false,
+    let server = server.parse::<IpAddr>();
+    let of_family = |address: &&String| match (address.parse::<IpAddr>(), &server) {
+        (Ok(address), Ok(server)) => address.is_ipv6() == server.is_ipv6(),
+        (address, _) => address.is_ok(),
     };
     addresses.iter().filter(of_family).collect()
 }
@@ -137,13 +134,10 @@ mod tests {
     fn a_node_is_let_in_by_the_addresses_with_which_it_comes() {
         let addresses = ["10.0.0.7", "node-a", "fd00::7"].map(str::to_owned);
         let of = |server: &str| reaching(server, &addresses);
-        assert_eq!(of("10.0.0.9:/share"), ["10.0.0.7"]);
-        assert_eq!(of("[fd00::9]:/share"), ["fd00::7"]);
-        assert_eq!(of("filer.example:/share"), ["10.0.0.7", "fd00::7"]);
-        assert_eq!(
-            of("[fd00::9]:/share").len() + reaching("10.0.0.9:/x", &addresses[1..]).len(),
-            1
-        );
+        assert_eq!(of("10.0.0.9"), ["10.0.0.7"]);
+        assert_eq!(of("fd00::9"), ["fd00::7"]);
+        assert_eq!(of("filer.example"), ["10.0.0.7", "fd00::7"]);
+        assert!(reaching("10.0.0.9", &addresses[1..]).is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::address::first_host;
 use super::clients::{
     ClientRecord, NODE_CLIENTS, NODE_DISK, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION,
     alternatives, record,
@@ -115,31 +116,10 @@ impl Volume {
         Ok(())
     }
 
-    /// The server that the volume is mounted from, as its source says: the part before `:`, without a user, or the host
-    /// of a `//host/share` or a URL; the whole source where it has none of these.
+    /// The server that the volume is mounted from, or the first of several, without brackets and port; the whole source
+    /// if that names none.
     pub fn server(&self) -> &str {
-        let source = self.source.as_str();
-        // Only the part of a URL before the path: it has the host, and maybe a port.
-        let source = match source.split_once("://") {
-            Some((scheme, rest)) if !scheme.contains(['/', ':', '@']) => rest.split('/').next().unwrap_or(rest),
-            _ => source,
-        };
-        if let Some(rest) = source.strip_prefix("//") {
-            return rest.split('/').next().unwrap_or(rest);
-        }
-        // What follows a path is a part of it, whatever it looks like.
-        let host = match source.split_once('@') {
-            Some((user, rest)) if !user.contains(['/', ':']) => rest,
-            _ => source,
-        };
-        if let Some(rest) = host.strip_prefix('[') {
-            // An IPv6 address: [fe80::1]:/exports
-            return rest.split(']').next().unwrap_or(rest);
-        }
-        match host.split_once(':') {
-            Some((host, _)) if !host.is_empty() && !host.contains('/') => host,
-            _ => source,
-        }
+        first_host(&self.source).unwrap_or(&self.source)
     }
 
     fn check_tenant(&self, record: Option<&ClientRecord>) -> Result<(), CheckError> {

@@ -167,11 +167,14 @@ pub const TENANT_MOUNT_OPTIONS: &[&str] = &[
 /// administrator allowed. A tenant can say nothing but `source` and mount options.
 pub const UNKNOWN_OPTION: &str = r"^[A-Za-z0-9][A-Za-z0-9._-]*$";
 
-/// A server's name or address, and nothing that a program could take for an option of its own: brackets hold an IPv6
-/// address.
+/// A server's name or address, and nothing that a program could take for an option of its own. An IPv6 address may
+/// lack its brackets: [`address`](super::address) adds them.
 macro_rules! host {
     () => {
-        r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\])"
+        concat!(
+            r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|",
+            r"[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*(%[A-Za-z0-9._-]+)?)"
+        )
     };
 }
 
@@ -199,7 +202,7 @@ macro_rules! lun {
 
 macro_rules! monitors {
     () => {
-        r"[A-Za-z0-9\[][A-Za-z0-9.,:_%\[\]-]*"
+        r"[A-Za-z0-9:\[][A-Za-z0-9.,:_%\[\]-]*"
     };
 }
 
@@ -252,7 +255,7 @@ pub const NODE_DISK: &str = "node-disk";
 /// Begins the source of such a disk. What follows is the disk's serial.
 pub const SERIAL: &str = "serial://";
 
-const NO_SERVER: &str = "names no server: write source=server:/path, or source=[address]:/path";
+const NO_SERVER: &str = "names no server: write source=server:/path";
 const ISCSI: &str = "names no device: write source=iscsi://server/target/lun, with numbers that do not begin with a \
                      zero";
 
@@ -331,7 +334,7 @@ pub const RECORDS: &[ClientRecord] = &[
     ClientRecord {
         names: &["smb", "smb3", "cifs"],
         source: Value {
-            pattern: r"^//([A-Za-z0-9_][A-Za-z0-9._-]*|[0-9A-Fa-f:.]+)/.+$",
+            pattern: r"^//([A-Za-z0-9_][A-Za-z0-9._-]*|[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\])/.+$",
             wanted: "names no share: write source=//server/share or source=//server/share/directory",
         },
         fs_types: &["smb", "smb3", "cifs"],
@@ -355,7 +358,7 @@ pub const RECORDS: &[ClientRecord] = &[
         names: &["sshfs"],
         source: Value {
             pattern: concat!(r"^([A-Za-z0-9_][A-Za-z0-9._+-]*@)?", host!(), r":.*$"),
-            wanted: "names no server: write source=user@host:/path, or source=user@[address]:/path",
+            wanted: "names no server: write source=user@host:/path",
         },
         fs_types: &[],
         tenant_fs_types: &[],

@@ -1,6 +1,6 @@
 //! Where an NFS volume is: `server:/path`, `[address]:/path`.
 
-use std::net::Ipv6Addr;
+use mooring_contract::volume::address::ipv6;
 
 use crate::worker::clients::remote::source::{RemotePathError, RemoteSource, is_host_name};
 
@@ -9,8 +9,6 @@ use crate::worker::clients::remote::source::{RemotePathError, RemoteSource, is_h
 pub(super) enum NfsSourceError {
     #[error("option source={0:?} is not an NFS source: write server:/path")]
     Form(String),
-    #[error("option source={0:?} has an IPv6 address without brackets: write [address]:/path")]
-    NoBrackets(String),
     #[error("option source={0:?} has no IPv6 address in its brackets: write [address]:/path")]
     BadAddress(String),
     #[error("option source={0:?} has no server's name before the colon: write server:/path, with one server")]
@@ -21,28 +19,15 @@ pub(super) enum NfsSourceError {
 
 pub(super) fn read(text: &str) -> Result<RemoteSource, NfsSourceError> {
     let whole = || text.to_owned();
-    let (host, shown, path) = if let Some(rest) = text.strip_prefix('[') {
-        let (address, path) = rest.split_once("]:").ok_or_else(|| NfsSourceError::Form(whole()))?;
-        // Behind the address of a link is the interface that it is on.
-        let plain = address.split_once('%').map_or(address, |(plain, _)| plain);
-        let _: Ipv6Addr = plain.parse().map_err(|_| NfsSourceError::BadAddress(whole()))?;
-        (address, format!("[{address}]"), path)
-    } else {
-        let (host, path) = text.split_once(':').ok_or_else(|| NfsSourceError::Form(whole()))?;
-        let address = text.split_once('/').map_or(text, |(before, _)| before);
-        if address.trim_end_matches(':').parse::<Ipv6Addr>().is_ok() || address.matches(':').count() > 1 {
-            return Err(NfsSourceError::NoBrackets(whole()));
-        }
+    let (host, path) = text.split_once(":/").ok_or_else(|| NfsSourceError::Form(whole()))?;
+    let (host, start) = match ipv6(host) {
+        Some(address) => (address, format!("[{address}]:/")),
+        None if host.starts_with('[') => return Err(NfsSourceError::BadAddress(whole())),
         // The kernel takes the first of several, separated by commas, and says nothing.
-        if !is_host_name(host) {
-            return Err(NfsSourceError::BadHost(whole()));
-        }
-        (host, host.to_owned(), path)
+        None if !is_host_name(host) => return Err(NfsSourceError::BadHost(whole())),
+        None => (host, format!("{host}:/")),
     };
-    if !path.starts_with('/') {
-        return Err(NfsSourceError::Form(whole()));
-    }
-    Ok(RemoteSource::new(text, host, &format!("{shown}:/"), path)?)
+    Ok(RemoteSource::new(text, host, &start, path)?)
 }
 
 #[cfg(test)]
@@ -63,6 +48,7 @@ mod tests {
             ("nas:/", "nas", "nas:/"),
             ("[fe80::1%eth0]:/x y", "fe80::1%eth0", "[fe80::1%eth0]:/x y"),
             ("[2001:db8::4]:/a:b", "2001:db8::4", "[2001:db8::4]:/a:b"),
+            ("2001:db8::4:/a", "2001:db8::4", "[2001:db8::4]:/a"),
             ("nas:/a:b", "nas", "nas:/a:b"),
         ];
         assert_read(read, &sources);
@@ -75,8 +61,7 @@ mod tests {
             ("nas", NfsSourceError::Form),
             ("nas:exports", NfsSourceError::Form),
             ("[fe80::1]/x", NfsSourceError::Form),
-            ("fe80::1:/x", NfsSourceError::NoBrackets),
-            ("2001:db8::4:/x", NfsSourceError::NoBrackets),
+            ("nas:2049:/x", NfsSourceError::BadHost),
             ("[10.0.0.4]:/x", NfsSourceError::BadAddress),
             ("[nas]:/x", NfsSourceError::BadAddress),
             (":/x", NfsSourceError::BadHost),

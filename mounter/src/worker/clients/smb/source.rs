@@ -1,6 +1,6 @@
 //! Where an SMB volume is: `//server/share`, `//server/share/directory`.
 
-use std::net::Ipv6Addr;
+use mooring_contract::volume::address::ipv6;
 
 use crate::worker::clients::remote::source::{RemotePathError, RemoteSource, is_host_name};
 
@@ -28,9 +28,11 @@ pub(super) fn read(text: &str) -> Result<RemoteSource, SmbSourceError> {
     }
     let rest = text.strip_prefix("//").ok_or_else(|| SmbSourceError::Form(whole()))?;
     let (host, path) = rest.split_once('/').ok_or_else(|| SmbSourceError::Form(whole()))?;
-    if !is_host_name(host) && host.parse::<Ipv6Addr>().is_err() {
-        return Err(SmbSourceError::BadHost(whole()));
-    }
+    let host = match ipv6(host) {
+        Some(address) => address,
+        None if is_host_name(host) => host,
+        None => return Err(SmbSourceError::BadHost(whole())),
+    };
     if path.split('/').all(str::is_empty) {
         return Err(SmbSourceError::Form(whole()));
     }
@@ -53,6 +55,7 @@ mod tests {
                 "//nas.example.com/volumes/a b",
             ),
             ("//2001:db8::4/volumes/ä", "2001:db8::4", "//2001:db8::4/volumes/ä"),
+            ("//[2001:db8::4]/volumes", "2001:db8::4", "//2001:db8::4/volumes"),
         ];
         assert_read(read, &sources);
     }
@@ -69,7 +72,7 @@ mod tests {
             ("///volumes", SmbSourceError::BadHost),
             ("//nas:445/volumes", SmbSourceError::BadHost),
             ("//tom@nas/volumes", SmbSourceError::BadHost),
-            ("//[2001:db8::4]/volumes", SmbSourceError::BadHost),
+            ("//[nas]/volumes", SmbSourceError::BadHost),
             ("//nas/volumes\\..\\other", SmbSourceError::Backslash),
             ("\\\\nas\\volumes", SmbSourceError::Backslash),
             ("//nas/volumes/../other", |text| RemotePathError::Dots(text).into()),

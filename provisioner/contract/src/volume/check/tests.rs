@@ -84,6 +84,8 @@ fn the_form_of_a_source_and_the_type_that_it_is_mounted_as_belong_together() {
     for line in [
         "client=sshfs;source=//dev/loop1",
         "client=sshfs;source=letters",
+        "client=nfs;source=fd00::10%a,b:/x",
+        "client=s3;source=https://fd00::10,h/bucket",
         "client=sshfs;source=[-oProxyCommand=sh]:/x",
         "client=sshfs;source=-oProxyCommand=sh@h:/x",
         "client=sshfs;source=u@-h:/x",
@@ -155,6 +157,33 @@ fn an_option_that_is_on_no_list_is_refused_and_so_is_a_value_that_is_not_what_it
         for speaker in [Image, Administrator] {
             let error = check(speaker, line).unwrap_err().to_string();
             assert!(error.contains(words), "{line}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_ipv6_address_is_a_server_of_every_client_with_brackets_and_without_them() {
+    for address in ["fd00::10", "[fd00::10]", "::1", "[::ffff:10.0.0.1]"] {
+        for (client, source) in [
+            ("nfs", "{}:/exports"),
+            ("smb", "//{}/share"),
+            ("sshfs", "tom@{}:/srv"),
+            ("glusterfs", "{}:/volume"),
+            ("cephfs", "{},mon,{}:/dir"),
+            ("rbd", "rbd://{},{}/pool/image"),
+            ("block", "iscsi://{},h:3261,{}/iqn/1"),
+            ("block", "nbd://{}/export"),
+            ("block", "nfs://{}/dir/file"),
+            ("iscsi", "iscsi://{},{}/iqn/1"),
+            ("s3", "https://{}/bucket"),
+        ] {
+            let source = source.replace("{}", address);
+            let volume = Volume::from_options(&options(&format!("client={client};source={source}"))).unwrap();
+            assert_eq!(volume.check(Image, &[]), Ok(()), "{source}");
+            assert_eq!(volume.server(), address.trim_matches(['[', ']']), "{source}");
+            // Admission policies judge the source as it is written.
+            let pattern = crate::volume::clients::record(client, "").unwrap().source.pattern;
+            assert!(super::matches(pattern, &source), "{source}");
         }
     }
 }
