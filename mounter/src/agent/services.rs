@@ -252,6 +252,7 @@ impl Services {
             () = daemon::is_there(ready) => Ok(()),
             _ = process.ended() => {
                 tokio::time::sleep(OUTPUT_GRACE).await;
+                self.forget(volume, &process)?;
                 Err(ServiceError::Ended { program, last_lines: output.last_lines() })
             }
             () = tokio::time::sleep(limit) => {
@@ -318,6 +319,22 @@ impl Services {
             volume.kept.pop();
         }
         Ok(written?)
+    }
+
+    /// Removes a daemon that has ended before it was ready: the image's program may start another one in its place.
+    fn forget(&self, name: &str, ended: &Arc<Process>) -> Result<(), StoreError> {
+        let mut volumes = self.lock();
+        let Some(volume) = volumes.get_mut(name).filter(|volume| !volume.ending) else {
+            return Ok(());
+        };
+        let is_it = |live: &Live| matches!(live, Live::Daemon { process, .. } if Arc::ptr_eq(process, ended));
+        let Some(at) = volume.kept.iter().position(|kept| is_it(&kept.live)) else {
+            return Ok(());
+        };
+        if let ServiceRecord::Daemon { output: Some(pipe), .. } = volume.kept.remove(at).record {
+            let _ = fs::remove_file(pipe);
+        }
+        self.write(name, volume)
     }
 
     fn write(&self, name: &str, volume: &VolumeServices) -> Result<(), StoreError> {

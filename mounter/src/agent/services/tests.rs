@@ -154,6 +154,20 @@ async fn the_output_of_a_daemon_that_ends_at_once_is_reported_line_by_line() {
 }
 
 #[tokio::test]
+async fn a_daemon_that_ends_before_it_is_ready_leaves_its_place_to_another() {
+    let agent = Agent::new();
+    let running = agent.mounting();
+    agent.daemon("one", "exit 3").await.unwrap_err();
+    agent.daemon("one", "").await.unwrap();
+    drop(running);
+    assert_eq!(agent.services.are_running(VOLUME), Some(true));
+    let agent = agent.again();
+    assert_eq!(agent.services.are_running(VOLUME), Some(true));
+    agent.services.release(VOLUME).await.unwrap();
+    assert!(agent.is_clean());
+}
+
+#[tokio::test]
 async fn a_daemon_that_goes_to_the_background_is_found_by_its_pid_file_and_ended() {
     let agent = Agent::new();
     let _running = agent.mounting();
