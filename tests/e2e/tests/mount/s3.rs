@@ -197,6 +197,48 @@ fn an_s3_volume_is_writable_by_a_group_and_read_only_on_request() {
 }
 
 #[test]
+fn objects_that_another_tool_uploaded_under_a_prefix_are_read_by_the_user_that_the_mount_options_name() {
+    in_namespace("mount-s3-prefix", async |scope| {
+        let node = scope.node(1).await?;
+        let server = scope.s3_server(&node).await?;
+        // The server makes directories on the way to an object in the same manner, and no object for them.
+        scope.on_s3_server(
+            "mkdir -p /srv/volumes/there/photos/2026/may; cd /srv/volumes/there/photos/2026; \
+             echo hello >letter; echo deep >may/letter",
+        )?;
+        scope.mount_secret("right", &server.data)?;
+        scope.volume(
+            "data",
+            &json!({"client": "s3", "source": format!("{}/there/photos/2026", server.url), "secret": "right",
+                    "mount-options": "uid=1000,gid=1000,umask=0027"}),
+        )?;
+        let user = |user: u32| ("securityContext", json!({"runAsUser": user, "runAsGroup": user}));
+        scope.apply(&user_on(&node, "owner", "sleep 1000000", &[user(1000)]).to_string())?;
+        scope.apply(&user_on(&node, "other", "sleep 1000000", &[user(1001)]).to_string())?;
+        for name in ["owner", "other"] {
+            scope.pod_ready(name).await?;
+        }
+        let read = [
+            "sh",
+            "-c",
+            "cat /data/letter /data/may/letter; stat -c '%u %g %a' /data/letter /data/may",
+        ];
+        assert_eq!(
+            scope.exec("owner", read)?,
+            "hello\ndeep\n1000 1000 750\n1000 1000 750\n"
+        );
+        let refused = scope.exec("other", ["cat", "/data/letter"]).unwrap_err();
+        assert!(refused.to_string().contains("Permission denied"), "{refused:#}");
+        scope.exec("owner", ["sh", "-c", "echo more >/data/answer"])?;
+        assert_eq!(
+            scope.on_s3_server("cat /srv/volumes/there/photos/2026/answer")?,
+            "more\n"
+        );
+        Ok(())
+    });
+}
+
+#[test]
 fn an_unreachable_or_refusing_s3_server_is_named_with_a_cure_and_without_the_key() {
     in_namespace("mount-s3-refused", async |scope| {
         let node = scope.node(2).await?;
@@ -239,6 +281,12 @@ fn an_unreachable_or_refusing_s3_server_is_named_with_a_cure_and_without_the_key
                 format!("{url}/nowhere"),
                 "right",
                 &[host, "has no bucket nowhere"],
+            ),
+            (
+                "no-prefix",
+                format!("{url}/there/nothing"),
+                "right",
+                &[host, "has no object under /nothing"],
             ),
             // An address for documentation, where nothing answers.
             (
