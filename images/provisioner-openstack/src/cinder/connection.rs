@@ -149,15 +149,16 @@ fn nfs(info: &Value) -> Result<Connection, OpenstackError> {
     }
     let lacks = || OpenstackError::Refused("Cinder says of the volume's connection no export and file".to_owned());
     let (host, folder) = text("export").split_once(":/").ok_or_else(lacks)?;
-    let (folder, name) = (folder.trim_matches('/'), text("name"));
+    let name = text("name");
     if host.is_empty() || name.is_empty() {
         return Err(lacks());
     }
-    let path = if folder.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{folder}/{name}")
-    };
+    let parts: Vec<_> = folder
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .chain([name])
+        .collect();
+    let path = parts.join("/");
     Ok(Connection {
         options: options([(keys::SOURCE, format!("nfs://{}/{path}", in_brackets(host)))]),
         secrets: VolumeOptions::new(),
@@ -268,6 +269,7 @@ mod tests {
         };
         for (export, source) in [
             ("10.0.0.4:/srv/volumes/", "nfs://10.0.0.4/srv/volumes/volume-1"),
+            ("10.0.0.4://srv//volumes", "nfs://10.0.0.4/srv/volumes/volume-1"),
             ("fd00::1:/srv", "nfs://[fd00::1]/srv/volume-1"),
             ("nas.example:/", "nfs://nas.example/volume-1"),
         ] {
