@@ -64,12 +64,13 @@ identity_of() {
     done
 }
 
-# Fails if the node has an image as another device already, through another client Pod or other monitors: a second
-# device has a cache of its own.
+# Fails if the node has an image as another device in use, through another client Pod or other monitors: a second device
+# has a cache of its own. One that a client Pod has left behind is removed, which the kernel refuses while it is in use.
 fail_if_mapped_twice() {
     ours=$(identity_of "$1")
     for one in $(numbers); do
-        [ "$one" = "$1" ] || [ "$(identity_of "$one")" != "$ours" ] ||
+        [ "$one" != "$1" ] && [ "$(identity_of "$one")" = "$ours" ] || continue
+        printf %s "$one" | write_to "$rbd_bus/remove_single_major" ||
             fail "this node has the image $where as rbd$one already, through another client Pod or with other monitors:" \
                 "delete the Pods of this node that use it"
     done

@@ -42,7 +42,7 @@ pub enum ClaimError {
     Taken { device: String, owner: DeviceOwner },
     #[error(
         "{owner} has {device} on this node through {by}, and a second device of one storage destroys what is on it: \
-         delete the Pods of this node that use {owner} that way"
+         delete the Pods of this node that use {owner} that way; if there are none, delete that client Pod"
     )]
     Elsewhere {
         device: String,
@@ -67,7 +67,7 @@ pub enum ClaimError {
     Target(#[from] TargetError),
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
     boot: String,
     device: String,
@@ -87,7 +87,7 @@ pub struct Server {
     initiator: Option<String>,
     /// The uid of the client Pod; none if it is not known.
     client_pod: Option<String>,
-    /// Whether the device is made in the client Pod, and not the kernel's.
+    /// Whether the client Pod has made the device, and it works: it is not the kernel's.
     is_own: bool,
 }
 
@@ -127,7 +127,7 @@ impl Claims {
         Self {
             kubelet_root: kubelet_root.to_owned(),
             boot_id: BOOT_ID.into(),
-            client_pod: client_pod(agent_dir),
+            client_pod: Table::read().ok().and_then(|table| client_pod(&table, agent_dir)),
         }
     }
 
@@ -171,13 +171,13 @@ impl Claims {
         }
         for device in names {
             device.clone_into(&mut claim.device);
-            let name = format!(
-                "{}-{}-{}.json",
-                digest(device),
-                digest(&claim.boot),
-                store::id(&call.target)
-            );
-            store::write(&self.dir().join(name), &claim)?;
+            let (of_device, of_boot) = (digest(device), digest(&claim.boot));
+            let path = (self.dir()).join(format!("{of_device}-{of_boot}-{}.json", store::id(&call.target)));
+            // On a full disk, what is claimed already can be mounted again.
+            if store::read::<Claim>(&path).is_ok_and(|noted| noted == claim) {
+                continue;
+            }
+            store::write(&path, &claim)?;
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Claims {
                 Some(store::read::<Claim>(&path)?)
             };
             let Some(claim) = claim.filter(|claim| claim.boot == ours.boot && (in_use || self.counts(claim))) else {
-                fs::remove_file(&path).map_err(at("remove", &path))?;
+                remove(&path)?;
                 continue;
             };
             let Claim { device, owner, by, .. } = claim;
@@ -225,12 +225,12 @@ impl Claims {
         exists(&claim.target) || claim.by.as_ref().is_some_and(|by| by.is_own && self.is_on_node(by))
     }
 
-    /// Whether what a claim is made for would be a second device of a volume, beside that of `by`.
+    /// Whether a device for a claim would be a second one of its volume, beside that of `by`.
     fn makes_another(&self, by: &Server, claim: &Claim) -> bool {
         let Some(ours) = &claim.by else { return false };
-        let is_own = by.is_own || ours.is_own;
-        let is_in_another_pod = is_own && by.client_pod != ours.client_pod && self.is_on_node(by);
-        is_in_another_pod || (&by.client, &by.source) != (&ours.client, &ours.source)
+        let is_in_another_pod = by.client_pod != ours.client_pod && self.is_on_node(by);
+        let is_other = (&by.client, &by.source) != (&ours.client, &ours.source);
+        by.is_own && is_in_another_pod || (by.is_own || ours.is_own) && is_other
     }
 
     /// Whether a client Pod is on the node: the kubelet removes its directory after its last process.
@@ -239,20 +239,44 @@ impl Claims {
         by.client_pod.as_ref().is_some_and(|uid| exists(&dir(uid)))
     }
 
+    /// Notes that what this client Pod made for a target has ended: nothing is written to it any more, so the volume may
+    /// get another device.
+    pub(super) fn device_ended(&self, target: &str) -> Result<(), ClaimError> {
+        self.each(of_target(target), |path, mut claim| {
+            if let Some(by) = claim.by.as_mut().filter(|by| by.is_own) {
+                by.is_own = false;
+                store::write(path, &claim)?;
+            }
+            Ok(())
+        })
+    }
+
     /// Withdraws this client Pod's claims of a target.
     pub(super) fn withdraw(&self, target: &str) -> Result<(), ClaimError> {
-        let of_target = format!("-{}.json", store::id(target));
-        self.remove(|name| name.ends_with(&of_target), |_| true)
+        self.each(of_target(target), |path, _| remove(path))
     }
 
     /// Withdraws this client Pod's claims of targets that are not among those that it has.
     pub(super) fn withdraw_all_but<'a>(&self, targets: impl Iterator<Item = &'a str>) -> Result<(), ClaimError> {
+        if self.client_pod.is_none() {
+            return Ok(());
+        }
         let kept: BTreeSet<&Path> = targets.map(Path::new).collect();
-        self.remove(|_| true, |claim| claim.by.is_some() && !kept.contains(&*claim.target))
+        self.each(
+            |_| true,
+            |path, claim| match claim.by {
+                Some(_) if !kept.contains(&*claim.target) => remove(path),
+                _ => Ok(()),
+            },
+        )
     }
 
-    /// Removes claims that are not another client Pod's.
-    fn remove(&self, named: impl Fn(&str) -> bool, is_it: impl Fn(&Claim) -> bool) -> Result<(), ClaimError> {
+    /// Does something with those claims that are not another client Pod's.
+    fn each(
+        &self,
+        named: impl Fn(&str) -> bool,
+        act: impl Fn(&Path, Claim) -> Result<(), ClaimError>,
+    ) -> Result<(), ClaimError> {
         if !self.dir().exists() {
             return Ok(());
         }
@@ -262,9 +286,8 @@ impl Claims {
             let Ok(claim) = store::read::<Claim>(&path) else {
                 continue;
             };
-            let is_anothers = claim.by.as_ref().is_some_and(|by| by.client_pod != self.client_pod);
-            if !is_anothers && is_it(&claim) {
-                fs::remove_file(&path).map_err(at("remove", &path))?;
+            if claim.by.as_ref().is_none_or(|by| by.client_pod == self.client_pod) {
+                act(&path, claim)?;
             }
         }
         Ok(())
@@ -307,15 +330,29 @@ fn names_of_source(call: &MountCall) -> Vec<String> {
         return vec![format!("{} {}", call.client, call.source)];
     };
     let port = match kind {
-        "iscsi" => ":3260",
-        "nbd" => ":10809",
-        "rbd" => ":6789",
+        "iscsi" => 3260,
+        "nbd" => 10809,
+        "rbd" => 6789,
         // No port can be written.
-        "nfs" => "",
+        "nfs" => 2049,
         _ => return vec![call.source.clone()],
     };
     let (servers, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let name = |server: &str| format!("{kind}://{}/{path}", server.strip_suffix(port).unwrap_or(server));
+    // Names of iSCSI are the same in capitals.
+    let path = if kind == "iscsi" {
+        path.to_ascii_lowercase()
+    } else {
+        path.to_owned()
+    };
+    let name = |server: &str| {
+        let with_port = server.rsplit_once(':');
+        let with_port = with_port.and_then(|(host, port)| Some((host, port.parse::<u32>().ok()?)));
+        match with_port {
+            Some((host, number)) if number != port => format!("{kind}://{host}:{number}/{path}"),
+            Some((host, _)) => format!("{kind}://{host}/{path}"),
+            None => format!("{kind}://{server}/{path}"),
+        }
+    };
     servers.to_ascii_lowercase().split(',').map(name).collect()
 }
 
@@ -341,7 +378,10 @@ pub fn run(args: ClaimArgs) -> Result<(), ClaimError> {
     let call = store::read(&args.record)?;
     let claims = Claims {
         // The record is two folders below it.
-        client_pod: args.record.ancestors().nth(2).and_then(client_pod),
+        client_pod: Table::read()
+            .ok()
+            .zip(args.record.ancestors().nth(2))
+            .and_then(|(table, dir)| client_pod(&table, dir)),
         kubelet_root: args.kubelet_root,
         boot_id: args.boot_id,
     };
@@ -350,11 +390,21 @@ pub fn run(args: ClaimArgs) -> Result<(), ClaimError> {
 }
 
 /// The uid of the client Pod with an agent's directory, which is one of the Pod's volumes: the mount table says which.
-fn client_pod(agent_dir: &Path) -> Option<String> {
-    let table = Table::read().ok()?;
+fn client_pod(table: &Table, agent_dir: &Path) -> Option<String> {
+    // The kubelet's root, or its folder of Pods, may be a file system of its own.
     let parts: Vec<&OsStr> = table.top(agent_dir)?.root.iter().collect();
-    let mut of_pods = parts.windows(3).filter(|at| at[0] == "pods" && at[2] == "volumes");
-    of_pods.next_back()?[1].to_str().map(str::to_owned)
+    let is_volume = |at: &&[&OsStr]| at[1] == "volumes" && at[2] == "kubernetes.io~empty-dir";
+    parts.windows(3).rfind(is_volume)?[0].to_str().map(str::to_owned)
+}
+
+/// Whether a claim's name is of this target.
+fn of_target(target: &str) -> impl Fn(&str) -> bool {
+    let end = format!("-{}.json", store::id(target));
+    move |name| name.ends_with(&end)
+}
+
+fn remove(path: &Path) -> Result<(), ClaimError> {
+    fs::remove_file(path).map_err(at("remove", path))
 }
 
 fn digest(device: &str) -> String {
@@ -384,12 +434,14 @@ fn at(attempted: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ClaimEr
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
     use std::path::Path;
 
-    use super::{BOOT_ID, ClaimError, Claims};
+    use super::{BOOT_ID, ClaimError, Claims, client_pod};
     use crate::agent::protocol::MountCall;
     use crate::agent::store;
     use crate::volume::device_owner::DeviceOwner;
+    use crate::volume::mount_table::Table;
 
     /// A call for a volume's target, which is made.
     fn call(root: &Path, pod: &str, name: &str, owner: Option<&DeviceOwner>) -> MountCall {
@@ -536,6 +588,24 @@ mod tests {
         refused(&of("x"), &new);
         let other = call(root, "x", "pv-2", None);
         assert!(matches!(new.claim_source(&other), Err(ClaimError::Taken { .. })));
+        // One that does not know its uid withdraws nothing but its own.
+        let unknown = claims(root, None);
+        unknown.withdraw_all_but(std::iter::empty()).unwrap();
+        unknown.withdraw(&first.target).unwrap();
+        assert!(matches!(new.claim_source(&other), Err(ClaimError::Taken { .. })));
+        // Its program has ended, and the next Pod gets a device of its own.
+        let second = of("y");
+        new.claim_source(&second).unwrap_err();
+        old.device_ended(&first.target).unwrap();
+        old.device_ended(&of("w").target).unwrap();
+        for pod in ["u", "w"] {
+            of(pod);
+        }
+        new.claim_source(&second).unwrap();
+        new.withdraw(&second.target).unwrap();
+        for pod in ["u", "w"] {
+            old.claim_source(&of(pod)).unwrap();
+        }
         // It forgets what it has no record of, when its container has started anew.
         old.withdraw_all_but([first.target.as_str()].into_iter()).unwrap();
         refused(&of("x"), &new);
@@ -545,6 +615,36 @@ mod tests {
         fs::remove_dir(root.join("pods/new")).unwrap();
         old.claim_source(&of("x")).unwrap();
         old.claim_source(&of("u")).unwrap();
+    }
+
+    #[test]
+    fn the_mount_table_says_which_client_pod_it_is_in() {
+        let line = |root: &str| {
+            let table = format!("30 29 0:5 {root} /run/mooring rw shared:1 - ext4 /dev/sda1 rw\n");
+            client_pod(&Table::parse(table.as_bytes()), Path::new("/run/mooring"))
+        };
+        let volume = "volumes/kubernetes.io~empty-dir/agent";
+        for before in ["/var/lib/kubelet/pods", "/data/pods/kubelet/pods", "/pods", ""] {
+            assert_eq!(
+                line(&format!("{before}/u-1/{volume}")).as_deref(),
+                Some("u-1"),
+                "{before}"
+            );
+        }
+        assert_eq!(line("/"), None);
+        assert_eq!(line("/var/lib/docker/containers/x/mounts"), None);
+    }
+
+    #[test]
+    fn a_claim_that_is_there_is_not_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = claims(dir.path(), Some("u"));
+        let call = call(dir.path(), "u", "pv-1", None);
+        claims.claim_source(&call).unwrap();
+        let inode = || fs::metadata(&claims.files(|_| true).unwrap()[0]).unwrap().ino();
+        let before = inode();
+        claims.claim_source(&call).unwrap();
+        assert_eq!(inode(), before);
     }
 
     #[test]
@@ -616,6 +716,8 @@ mod tests {
             ("nbd://h/e", "nbd://h:10809/e", true),
             ("nfs://H/a/disk", "nfs://h/a/disk", true),
             ("nbd://h/e", "nbd://h/E", false),
+            ("iscsi://a/iqn.x:t/1", "iscsi://a/IQN.X:T/1", true),
+            ("rbd://m:06789/p/i", "rbd://m/p/i", true),
             ("rbd://m,n/p/i", "rbd://n:6789/p/i", true),
             ("acme://a,b/x", "acme://b/x", false),
             ("disk-1", "disk-1", true),

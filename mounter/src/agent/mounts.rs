@@ -317,7 +317,11 @@ impl Mounts {
         for call in self.store.all()?.calls {
             let health = match self.begin(&call.target) {
                 Err(_) => MountHealth::Busy,
-                Ok(busy) => match self.look_seldom(&call.target).await {
+                Ok(busy) => match self
+                    .look_seldom(&call.target)
+                    .await
+                    .inspect(|_| self.free_ended_device(&call))
+                {
                     // A mount that can't be checked must not hide the others.
                     Err(error) => {
                         let error = AgentFailure::from(&error).message;
@@ -439,6 +443,16 @@ impl Mounts {
         let of = other.as_ref().unwrap_or(call);
         self.store.record(call, &self.store.volume(&of.target))?;
         Ok((other, alone))
+    }
+
+    /// If what served a recorded target's device has ended, lets the volume have another one: the mounter sends its next
+    /// Pod to whichever agent it likes then. The target has to be busy.
+    fn free_ended_device(&self, call: &MountCall) {
+        if self.device_has_ended(call)
+            && let Err(error) = self.claims.device_ended(&call.target)
+        {
+            warn!(target.path = call.target, error = %chain(&error), "failed to let its volume have another device");
+        }
     }
 
     /// Claims the device of a call, if its client has devices.
@@ -672,6 +686,7 @@ impl Mounts {
         if let Err(error) = self.store.remove_secrets(path) {
             warn!(target.path = path, error = %chain(&error), "failed to remove the Secret of a volume that is given up");
         }
+        self.claims.withdraw(path)?;
         self.forget(path)?;
         self.note_clean_up(path, &Ok(()));
         Ok(())

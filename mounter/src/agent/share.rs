@@ -117,6 +117,11 @@ impl Mounts {
         record::has_one_device(call) && !matches!(self.find(call), Ok(Found::Leaving | Found::Nothing))
     }
 
+    /// Whether what served a recorded target's device has ended, or the target has no device that others would share.
+    pub(super) fn device_has_ended(&self, call: &MountCall) -> bool {
+        record::has_one_device(call) && matches!(self.find(call), Ok(Found::Nothing))
+    }
+
     /// Fails if one device can't be what both calls ask for.
     fn check_alike(&self, call: &MountCall, other: &MountCall) -> Result<(), AgentError> {
         let is_device = |call: &MountCall| Ok::<_, AgentError>(self.target(&call.target)?.is_device());
