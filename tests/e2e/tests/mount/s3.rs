@@ -234,6 +234,11 @@ fn objects_that_another_tool_uploaded_under_a_prefix_are_read_by_the_user_that_t
             scope.on_s3_server("cat /srv/volumes/there/photos/2026/answer")?,
             "more\n"
         );
+        // Before the server, which may go first with the namespace: s3fs waits for one that is gone.
+        for name in ["owner", "other"] {
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+        }
         Ok(())
     });
 }
