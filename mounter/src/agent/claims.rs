@@ -47,7 +47,7 @@ pub enum ClaimError {
     Elsewhere {
         device: String,
         owner: DeviceOwner,
-        by: Box<Server>,
+        by: Box<Holder>,
     },
     #[error(
         "{0} is in use on this node by something else than a volume of Mooring, so it is not used: see what has it \
@@ -75,12 +75,12 @@ struct Claim {
     target: PathBuf,
     /// None from an agent of an earlier release.
     #[serde(default)]
-    by: Option<Server>,
+    by: Option<Holder>,
 }
 
-/// What serves a device, and how its volume names it.
+/// The client that has a device, and how its volume names the device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Server {
+pub struct Holder {
     client: String,
     source: String,
     /// Targets of iSCSI may show each initiator other LUNs. The kernel's client compares the devices as well.
@@ -91,7 +91,7 @@ pub struct Server {
     is_own: bool,
 }
 
-impl Server {
+impl Holder {
     /// Whether it has another device than a claim's by the same name.
     fn is_apart(&self, claim: &Claim) -> bool {
         let theirs = claim.by.as_ref().and_then(|by| by.initiator.as_ref());
@@ -102,7 +102,7 @@ impl Server {
     }
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, source, .. } = self;
         write!(f, "client {client} with source={source}")?;
@@ -135,16 +135,16 @@ impl Claims {
     /// has it.
     pub(super) fn claim_source(&self, call: &MountCall) -> Result<(), ClaimError> {
         let is_kernels = call.client == "iscsi";
-        let by = Server {
+        let by = Holder {
             initiator: call.options.get(INITIATOR_OPTION).filter(|_| is_kernels).cloned(),
             is_own: record::has_one_device(call),
-            ..self.server(call)
+            ..self.holder(call)
         };
         self.claim(&names_of_source(call), call, by, false)
     }
 
-    fn server(&self, call: &MountCall) -> Server {
-        Server {
+    fn holder(&self, call: &MountCall) -> Holder {
+        Holder {
             client: call.client.clone(),
             source: call.source.clone(),
             initiator: None,
@@ -155,7 +155,7 @@ impl Claims {
 
     /// Notes that a call's volume has a device, by all its names, unless somebody else has it by one of them. If the
     /// device is `in_use`, a volume has to have it already.
-    fn claim(&self, names: &[String], call: &MountCall, by: Server, in_use: bool) -> Result<(), ClaimError> {
+    fn claim(&self, names: &[String], call: &MountCall, by: Holder, in_use: bool) -> Result<(), ClaimError> {
         let _lock = self.lock()?;
         let boot = fs::read_to_string(&self.boot_id).map_err(at("read", &self.boot_id))?;
         let mut claim = Claim {
@@ -226,7 +226,7 @@ impl Claims {
     }
 
     /// Whether a device for a claim would be a second one of its volume, beside that of `by`.
-    fn makes_another(&self, by: &Server, claim: &Claim) -> bool {
+    fn makes_another(&self, by: &Holder, claim: &Claim) -> bool {
         let Some(ours) = &claim.by else { return false };
         let is_in_another_pod = by.client_pod != ours.client_pod && self.is_on_node(by);
         let is_other = (&by.client, &by.source) != (&ours.client, &ours.source);
@@ -234,7 +234,7 @@ impl Claims {
     }
 
     /// Whether a client Pod is on the node: the kubelet removes its directory after its last process.
-    fn is_on_node(&self, by: &Server) -> bool {
+    fn is_on_node(&self, by: &Holder) -> bool {
         let dir = |uid| self.kubelet_root.join("pods").join(uid);
         by.client_pod.as_ref().is_some_and(|uid| exists(&dir(uid)))
     }
@@ -385,7 +385,7 @@ pub fn run(args: ClaimArgs) -> Result<(), ClaimError> {
         kubelet_root: args.kubelet_root,
         boot_id: args.boot_id,
     };
-    let by = claims.server(&call);
+    let by = claims.holder(&call);
     claims.claim(&[args.device], &call, by, args.in_use)
 }
 
@@ -462,7 +462,7 @@ mod tests {
     }
 
     fn owner(claims: &Claims, call: &MountCall, in_use: bool) -> Option<String> {
-        match claims.claim(&["disk sda".to_owned()], call, claims.server(call), in_use) {
+        match claims.claim(&["disk sda".to_owned()], call, claims.holder(call), in_use) {
             Ok(()) => None,
             Err(ClaimError::Taken { owner, .. }) => Some(owner.to_string()),
             Err(ClaimError::Foreign(_)) => Some("foreign".to_owned()),
@@ -481,7 +481,7 @@ mod tests {
             assert_eq!(owner(&claims, ours, false), None);
         }
         claims
-            .claim(&["disk sdb".to_owned()], &other, claims.server(&other), false)
+            .claim(&["disk sdb".to_owned()], &other, claims.holder(&other), false)
             .unwrap();
         claims.withdraw(&first.target).unwrap();
         assert_eq!(owner(&claims, &other, false).as_deref(), Some("PersistentVolume pv-1"));
@@ -536,7 +536,7 @@ mod tests {
         let said = claims.claim(
             &["disk sda".to_owned()],
             &call(root, "w", "pv-2", None),
-            claims.server(&call(root, "w", "pv-2", None)),
+            claims.holder(&call(root, "w", "pv-2", None)),
             false,
         );
         assert!(matches!(said, Err(ClaimError::Store(_))), "{said:?}");
