@@ -57,7 +57,7 @@ image_of() {
     echo "$(cat "$about/pool" 2>/dev/null)/$(cat "$about/pool_ns" 2>/dev/null)/$(cat "$about/name" 2>/dev/null)"
 }
 
-# What names the image of a device wherever a volume's source has it from: cluster, pool, namespace, image, snapshot.
+# The ids by which the kernel knows the image of a device: of cluster, pool, namespace, image and snapshot.
 identity_of() {
     for part in cluster_fsid pool_id pool_ns image_id snap_id; do
         cat "$rbd_bus/devices/$1/$part" 2>/dev/null || echo

@@ -106,8 +106,8 @@ pub enum VolumeError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
     pub client: ClientName,
-    /// What `mount` would be given as its source; empty if not said. If the client has a record, each IPv6 address in it
-    /// is in the one form that clients read.
+    /// The source for `mount`; empty if the volume has none. For a client with a record, IPv6 addresses are in the form
+    /// that the client reads.
     pub source: String,
     /// Mount options, in their order.
     pub mount_options: Vec<String>,
