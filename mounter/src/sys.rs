@@ -250,7 +250,7 @@ pub trait Sys {
     /// Makes a directory for a program to mount on. It is root's alone, with nothing mounted on it.
     fn make_stage(&self, target: &Target) -> Result<PathBuf>;
 
-    /// Opens what is mounted on a stage; `None` if nothing is.
+    /// Opens what is mounted on a stage; `None` if nothing is. An ext4 there is read-only after an error from then on.
     fn open_stage(&self, stage: &Path) -> Result<Option<OwnedFd>>;
 
     /// Removes a stage; what was moved from it to the target stays there.

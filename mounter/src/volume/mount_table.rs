@@ -72,6 +72,11 @@ impl MountEntry {
         matches!(self.fs_type.as_str(), "cifs" | "smb3")
     }
 
+    /// Whether the kernel's driver for ext2, ext3 and ext4 has it.
+    pub fn is_ext(&self) -> bool {
+        matches!(self.fs_type.as_str(), "ext2" | "ext3" | "ext4")
+    }
+
     /// Whether a program serves it.
     pub fn is_fuse(&self) -> bool {
         self.fs_type == "fuse" || self.fs_type == "fuseblk" || self.fs_type.starts_with("fuse.")
