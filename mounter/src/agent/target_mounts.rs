@@ -166,14 +166,9 @@ fn replace_by(
         Replaced::Done => Ok(true),
         Replaced::Alive => Ok(false),
         Replaced::Unable if !is_there()? => Ok(false),
+        // An old kernel. The dead mount below is out of sight, and goes when the target is unmounted.
         Replaced::Unable => {
-            // An old kernel: for a moment, nothing is mounted.
-            drop(place);
-            match sys.unmount(target, &target.path(), Unmount::Detach) {
-                Ok(()) => sys.attach(&mount, &sys.open_target(target)?)?,
-                Err(UnmountError::NotMounted) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
+            node.put_onto(&mount, &place)?;
             Ok(true)
         }
     }
@@ -257,11 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_unmounts_the_dead_mount_first() {
+    fn an_old_kernel_has_the_new_mount_on_the_dead_one_and_no_moment_without_a_mount() {
         let fake = dead().old();
         assert!(replaced(&fake, DEVICE).unwrap());
-        assert_eq!(fake.sources_on(&target()), ["clone"]);
-        assert!(fake.calls().contains(&"unmount".to_owned()));
+        assert_eq!(fake.sources_on(&target()), ["h:/a", "clone"]);
+        assert!(!fake.calls().contains(&"unmount".to_owned()));
+        unmount_target_by(&fake, &target()).unwrap();
+        assert_eq!(fake.mounts_on(&target()), 0);
     }
 
     #[test]

@@ -89,8 +89,13 @@ impl Grafts for Fake {
         Ok(true)
     }
 
-    fn put_onto(&self, _: &Self::Mount, _: &PathBuf) -> Result<()> {
-        unsupported("put_onto")
+    fn put_onto(&self, _: &Self::Mount, place: &PathBuf) -> Result<()> {
+        self.enter("put_onto")?;
+        let mut state = self.0.borrow_mut();
+        let mut entry = state.pending.take().unwrap();
+        entry.mount_point.clone_from(place);
+        state.table.0.push(entry);
+        Ok(())
     }
 
     fn detach(&self, top: &PathBuf) -> Result<()> {
