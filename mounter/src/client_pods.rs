@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
 use futures::future::join_all;
+use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
@@ -386,6 +386,21 @@ impl ClientPods {
         seen
     }
 
+    /// The client Pods of this node whose agents may be asked what they have. Until the API has said which there are,
+    /// those that this mounter, or one before it, had mount a volume: an API that is away stops no growth and no
+    /// revival.
+    pub fn agents(&self) -> Vec<SeenPod> {
+        if self.has_list() {
+            return self.seen();
+        }
+        self.kept.pods().into_iter().map(SeenPod::kept).collect()
+    }
+
+    /// Whether the API has said which client Pods there are.
+    pub fn has_list(&self) -> bool {
+        self.store.wait_until_ready().now_or_never().is_some()
+    }
+
     /// Those of an earlier version, and what they serve; `None` until the list of Pods has arrived.
     pub async fn old(&self) -> Option<Vec<OldPod>> {
         let ready = tokio::time::timeout(HELLO_LIMIT, self.store.wait_until_ready()).await;
@@ -656,15 +671,25 @@ fn api_error(attempted: String) -> impl FnOnce(kube::Error) -> PodError {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::PathBuf;
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use clap::Parser;
+    use tokio::net::UnixListener;
 
+    use super::client::ContainerClient;
     use super::kept::KeptVolumes;
+    use super::kept::tests::record;
+    use super::pod::AGENT_VOLUME;
     use super::{ClientPodArgs, ClientPods, Cluster, MounterIdentity, lost};
+    use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, Hello, MountHealth, MountState, SOCKET};
     use crate::api::recorder::Recorder;
     use crate::api::tests::silent_server_within;
+    use crate::core::client::{Client as _, Expansion};
+    use crate::core::waits::Waits;
+    use crate::sys::fake::target;
+    use crate::volume::job::PodRef;
     use crate::volume::registry::Registry;
     use crate::worker::Workers;
 
@@ -676,6 +701,11 @@ pub(crate) mod tests {
 
     /// Those of node-1, with an API that is silent but for Events.
     pub(crate) async fn client_pods(events: kube::Client) -> Arc<ClientPods> {
+        client_pods_within(events, "/nonexistent".into()).await
+    }
+
+    /// The same, with the kubelet's root.
+    async fn client_pods_within(events: kube::Client, kubelet_root: PathBuf) -> Arc<ClientPods> {
         // A loop that waited for one call would not end.
         let client = silent_server_within("", Duration::from_hours(1)).await;
         let cluster = Cluster {
@@ -687,7 +717,7 @@ pub(crate) mod tests {
             node: "node-1".into(),
             namespace: "mooring".into(),
             pod: "mounter-x".into(),
-            kubelet_root: "/nonexistent".into(),
+            kubelet_root,
         };
         let flags = Flags::parse_from(["mounter"]);
         let (registry, workers) = (Registry::default(), Workers::default());
@@ -708,5 +738,59 @@ pub(crate) mod tests {
         let looked = tokio::time::timeout(Duration::from_mins(1), looked).await;
         looked.expect("the loop waits for the API");
         assert!(pods.leaving().contains("uid"));
+    }
+
+    /// An agent that has one volume, and enlarges it.
+    async fn serve(listener: UnixListener, mount: MountState) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let request: AgentRequest = protocol::receive(&mut stream).await.unwrap();
+            let answer = match request.call {
+                Call::Hello => AgentAnswer::Hello(Hello {
+                    version: protocol::VERSION,
+                    release: String::new(),
+                    draining: false,
+                    revives: true,
+                    holds_dead: true,
+                    mounts: vec![mount.clone()],
+                }),
+                Call::Expand { .. } => AgentAnswer::Noted,
+                other => panic!("{}", other.name()),
+            };
+            protocol::send(&mut stream, &answer).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_this_node_remembers_grows_while_the_api_is_silent() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root
+            .path()
+            .join("pods/u/volumes/kubernetes.io~empty-dir")
+            .join(AGENT_VOLUME);
+        std::fs::create_dir_all(&dir).unwrap();
+        let mount = MountState {
+            target: target().to_string(),
+            client: "sshfs".into(),
+            source: "a@b:/c".into(),
+            pod: PodRef::default(),
+            health: MountHealth::Mounted,
+            dead: None,
+            reviving: None,
+            silent_ms: None,
+            on_device: false,
+            clean_up_failure: None,
+        };
+        tokio::spawn(serve(UnixListener::bind(dir.join(SOCKET)).unwrap(), mount));
+        let events = silent_server_within("", Duration::from_hours(1)).await;
+        let pods = client_pods_within(events, root.path().to_owned()).await;
+        let client = ContainerClient::new(Arc::clone(&pods), Waits::new(None));
+        let grow = async || {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            client.expand(&target(), 1, deadline).await.unwrap()
+        };
+        // Nobody knows who has it.
+        assert!(matches!(grow().await, Expansion::Unknown(_)));
+        pods.keep(record(&target().to_string(), "u"));
+        assert!(matches!(grow().await, Expansion::Done));
     }
 }

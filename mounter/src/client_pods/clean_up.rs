@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
 use futures::future::join_all;
 use mooring_contract::names::annotations;
 use mooring_program::error::chain;
@@ -64,8 +63,8 @@ pub(super) async fn after_unmount(pods: &Arc<ClientPods>, target: String, owner:
 
 /// Tells agents of an unmount. Of the Pods that may still have something, only the owner counts if it is known.
 async fn tell(pods: Arc<ClientPods>, target: String, owner: Option<String>) -> Left {
-    let is_known = pods.store.wait_until_ready().now_or_never().is_some();
-    let seen = pods.seen();
+    let is_known = pods.has_list();
+    let seen = pods.agents();
     let calls = seen.iter().filter(|pod| pod.phase != PodPhase::Ended).map(|pod| {
         let (pods, target) = (&pods, &target);
         async move { (pod, cleared(pods, &pod.uid, target).await) }

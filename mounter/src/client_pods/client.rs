@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
 use futures::future::join_all;
 use mooring_contract::volume::clients::has_one_device;
 
@@ -48,7 +47,7 @@ impl ContainerClient {
     /// The agents of this node that have a mount on the target, whatever their image, and that mount.
     async fn states(&self, target: &Target) -> Vec<(Hello, MountState)> {
         let path = target.to_string();
-        let hellos = self.pods.seen().into_iter().map(|pod| {
+        let hellos = self.pods.agents().into_iter().map(|pod| {
             let pods = &self.pods;
             async move { pods.hello(&pod.uid).await }
         });
@@ -62,18 +61,19 @@ impl ContainerClient {
 
     /// The client Pod whose agent has a mount on the target, and that mount.
     async fn owner(&self, target: &Target) -> Result<Option<(SeenPod, MountState)>, Cause> {
-        if self.pods.store.wait_until_ready().now_or_never().is_none() {
-            return Err("the Kubernetes API has not said yet which client Pods run on this node"
-                .to_owned()
-                .into());
-        }
         let path = target.to_string();
-        self.find(|mount| mount.target == path).await
+        let is_complete = self.pods.has_list();
+        match self.find(|mount| mount.target == path).await? {
+            None if !is_complete => Err("the Kubernetes API has not said yet which client Pods run on this node"
+                .to_owned()
+                .into()),
+            found => Ok(found),
+        }
     }
 
     /// The first such mount, and the client Pod whose agent has it; an error if that may be one that does not answer.
     async fn find(&self, is_it: impl Fn(&MountState) -> bool) -> Result<Option<(SeenPod, MountState)>, Cause> {
-        let asked = self.pods.seen().into_iter().map(|pod| async {
+        let asked = self.pods.agents().into_iter().map(|pod| async {
             let hello = self.pods.hello(&pod.uid).await;
             (pod, hello)
         });

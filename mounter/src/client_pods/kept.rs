@@ -4,7 +4,7 @@
 //! They are in a memory file system of the mounter's Pod, as the kubelet keeps Secrets, so they outlive a mounter that
 //! crashes. A new Pod of the mounter asks the agents for theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -90,6 +90,11 @@ impl KeptVolumes {
     /// The Pod that had mounted a volume.
     pub fn by(&self, target: &str) -> Option<String> {
         self.lock().get(target).map(|record| record.by.clone())
+    }
+
+    /// The uids of all Pods that have mounted a volume.
+    pub fn pods(&self) -> BTreeSet<String> {
+        self.lock().values().map(|record| record.by.clone()).collect()
     }
 
     pub fn remove(&self, target: &str) {

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt as _;
 use futures::future::join_all;
 use kube::runtime::events::EventType;
 use mooring_contract::volume::ClientName;
@@ -247,7 +246,7 @@ fn whose(claimed: Option<&str>, kept: Option<&str>, there: &There) -> Whose {
 /// Looks for volumes whose Pod is gone, and starts an attempt for each; whether to look again soon.
 pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
     // Until then, it is not known which Pods exist.
-    if pods.store.wait_until_ready().now_or_never().is_none() {
+    if !pods.has_list() {
         return true;
     }
     // Read before the agents are asked: a mount is in its agent's records before it is in the table.

@@ -47,6 +47,18 @@ pub struct SeenPod {
 }
 
 impl SeenPod {
+    /// One that has mounted a volume, as this node remembers it; its name is not known.
+    pub fn kept(uid: String) -> Self {
+        Self {
+            name: format!("with uid {uid}"),
+            uid,
+            phase: PodPhase::Running,
+            ran: true,
+            problem: None,
+            given_up: Vec::new(),
+        }
+    }
+
     /// Whether its client container has not run yet, so it has nothing.
     pub fn is_new(&self) -> bool {
         self.phase == PodPhase::Starting && !self.ran

@@ -169,8 +169,8 @@ impl Reviver {
     async fn look(&mut self) -> Duration {
         let mut wait = PERIOD;
         let mut revived = Vec::new();
-        let (mut mounted, mut has_heard_all) = (Vec::new(), true);
-        let seen = self.pods.seen();
+        let (mut mounted, mut has_heard_all) = (Vec::new(), self.pods.has_list());
+        let seen = self.pods.agents();
         for pod in seen.into_iter().filter(|pod| pod.phase != PodPhase::Ended) {
             let Ok(hello) = self.pods.hello(&pod.uid).await else {
                 has_heard_all = false;
