@@ -29,6 +29,7 @@ use self::metrics::MounterMetrics;
 use self::waits::{Waiting, Waits};
 use crate::api::recorder::{Recorder, clean_up_failed};
 use crate::deadlines::{self, FAIR_LIMIT, LONGEST_CALL};
+use crate::grant::author::Author;
 use crate::grant::granter::Granter;
 use crate::grant::request::MountRequest;
 use crate::grant::{Grant, Granted, ToAttach};
@@ -77,6 +78,25 @@ const _: () = assert!({
 /// volume's attachment or its client container. The kubelet's next call is all for the server.
 fn is_cut_short(seconds: u64, deadline: Instant) -> bool {
     seconds < FAIR_LIMIT.as_secs() && deadline.saturating_duration_since(Instant::now()) < CALL_END
+}
+
+/// Fails for a Pod's own volume that may lead out of the directory that its namespace was allowed: these programs follow
+/// symbolic links on the server, and an NFS volume is named by its directory.
+fn check_links(author: Author, client: &str, serving: &Serving) -> Result<(), MountError> {
+    let follows = match serving {
+        Serving::Host => true,
+        Serving::Container(_) => matches!(client, "nfs" | "nfs4"),
+        Serving::Local | Serving::Pool | Serving::Kernel => false,
+    };
+    if author != Author::Tenant || !follows {
+        return Ok(());
+    }
+    let message = format!(
+        "a Pod may not mount {client} volumes of its own here: mounter-config has a program mount them that follows \
+         symbolic links on the server, out of the directory that is allowed. Use a claim, or have an administrator set \
+         {client}=self"
+    );
+    Err(MountError::Forbidden(message.into()))
 }
 
 /// Where the mounter's own clients find what they need.
@@ -356,6 +376,7 @@ impl Core {
         if grant.access() == Access::Device && !matches!(serving, Serving::Local | Serving::Container(_)) {
             return Err(MountError::NoDevice { client });
         }
+        check_links(grant.author(), &client, &serving)?;
         let is_remote = serving.is_remote();
         let task = match serving {
             Serving::Container(image) => {

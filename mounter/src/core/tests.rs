@@ -15,6 +15,7 @@ use super::{Core, Places};
 use crate::api::recorder::Recorder;
 use crate::api::recorder::tests::{api, recorded};
 use crate::core::metrics::MounterMetrics;
+use crate::grant::author::Author;
 use crate::grant::granter::Granter;
 use crate::grant::request::MountRequest;
 use crate::grant::request::tests::request;
@@ -22,7 +23,7 @@ use crate::sys::fake::target;
 use crate::sys::{Kernel, Sys as _};
 use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::Table;
-use crate::volume::registry::Registry;
+use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
 use crate::worker::WorkerError;
 
@@ -90,6 +91,23 @@ impl Core {
     /// Mounts it within ten seconds.
     pub(crate) async fn mount_soon(&self, request: MountRequest) -> Result<(), MountError> {
         self.mount(request, Instant::now() + Duration::from_secs(10)).await
+    }
+}
+
+#[test]
+fn a_pod_s_own_volume_is_mounted_by_nothing_that_follows_links_on_its_server() {
+    let image = || Serving::Container("a/b:1".into());
+    for (author, client, serving, allowed) in [
+        (Author::Tenant, "nfs", Serving::Kernel, true),
+        (Author::Tenant, "nfs", Serving::Host, false),
+        (Author::Tenant, "nfs", image(), false),
+        (Author::Tenant, "smb", Serving::Host, false),
+        (Author::Tenant, "sshfs", image(), true),
+        (Author::Administrator, "nfs", Serving::Host, true),
+        (Author::Image, "nfs", image(), true),
+    ] {
+        let checked = super::check_links(author, client, &serving);
+        assert_eq!(checked.is_ok(), allowed, "{author:?} {client} {serving:?}");
     }
 }
 
