@@ -102,7 +102,7 @@ pub enum GrantError {
     NameOfProvisioned(String),
     /// The Secret may be the PersistentVolume's.
     #[error(
-        "the Pod's own volume {0} has the name of the PersistentVolume of a claim that the Pod uses: give the volume \
+        "the Pod's own volume {0} has the name of the PersistentVolume of a claim of its namespace: give the volume \
          another name"
     )]
     TwoOfOneName(String),
@@ -233,8 +233,15 @@ impl Granter {
             Told::Csi {
                 ephemeral: Some(true), ..
             } => {
-                let inline = (Author::Tenant, request.volume.clone());
-                (inline, found.await?)
+                let found = found.await?;
+                // They would share a directory in a Pod that has both.
+                if found
+                    .as_ref()
+                    .is_some_and(|found| is_claimed_in(found, &request.pod.namespace))
+                {
+                    return Err(GrantError::TwoOfOneName(name.to_owned()));
+                }
+                ((Author::Tenant, request.volume.clone()), found)
             }
             Told::Nothing => {
                 let pod = async { api.pod(&request.pod).await.map_err(GrantError::NoAnswer) };
@@ -341,6 +348,12 @@ fn is_used_by(found: &PersistentVolume, pod: &Pod, request: &MountRequest) -> Re
         claim: format!("{namespace}/{name}"),
         pod: said(&request.pod),
     })
+}
+
+/// Whether a PersistentVolume is bound to a claim of this namespace.
+fn is_claimed_in(found: &PersistentVolume, namespace: &str) -> bool {
+    let claim = found.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    claim.and_then(|claim| claim.namespace.as_deref()) == Some(namespace)
 }
 
 fn no_pod(request: &MountRequest) -> GrantError {

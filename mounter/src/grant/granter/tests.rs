@@ -142,7 +142,9 @@ async fn a_persistent_volume_is_mounted_as_the_api_has_it_whatever_the_kubelet_s
 #[tokio::test]
 async fn a_volume_of_a_pod_s_own_is_a_tenant_s_whatever_its_name() {
     let own = "client=nfs,source=h:/own";
-    for volume in [None, Some(flex("client=pool,source="))] {
+    let mut of_others = flex("client=pool,source=");
+    of_others["spec"]["claimRef"]["namespace"] = json!("other");
+    for volume in [None, Some(of_others)] {
         let mut fake = Fake {
             volume,
             pod: Some(pod(&json!([inline("v", own)]))),
@@ -368,6 +370,30 @@ async fn the_persistent_volume_says_whether_it_has_to_be_attached() {
         volume_id: "csi-x".into(),
     };
     refused(&fake, by_csi, "forbidden", "another name").await;
+}
+
+/// They would share a directory, and be taken for one another.
+#[tokio::test]
+async fn a_csi_volume_of_a_pod_s_own_has_the_name_of_no_volume_of_a_claim_beside_it() {
+    let line = "client=nfs,source=h:/own";
+    let own = || MountRequest {
+        told: Told::Csi {
+            ephemeral: Some(true),
+            volume_id: "csi-x".into(),
+        },
+        ..asked(line, CSI)
+    };
+    let bound_in = |namespace: &str| {
+        let mut volume = csi("client=nfs,source=h:/x");
+        volume["spec"]["claimRef"] = json!({"namespace": namespace, "name": "data"});
+        Fake {
+            volume: Some(volume),
+            ..Fake::default()
+        }
+    };
+    refused(&bound_in("shop"), own(), "forbidden", "another name").await;
+    granted(&bound_in("other"), own()).await;
+    granted(&Fake::default(), own()).await;
 }
 
 #[tokio::test(start_paused = true)]
