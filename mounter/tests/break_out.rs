@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use mooring_contract::attachment::{CONNECTION, Connection};
 use mooring_contract::volume::Volume;
+use mooring_mounter::agent::protocol::MountCall;
 use mooring_mounter::grant::granter::{ApiError, GrantApi, Granter};
 use mooring_mounter::grant::request::{MountRequest, Told as ByKubelet};
 use mooring_mounter::grant::{Grant, Granted};
@@ -28,8 +29,18 @@ use serde_json::{Value, json};
 /// The node that is asked to mount.
 const NODE: &str = "a";
 
-/// Names that a volume directory has: of two `PersistentVolumes`, and of none.
-const NAMES: [&str; 3] = ["pvc-1", "pvc-2", "data"];
+/// Names that a volume directory has: of two `PersistentVolumes`, the second of which has that of a claim's, and of none,
+/// of which the last may be a claim's next.
+const NAMES: [&str; 4] = [
+    "pvc-1",
+    "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca427",
+    "data",
+    "pvc-1b4e28ba-2fa1-11d2-883f-0016d3cca428",
+];
+
+fn is_of_a_claim(name: usize) -> bool {
+    name % 2 == 1
+}
 
 /// Who says something about a volume.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -245,9 +256,30 @@ enum Written {
     Nothing,
 }
 
+/// What is wrong with an attempt beside what is said in it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Flaw {
+    None,
+    /// The `PersistentVolumes` are another driver's.
+    Driver,
+    /// They are bound in another namespace than the Pod's.
+    Namespace,
+    /// By CSI, the kubelet names another handle.
+    Handle,
+    /// Another Pod has the name by now.
+    Pod,
+    /// By CSI, the kubelet does not say whether the volume is the Pod's own.
+    Lifecycle,
+}
+
+/// How a Pod is to have the volume: as a device, alone, for no writer, for a writer elsewhere.
+type Access4 = (bool, bool, bool, bool);
+
 #[derive(Debug, Clone)]
 struct Attempt {
     by_csi: bool,
+    flaw: Flaw,
+    access: Access4,
     name: usize,
     /// What the kubelet says of the volume, which its author may have forged.
     options: Said,
@@ -311,22 +343,34 @@ fn attempts() -> impl Strategy<Value = Attempt> {
         1 => (said(), any::<bool>()).prop_map(|(options, honoured)| Written::OfARun { options, honoured }),
         1 => Just(Written::Nothing),
     ];
+    let flaw = prop_oneof![
+        20 => Just(Flaw::None),
+        1 => Just(Flaw::Driver),
+        1 => Just(Flaw::Namespace),
+        1 => Just(Flaw::Handle),
+        1 => Just(Flaw::Pod),
+        1 => Just(Flaw::Lifecycle),
+    ];
     (
-        any::<bool>(),
-        0..3_usize,
+        (any::<bool>(), flaw, any::<Access4>()),
+        prop_oneof![4 => 0..2_usize, 1 => 2..NAMES.len()],
         said(),
         written,
         handed,
         (volume(0), volume(1)),
     )
-        .prop_map(|(by_csi, name, options, written, handed, (first, second))| Attempt {
-            by_csi,
-            name,
-            options,
-            written,
-            handed,
-            volumes: [first, second],
-        })
+        .prop_map(
+            |((by_csi, flaw, access), name, options, written, handed, (first, second))| Attempt {
+                by_csi,
+                flaw,
+                access,
+                name,
+                options,
+                written,
+                handed,
+                volumes: [first, second],
+            },
+        )
 }
 
 fn secrets_of(volume: usize) -> BTreeMap<String, String> {
@@ -372,13 +416,18 @@ impl Attempt {
         let name = NAMES[number];
         let secret = json!({"name": format!("{}-{name}", if *to_attach { "attachment" } else { "key" })});
         let options = options.options();
+        let [csi, flex] = match self.flaw {
+            Flaw::Driver => ["csi.example.com", "example.com/vcs"],
+            _ => ["vcs.mooring.dev", "mooring.dev/vcs"],
+        };
         let source = if self.by_csi {
-            json!({"csi": {"driver": "vcs.mooring.dev", "volumeHandle": name, "volumeAttributes": options,
+            json!({"csi": {"driver": csi, "volumeHandle": name, "volumeAttributes": options,
                            "nodePublishSecretRef": secret}})
         } else {
-            json!({"flexVolume": {"driver": "mooring.dev/vcs", "options": options, "secretRef": secret}})
+            json!({"flexVolume": {"driver": flex, "options": options, "secretRef": secret}})
         };
-        let mut spec = json!({"claimRef": {"namespace": "shop", "name": name}});
+        let namespace = if self.flaw == Flaw::Namespace { "other" } else { "shop" };
+        let mut spec = json!({"claimRef": {"namespace": namespace, "name": name}});
         spec.as_object_mut()
             .unwrap()
             .extend(source.as_object().unwrap().clone());
@@ -416,7 +465,8 @@ impl Attempt {
         if matches!(self.written, Written::OfARun { .. }) {
             labels["mooring.dev/component"] = json!("provisioning");
         }
-        let metadata = json!({"name": "web", "namespace": self.namespace(), "uid": "u", "labels": labels});
+        let uid = if self.flaw == Flaw::Pod { "w" } else { "u" };
+        let metadata = json!({"name": "web", "namespace": self.namespace(), "uid": uid, "labels": labels});
         serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": [], "volumes": volumes}})).unwrap()
     }
 
@@ -431,7 +481,11 @@ impl Attempt {
     /// What the kubelet asks for; none if it can't be read as a volume.
     fn request(&self) -> Option<MountRequest> {
         let name = NAMES[self.name];
-        let path = if self.by_csi {
+        let (is_device, sole, only_read, read_only) = self.access;
+        let is_device = is_device && self.by_csi && self.inline().is_none();
+        let path = if is_device {
+            format!("/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/{name}/u")
+        } else if self.by_csi {
             format!("/kubelet/pods/u/volumes/kubernetes.io~csi/{name}/mount")
         } else {
             format!("/kubelet/pods/u/volumes/mooring.dev~vcs/{name}")
@@ -447,18 +501,19 @@ impl Attempt {
         // By CSI the kubelet says which kind it is, and passes on what an inline volume has.
         let (said, told) = match (self.by_csi, self.inline()) {
             (false, _) => (&self.options, ByKubelet::Nothing),
-            (true, Some(options)) => (options, csi(true, "csi-0")),
-            (true, None) => (&self.options, csi(false, name)),
+            (true, Some(options)) => (options, csi(self.lifecycle(true), "csi-0")),
+            (true, None) if self.flaw == Flaw::Handle => (&self.options, csi(Some(false), "another")),
+            (true, None) => (&self.options, csi(self.lifecycle(false), name)),
         };
         Some(MountRequest {
             told,
             volume: Volume::from_options(&said.options()).ok()?,
             secrets: Secrets(secrets.into_iter().collect()),
-            target: Target::parse(Path::new("/kubelet"), &path).unwrap(),
-            access: Access::FileSystem,
-            sole: false,
-            only_read: false,
-            read_only: false,
+            target: Target::parse_any(Path::new("/kubelet"), &path).unwrap(),
+            access: if is_device { Access::Device } else { Access::FileSystem },
+            sole,
+            only_read,
+            read_only,
             fs_group: None,
             label: None,
             pod: PodRef {
@@ -469,6 +524,11 @@ impl Attempt {
         })
     }
 
+    /// Whether the volume is the Pod's own, as the kubelet says by CSI.
+    fn lifecycle(&self, ephemeral: bool) -> Option<bool> {
+        (self.flaw != Flaw::Lifecycle).then_some(ephemeral)
+    }
+
     /// What may be mounted: the volume's options and the secrets that it gets. The rules in short: a volume of the Pod's
     /// own says what a tenant may say, or a run in a namespace of ConfigMaps; a claim's volume says what the
     /// PersistentVolume's author may say; and one that has to be attached is as the controller told this node, for a
@@ -477,6 +537,19 @@ impl Attempt {
         let of_name = self.volumes.get(self.name);
         let has_key = !matches!(self.handed(), Handed::Nothing);
         let is_to_attach = of_name.is_some_and(|(_, _, to_attach, _)| *to_attach);
+        let is_flawed = match self.flaw {
+            Flaw::Lifecycle => self.by_csi,
+            Flaw::Pod => !self.by_csi,
+            // They say so of a claim's volume.
+            Flaw::Handle => self.by_csi && self.inline().is_none(),
+            Flaw::Driver => self.inline().is_none(),
+            // By CSI, the kubelet knows whose volume it is.
+            Flaw::Namespace => !self.by_csi && self.inline().is_none(),
+            Flaw::None => false,
+        };
+        if is_flawed {
+            return None;
+        }
         if let Some(options) = self.inline() {
             let by = match self.written {
                 // A run has no CSI volume.
@@ -486,9 +559,12 @@ impl Attempt {
                 _ => Some(Tenant),
             };
             let may = by.is_some_and(|by| options.may_be_said(by, &[]));
-            // Nobody knows which of the two a FlexVolume's Secret is for.
-            let is_one_of_two = !self.by_csi && matches!(self.written, Written::Both(_)) && of_name.is_some();
-            let is_granted = may && !has_key && !is_to_attach && !is_one_of_two;
+            // Nobody knows which of the two a FlexVolume's Secret is for. By CSI, they would share a directory in a Pod of
+            // the claim's namespace.
+            let is_bound_here = self.flaw != Flaw::Namespace && self.namespace() == "shop";
+            let has_two = self.by_csi || matches!(self.written, Written::Both(_));
+            let is_one_of_two = of_name.is_some() && is_bound_here && has_two;
+            let is_granted = may && !has_key && !is_to_attach && !is_one_of_two && !is_of_a_claim(self.name);
             return is_granted.then(|| (options.options(), BTreeMap::new()));
         }
         // By CSI the kubelet says that it is a claim's, and it knows.
@@ -496,7 +572,12 @@ impl Attempt {
             return None;
         }
         let (options, by_image, to_attach, entry) = of_name?;
-        let by = if *by_image { Image } else { Administrator };
+        // A claim's volume is an image's, whatever it is noted as.
+        let by = if *by_image || is_of_a_claim(self.name) {
+            Image
+        } else {
+            Administrator
+        };
         if !options.may_be_said(by, &[]) {
             return None;
         }
@@ -541,9 +622,9 @@ fn connected(own: &Said, said: &Said) -> Option<BTreeMap<String, String>> {
     (fits && said.may_be_said(Attach, &own.mount_options)).then_some(granted)
 }
 
-fn csi(ephemeral: bool, volume_id: &str) -> ByKubelet {
+fn csi(ephemeral: Option<bool>, volume_id: &str) -> ByKubelet {
     ByKubelet::Csi {
-        ephemeral: Some(ephemeral),
+        ephemeral,
         volume_id: volume_id.to_owned(),
     }
 }
@@ -626,10 +707,30 @@ fn no_call_mounts_another_volume_than_the_one_that_it_was_granted() {
         let Some(request) = attempt.request() else {
             return Ok(());
         };
+        let asked = request.clone();
         match (granted(&attempt, request), attempt.granted()) {
             (Ok(grant), Some((options, secrets))) => {
                 let wanted = Volume::from_options(&options).unwrap();
                 prop_assert_eq!(grant.volume(), &wanted);
+                prop_assert_eq!(grant.target(), &asked.target);
+                let is_read_only = asked.read_only || wanted.mount_options.iter().any(|option| option == "ro");
+                prop_assert_eq!(
+                    (
+                        grant.access(),
+                        grant.is_sole(),
+                        grant.is_only_read(),
+                        grant.is_read_only()
+                    ),
+                    (asked.access, asked.sole, asked.only_read, is_read_only)
+                );
+                // An agent is told no more than that.
+                let call = MountCall::of(&grant, Duration::ZERO);
+                prop_assert_eq!(call.mount_options.iter().any(|option| option == "ro"), is_read_only);
+                let told = (&call.client, &call.source, &call.target);
+                prop_assert_eq!(
+                    told,
+                    (&wanted.client.to_string(), &wanted.source, &asked.target.to_string())
+                );
                 let secrets: BTreeMap<_, _> = secrets
                     .into_iter()
                     .map(|(key, text)| (key, text.into_bytes()))
@@ -655,7 +756,7 @@ fn no_call_mounts_another_volume_than_the_one_that_it_was_granted() {
     // Else it would be no test.
     let [plain, attached, refused] = [plain, attached, refused].map(|count| count.into_inner().unwrap());
     assert!(
-        plain > 500 && attached > 50 && refused > 2_000,
+        plain > 300 && attached > 50 && refused > 2_000,
         "{plain} granted, {attached} by a connection, {refused} refused"
     );
 }
