@@ -4,13 +4,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use mooring_contract::volume::split_list;
+use mooring_contract::volume::{ForbiddenOption, split_list};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
 use crate::sys::{Kernel, NewMount, Sys as _, SysError};
 use crate::volume::job::Secrets;
-use crate::volume::mount_options::{self, ForbiddenOption};
+use crate::volume::mount_options;
 use crate::volume::selinux_label::SelinuxLabel;
 
 /// Flags of `mounter mount-device`.

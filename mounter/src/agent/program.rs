@@ -73,10 +73,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use mooring_contract::names::paths::{CLIENT_OVERRIDES, CLIENT_START};
-use mooring_contract::volume::{ClientName, NodeAccess, VolumeError, check_kind};
+use mooring_contract::volume::{ClientName, ForbiddenOption, NodeAccess, VolumeError, check_kind};
 
 use super::protocol::MountCall;
-use crate::volume::mount_options::{self, ForbiddenOption};
+use crate::volume::mount_options;
 use crate::volume::selinux_label::SelinuxLabel;
 
 /// Where programs run, except [`MOUNT`].

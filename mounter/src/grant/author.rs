@@ -7,7 +7,6 @@ use mooring_contract::volume::{ClientName, Speaker, Volume};
 use serde::{Deserialize, Serialize};
 
 use crate::volume::job::MountError;
-use crate::volume::mount_options;
 
 /// Who wrote a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +76,6 @@ impl Author {
 
 /// Checks all that a volume says.
 pub(super) fn check(volume: &Volume, speaker: Speaker, granted: &[String]) -> Result<(), Misfit> {
-    mount_options::check(&volume.mount_options).map_err(|error| Misfit::Options(MountError::bad_options(error)))?;
     let checked = volume.check(speaker, granted);
     checked.map_err(|error| Misfit::Options(MountError::bad_options(error)))
 }

@@ -1,5 +1,6 @@
-//! Mount options: which are flags of the mount, which are the file system's own, and which a volume may not have.
+//! Mount options: which are flags of the mount, and which are the file system's own.
 
+use mooring_contract::volume::{ForbiddenOption, check_mount_options};
 use rustix::mount::MountAttrFlags;
 
 use crate::volume::mount_table::MountEntry;
@@ -115,64 +116,14 @@ impl MountOptions {
     }
 }
 
-/// An option that a volume may not have.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "mount option {0:?} is not one that a volume can have, since it changes what is mounted where, or how options \
-     after it are read: remove it from the volume's mount-options"
-)]
-pub struct ForbiddenOption(String);
-
-/// Options that change what `mount` does rather than what it mounts.
-const FORBIDDEN: &[&str] = &[
-    "bind",
-    "rbind",
-    "move",
-    "remount",
-    "loop",
-    "offset",
-    "sizelimit",
-    "helper",
-    "uhelper",
-    "user",
-    "users",
-    "owner",
-    "group",
-    "shared",
-    "rshared",
-    "slave",
-    "rslave",
-    "private",
-    "rprivate",
-    "unbindable",
-    "runbindable",
-];
-
 /// Options of `/etc/fstab` that mean nothing here.
 const IGNORED: &[&str] = &[
     "defaults", "_netdev", "nofail", "auto", "noauto", "nouser", "nousers", "rw", "suid", "dev", "exec",
 ];
 
-/// Checks that no option changes what is mounted where.
-pub fn check(options: &[String]) -> Result<(), ForbiddenOption> {
-    for option in options {
-        let name = option.split_once('=').map_or(option.as_str(), |(name, _)| name);
-        let long = name.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("x-"));
-        // A program gets the options joined by commas, so a comma makes two options. After an open quotation mark or a
-        // backslash, `mount` takes the joining comma for a part of this option: the next option, such as `nosuid`,
-        // would be lost.
-        let parted = option.contains(',');
-        let joined = !option.matches('"').count().is_multiple_of(2) || option.ends_with('\\');
-        if FORBIDDEN.contains(&name) || long || parted || joined {
-            return Err(ForbiddenOption(option.clone()));
-        }
-    }
-    Ok(())
-}
-
 /// Sorts mount options. `nosuid` and `nodev` are set unless the options have `suid` or `dev`.
 pub fn sort(options: &[String], read_only: bool) -> Result<MountOptions, ForbiddenOption> {
-    check(options)?;
+    check_mount_options(options)?;
     let has = |word: &str| options.iter().any(|option| option == word);
     let mut flags = MountAttrFlags::empty();
     flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, read_only);
@@ -215,7 +166,7 @@ pub fn join_for(fs_type: &str, options: &[String], read_only: bool) -> Result<St
 
 /// The options for a `mount` program: as they are, with `nosuid` and `nodev` unless the options have `suid` or `dev`.
 pub fn join(options: &[String], read_only: bool) -> Result<String, ForbiddenOption> {
-    check(options)?;
+    check_mount_options(options)?;
     let has = |word: &str| options.iter().any(|option| option == word);
     let mut joined = options.to_vec();
     for (option, opposite) in [("nosuid", "suid"), ("nodev", "dev")] {
@@ -303,22 +254,5 @@ mod tests {
         assert_ne!(wanted, one);
         assert_eq!(sort(&options[..4], false).unwrap().flags.shown(), one);
         assert!(other.are_all_in(one) && !one.are_all_in(other));
-    }
-
-    #[test]
-    fn what_would_turn_a_mount_into_something_else_is_refused() {
-        for option in [
-            "bind",
-            "remount",
-            "loop=/dev/loop0",
-            "X-mount.mkdir",
-            "x-systemd.automount",
-            "a,bind",
-            "context=\"a",
-            "a\\",
-        ] {
-            assert!(sort(&strings(&[option]), false).is_err(), "{option}");
-            assert!(join(&strings(&[option]), false).is_err(), "{option}");
-        }
     }
 }

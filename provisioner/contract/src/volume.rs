@@ -4,6 +4,7 @@ pub mod address;
 mod check;
 pub mod clients;
 pub mod file_system;
+mod mount_options;
 mod node;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 pub use check::CheckError;
 pub use clients::Speaker;
+pub use mount_options::{ForbiddenOption, check_mount_options};
 pub use node::{FILE_OPTIONS, NodeAccess, VIEWS, check_kind, check_options};
 
 /// Names of the options that every client has. A client's own options go by any other name.

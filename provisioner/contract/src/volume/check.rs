@@ -10,7 +10,7 @@ use super::clients::{
     ClientRecord, NODE_CLIENTS, NODE_DISK, OptionRule, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION,
     alternatives, record,
 };
-use super::{NodeAccess, Volume, check_kind, check_options, keys};
+use super::{ForbiddenOption, NodeAccess, Volume, check_kind, check_mount_options, check_options, keys};
 
 /// Why a volume is refused; the message says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +18,8 @@ pub enum CheckError {
     /// The volume reaches for something of the node's own.
     #[error(transparent)]
     Node(#[from] NodeAccess),
+    #[error(transparent)]
+    MountOption(#[from] ForbiddenOption),
     #[error(
         "client {0} is not allowed in the answer of attach, since it gives out the node's own storage: print the client \
          by which nodes reach the volume"
@@ -69,6 +71,7 @@ impl Volume {
     /// [`Volume::is_of_the_node`].
     pub fn check(&self, speaker: Speaker, granted: &[String]) -> Result<(), CheckError> {
         let record = record(self.client.as_str(), &self.fs_type);
+        check_mount_options(&self.mount_options)?;
         // Without `fs-type` a client's name is the type.
         for fs_type in [self.fs_type.as_str(), self.client.as_str()] {
             check_kind(fs_type, &self.mount_options)?;

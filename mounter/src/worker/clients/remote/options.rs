@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::volume::mount_options::ForbiddenOption;
+use mooring_contract::volume::ForbiddenOption;
 
 /// Options with a number, and which.
 pub(in crate::worker::clients) type Numbers = [(&'static str, RangeInclusive<u32>)];
