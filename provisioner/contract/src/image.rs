@@ -63,12 +63,15 @@ impl FromStr for ImageRef {
         }
         let word = |text: &str| {
             !text.is_empty()
+                && !text.starts_with(['.', '-'])
                 && text
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
         };
         if tag.is_some_and(|tag| !word(tag) || tag.len() > 128) {
-            return Err(bad("its tag must be letters, digits, '.', '_' and '-'"));
+            return Err(bad(
+                "its tag must be letters, digits, '.', '_' and '-', and begin with none of '.' and '-'",
+            ));
         }
         let is_digest = |digest: &str| {
             digest
