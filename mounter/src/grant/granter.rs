@@ -284,10 +284,19 @@ impl Granter {
     }
 }
 
-fn of_persistent_volume(found: &PersistentVolume, request: MountRequest) -> Result<Grant, GrantError> {
+fn of_persistent_volume(found: &PersistentVolume, mut request: MountRequest) -> Result<Grant, GrantError> {
+    request.read_only |= is_read_only(found);
     let volume = kubelet_options::of_persistent_volume(found, request.target.driver());
     let volume = volume.ok_or_else(|| GrantError::OtherDriver(request.target.name().to_owned()))??;
     judged(Author::of_persistent_volume(found), volume, request)
+}
+
+/// Whether a PersistentVolume says that nobody may write it. The kubelet passes on only what the Pod says.
+fn is_read_only(found: &PersistentVolume) -> bool {
+    let spec = found.spec.as_ref();
+    let flex = spec.and_then(|spec| spec.flex_volume.as_ref()?.read_only);
+    let csi = spec.and_then(|spec| spec.csi.as_ref()?.read_only);
+    flex.or(csi).unwrap_or_default()
 }
 
 fn judged(author: Author, volume: Volume, request: MountRequest) -> Result<Grant, GrantError> {

@@ -372,6 +372,28 @@ async fn the_persistent_volume_says_whether_it_has_to_be_attached() {
     refused(&fake, by_csi, "forbidden", "another name").await;
 }
 
+/// The kubelet passes on only whether the Pod's own volume says so.
+#[tokio::test]
+async fn a_persistent_volume_that_is_read_only_is_so_in_every_pod() {
+    let line = "client=nfs,source=h:/x";
+    for (mut volume, kind, path) in [(flex(line), "flexVolume", FLEX), (csi(line), "csi", CSI)] {
+        volume["spec"][kind]["readOnly"] = json!(true);
+        let fake = Fake {
+            volume: Some(volume),
+            pod: Some(with_claim()),
+            ..Fake::default()
+        };
+        let mut request = asked(line, path);
+        if kind == "csi" {
+            request.told = Told::Csi {
+                ephemeral: Some(false),
+                volume_id: "v".into(),
+            };
+        }
+        assert!(granted(&fake, request).await.is_read_only(), "{kind}");
+    }
+}
+
 /// They would share a directory, and be taken for one another.
 #[tokio::test]
 async fn a_csi_volume_of_a_pod_s_own_has_the_name_of_no_volume_of_a_claim_beside_it() {
