@@ -77,7 +77,7 @@ const CLIENTS: [Named; 9] = [
     // A vendor's own.
     ("disk", &[], ALL),
     ("pool", &[], &[Run, Administrator]),
-    ("local", &[], &[Image, Run, Administrator]),
+    ("local", &[], &[Image, Administrator]),
     ("host", &[("fs-type", "nfs")], &[Administrator]),
     ("", &[], &[]),
 ];

@@ -51,7 +51,8 @@ impl Author {
         match self {
             Self::Administrator => &NODE_CLIENTS,
             Self::Image => &[ClientName::LOCAL],
-            Self::Run => &[ClientName::POOL, ClientName::LOCAL],
+            // A local volume is a claim's.
+            Self::Run => &[ClientName::POOL],
             Self::Tenant => &[],
         }
     }
@@ -152,7 +153,7 @@ mod tests {
         let all = [Administrator, Image, Run, Tenant];
         for (line, wanted) in [
             ("client=nfs,source=h:/x", &all[..]),
-            ("client=local,source=a.img", &[Administrator, Image, Run]),
+            ("client=local,source=a.img", &[Administrator, Image]),
             ("client=pool,source=", &[Administrator, Run]),
             ("client=host,source=h:/x,fs-type=nfs", &[Administrator]),
             ("client=disk,source=/dev/sda", &[Administrator]),

@@ -47,6 +47,8 @@ enum RunVolumeError {
     Check(#[from] CheckError),
     #[error("client={0} is on a node's own disk, and is lost with it: name storage that every node reaches")]
     OnNode(String),
+    #[error("client=local is the volume of a claim: give the image the node's whole pool by client=pool")]
+    OfAClaim,
 }
 
 /// Why `mount-options` can't be a StorageClass's.
@@ -92,7 +94,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let backup_volume = reader.read(keys::BACKUP_VOLUME, |text| {
         let volume = run_volume(text)?;
         match volume.client.as_str() {
-            client @ (ClientName::POOL | ClientName::LOCAL) => Err(RunVolumeError::OnNode(client.to_owned())),
+            client @ ClientName::POOL => Err(RunVolumeError::OnNode(client.to_owned())),
             _ => Ok(volume),
         }
     });
@@ -149,6 +151,9 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
 fn run_volume(line: &str) -> Result<Volume, RunVolumeError> {
     let volume = Volume::from_line(line)?;
     volume.check(Speaker::Image, &[])?;
+    if volume.client.as_str() == ClientName::LOCAL {
+        return Err(RunVolumeError::OfAClaim);
+    }
     Ok(volume)
 }
 
