@@ -1,9 +1,10 @@
-//! Whatever an image makes or a ConfigMap says, a claim gets no more than its own volume: generated PersistentVolumes,
+//! Whatever an image makes or a ConfigMap says, a claim gets no more than its own volume: generated volumes,
 //! answers and ConfigMaps, judged by rules that are stated here once more, and more simply.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use flex_provisioner::config::trust::Trust;
 use flex_provisioner::volume::acceptance::{Expected, check};
@@ -13,7 +14,7 @@ use mooring_contract::attachment::secret_name;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{Config, TestRunner};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The volume that is asked for, for claim `shop/data` with uid `u1` by a ConfigMap of namespace `admin`.
 const NAME: &str = "pvc-u1";
@@ -72,9 +73,14 @@ enum By {
     OtherCsi,
     HostPath,
     LocalPath,
-    /// The kubelet's own NFS.
-    Nfs,
+    /// What the kubelet mounts itself: a number of [`IN_TREE`].
+    InTree(usize),
 }
+
+/// Sources that the kubelet mounts itself, past the mounter, and whether an image may make them. The end-to-end test of
+/// the policy for images has the same.
+static IN_TREE: LazyLock<Vec<(Value, bool)>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("in_tree.json")).unwrap());
 
 #[derive(Debug, Clone)]
 struct Made {
@@ -101,7 +107,8 @@ fn made() -> impl Strategy<Value = Made> {
     let by = prop_oneof![
         5 => Just(By::FlexVolume),
         5 => Just(By::Csi),
-        1 => select(vec![By::OtherFlexVolume, By::OtherCsi, By::HostPath, By::LocalPath, By::Nfs]),
+        1 => select(vec![By::OtherFlexVolume, By::OtherCsi, By::HostPath, By::LocalPath]),
+        5 => (0..IN_TREE.len()).prop_map(By::InTree),
     ];
     let all: Vec<_> = (0..MOUNT_OPTIONS.len()).collect();
     let mount_options = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(all, 1..3)];
@@ -147,14 +154,6 @@ fn made() -> impl Strategy<Value = Made> {
 }
 
 impl Made {
-    fn secret_name(&self, name: &str) -> String {
-        if name == "attachment" {
-            secret_name(NAME)
-        } else {
-            name.to_owned()
-        }
-    }
-
     fn persistent_volume(&self) -> PersistentVolume {
         let words: Vec<_> = self.mount_options.iter().map(|at| MOUNT_OPTIONS[*at].0).collect();
         let mut options: BTreeMap<_, _> = VOLUMES[self.volume].0.iter().copied().collect();
@@ -167,7 +166,7 @@ impl Made {
         }
         let secret = self
             .secret
-            .map(|(namespace, name)| json!({"namespace": namespace, "name": self.secret_name(name)}));
+            .map(|(namespace, name)| json!({"namespace": namespace, "name": if name == "attachment" { secret_name(NAME) } else { name.to_owned() }}));
         let flex = |driver: &str| json!({"flexVolume": {"driver": driver, "options": options, "secretRef": secret}});
         let csi = |driver: &str| {
             json!({"csi": {"driver": driver, "volumeHandle": NAME, "volumeAttributes": options,
@@ -180,9 +179,13 @@ impl Made {
             By::OtherCsi => csi("csi.example.com"),
             By::HostPath => json!({"hostPath": {"path": "/"}}),
             By::LocalPath => json!({"local": {"path": "/"}}),
-            By::Nfs => json!({"nfs": {"server": "h", "path": "/x"}}),
+            By::InTree(at) => IN_TREE[at].0.clone(),
         };
         let [name, namespace, claim, uid, class] = self.identity;
+        if let By::InTree(_) = self.by {
+            let words = self.mount_options.iter().map(|at| MOUNT_OPTIONS[*at].0);
+            spec["mountOptions"] = words.collect();
+        }
         spec["claimRef"] = json!({"namespace": namespace, "name": claim, "uid": uid});
         spec["storageClassName"] = json!(class);
         spec["accessModes"] = json!(self.modes);
@@ -204,17 +207,18 @@ impl Made {
             && self.size.is_some_and(|size| size >= 1)
             && self.modes.contains(&"ReadWriteOnce")
             && self.node.is_none_or(|node| node == "node-a");
+        let asked = |at: &usize| MOUNT_OPTIONS[*at].1 || MOUNT_OPTIONS[*at].0 == OF_THE_CLASS;
+        let has_good_options = self.mount_options.iter().all(asked);
         let gives_storage = match self.by {
-            By::Nfs => true,
+            By::InTree(at) => IN_TREE[at].1 && has_good_options,
             By::FlexVolume | By::Csi => {
-                let asked = |at: &usize| MOUNT_OPTIONS[*at].1 || MOUNT_OPTIONS[*at].0 == OF_THE_CLASS;
                 VOLUMES[self.volume].1
-                    && self.mount_options.iter().all(asked)
+                    && has_good_options
                     && IMAGES[self.image].is_none_or(|image| image == OF_THE_CONFIG_MAP)
             }
             By::OtherFlexVolume | By::OtherCsi | By::HostPath | By::LocalPath => false,
         };
-        let has_own_secret = match self.secret.filter(|_| self.by != By::Nfs) {
+        let has_own_secret = match self.secret.filter(|_| !matches!(self.by, By::InTree(_))) {
             None => !self.attaches,
             Some((namespace, "attachment")) => self.attaches && namespace == "admin",
             Some((namespace, _)) => !self.attaches && namespace != "kube-system",

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use check::CheckError;
 pub use clients::Speaker;
-pub use mount_options::{ForbiddenOption, check_mount_options};
+pub use mount_options::{FORBIDDEN_OPTIONS, ForbiddenOption, check_mount_options};
 pub use node::{FILE_OPTIONS, NodeAccess, VIEWS, check_kind, check_options};
 
 /// Names of the options that every client has. A client's own options go by any other name.

@@ -93,9 +93,16 @@ pub enum Refusal {
     /// Its source would give access to a node, or another driver would act on it.
     #[error(
         "its source is {0}, which a provisioner may not create: use flexVolume with driver {FLEX_DRIVER:?}, csi with \
-         driver {CSI_DRIVER:?}, or nfs, iscsi, fc, rbd, cephfs"
+         driver {CSI_DRIVER:?}, or nfs, iscsi, fc"
     )]
     Source(String),
+    /// The kubelet finds a disk of the node by it.
+    #[error(
+        "its fc source has wwids, no lun or a name that is none: name targetWWNs of 16 hexadecimal digits, and a lun"
+    )]
+    FibreChannel,
+    #[error("its iscsiInterface is {0:?}, and an image can't choose one: leave it out")]
+    IscsiInterface(String),
     /// No mounter can mount a volume with its options.
     #[error("its options can't be mounted: {0}")]
     Options(#[from] VolumeError),
@@ -148,9 +155,6 @@ pub enum Refusal {
 
 /// The client that is the host's own mount helper.
 const HOST: &str = "host";
-
-/// Sources that the kubelet mounts over the network by itself and that give no access to the node.
-const NETWORK_SOURCES: [&str; 5] = ["nfs", "iscsi", "fc", "rbd", "cephfs"];
 
 /// All that is wrong with a PV; empty if it can be accepted.
 pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
@@ -319,18 +323,68 @@ fn check_source(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusals: 
         for secret in secrets.into_iter().flatten() {
             check_secret(secret.namespace.as_deref(), expected, refusals);
         }
-    } else if !NETWORK_SOURCES.contains(&source.as_str()) {
-        refusals.push(Refusal::Source(source));
     } else {
-        let secrets = [
-            spec.iscsi.as_ref().and_then(|source| source.secret_ref.as_ref()),
-            spec.rbd.as_ref().and_then(|source| source.secret_ref.as_ref()),
-            spec.cephfs.as_ref().and_then(|source| source.secret_ref.as_ref()),
-        ];
-        for secret in secrets.into_iter().flatten() {
-            check_secret(secret.namespace.as_deref(), expected, refusals);
+        match in_tree(spec) {
+            Some(Ok(options)) => check_options(Some(&options), None, mount_options, expected, refusals),
+            Some(Err(refusal)) => refusals.push(refusal),
+            None => refusals.push(Refusal::Source(source)),
         }
+        let secret = spec.iscsi.as_ref().and_then(|source| source.secret_ref.as_ref());
+        check_secret(
+            secret.and_then(|secret| secret.namespace.as_deref()),
+            expected,
+            refusals,
+        );
     }
+}
+
+/// The options that Mooring's own client for the same would have: the kubelet mounts such a volume by the host's mount,
+/// past the mounter, so it is judged in the same way. `None` for what is no storage on the network.
+fn in_tree(spec: &PersistentVolumeSpec) -> Option<Result<BTreeMap<String, String>, Refusal>> {
+    let options = |pairs: &[(&str, String)]| {
+        let pairs = pairs.iter().filter(|(_, value)| !value.is_empty());
+        pairs.map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    };
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    if let Some(nfs) = &spec.nfs {
+        let source = format!("{}:{}", nfs.server, nfs.path);
+        return Some(Ok(options(&[(keys::CLIENT, "nfs".to_owned()), (keys::SOURCE, source)])));
+    }
+    if let Some(iscsi) = &spec.iscsi {
+        let interface = iscsi.iscsi_interface.as_deref().unwrap_or_default();
+        if !["", "default"].contains(&interface) {
+            return Some(Err(Refusal::IscsiInterface(interface.to_owned())));
+        }
+        let more = iscsi.portals.iter().flatten();
+        let portals: Vec<_> = std::iter::once(&iscsi.target_portal)
+            .chain(more)
+            .map(String::as_str)
+            .collect();
+        return Some(Ok(options(&[
+            (keys::CLIENT, "iscsi".to_owned()),
+            (
+                keys::SOURCE,
+                format!("iscsi://{}/{}/{}", portals.join(","), iscsi.iqn, iscsi.lun),
+            ),
+            (keys::FS_TYPE, text(&iscsi.fs_type)),
+            ("initiator", text(&iscsi.initiator_name)),
+        ])));
+    }
+    let fc = spec.fc.as_ref()?;
+    let is_name = |name: &String| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let fs_type = text(&fc.fs_type);
+    if fc.wwids.iter().flatten().next().is_some() || fc.lun.is_none() || !fc.target_wwns.iter().flatten().all(is_name) {
+        return Some(Err(Refusal::FibreChannel));
+    }
+    if !["", "ext4", "xfs"].contains(&fs_type.as_str()) {
+        return Some(Err(Refusal::Source(format!("fc with fsType {fs_type:?}"))));
+    }
+    let client = (keys::CLIENT, "fc".to_owned());
+    Some(Ok(options(&[
+        client,
+        (keys::SOURCE, "fc".to_owned()),
+        (keys::FS_TYPE, fs_type),
+    ])))
 }
 
 fn check_options(

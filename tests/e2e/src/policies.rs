@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use mooring_contract::volume::clients::{ClientRecord, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION};
-use mooring_contract::volume::{FILE_OPTIONS, VIEWS};
+use mooring_contract::volume::{FILE_OPTIONS, FORBIDDEN_OPTIONS, VIEWS};
 use mooring_testbed::layout::repository;
 use mooring_yaml::documents;
 use serde_json::Value;
@@ -162,6 +162,8 @@ fn the_policies_judge_mount_options_and_file_systems_as_the_controller_does() {
     assert!(policies.contains(&tenant), "{tenant}");
     let names = format!("r'^(suid|dev|source|{})(=|$)'", FILE_OPTIONS.join("|"));
     assert_eq!(policies.matches(&names).count(), 2, "{names}");
+    let forbidden = format!("r'^({})(=|$)'", FORBIDDEN_OPTIONS.join("|"));
+    assert_eq!(policies.matches(&forbidden).count(), 2, "{forbidden}");
     let views = format!("- name: views expression: >- [{}]", words(VIEWS));
     assert_eq!(policies.matches(&views).count(), 3, "{views}");
     for record in RECORDS.iter().filter(|record| !record.tenant_fs_types.is_empty()) {

@@ -9,7 +9,7 @@
 pub struct ForbiddenOption(String);
 
 /// Options that change what `mount` does rather than what it mounts.
-const FORBIDDEN: &[&str] = &[
+pub const FORBIDDEN_OPTIONS: &[&str] = &[
     "bind",
     "rbind",
     "move",
@@ -43,7 +43,7 @@ pub fn check_mount_options(options: &[String]) -> Result<(), ForbiddenOption> {
         // would be lost.
         let parted = option.contains(',');
         let joined = !option.matches('"').count().is_multiple_of(2) || option.ends_with('\\');
-        if FORBIDDEN.contains(&name) || long || parted || joined {
+        if FORBIDDEN_OPTIONS.contains(&name) || long || parted || joined {
             return Err(ForbiddenOption(option.clone()));
         }
     }

@@ -462,6 +462,54 @@ fn a_volume_that_an_image_makes_is_judged_as_the_controller_will() {
     });
 }
 
+/// The list is that of the test of the controller's acceptance.
+///
+/// Proves: P2
+#[test]
+fn a_volume_that_the_kubelet_mounts_past_mooring_gives_an_image_nothing_of_the_node() {
+    in_namespace("generated-in-tree", async |scope: Scope| {
+        let token = scope.token_of(CONFIG_NAMESPACE, MAKER, None).await?;
+        let api: Api<PersistentVolume> = Api::all(scope.with_token(&token).await?);
+        let policy = "mooring-volume-makers";
+        let sources: Vec<(Value, bool)> =
+            serde_json::from_str(include_str!("../../../../provisioner/tests/in_tree.json"))?;
+        let mut wrong = Vec::new();
+        for (source, may) in &sources {
+            let (kind, value) = source
+                .as_object()
+                .and_then(|source| source.iter().next())
+                .context("a source")?;
+            let volume = persistent_volume_with(kind, value);
+            let mut cases = vec![(volume.clone(), *may)];
+            for (option, is_good) in [
+                ("noatime", true),
+                ("bind", false),
+                ("suid", false),
+                ("x-mount.mkdir", false),
+            ] {
+                let mut with_option = volume.clone();
+                with_option["spec"]["mountOptions"] = json!(["ro", option]);
+                cases.push((with_option, *may && is_good));
+            }
+            let mut of_another = volume;
+            of_another["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "example.com/other"});
+            cases.push((of_another, false));
+            for (volume, may) in cases {
+                let let_in = match is_let_in(&api, volume.clone(), policy).await {
+                    // By Kubernetes' own rules.
+                    Err(error) if format!("{error:#}").contains("is invalid") => false,
+                    answer => answer?,
+                };
+                if let_in != may {
+                    wrong.push(format!("{} ({may})", volume["spec"]));
+                }
+            }
+        }
+        ensure!(wrong.is_empty(), "{policy} is wrong about {}", wrong.join("\n"));
+        Ok(())
+    });
+}
+
 #[test]
 fn what_the_controller_makes_is_judged_by_the_api_server_once_more() {
     in_namespace("generated-own", async |scope: Scope| {
@@ -500,8 +548,9 @@ fn what_the_controller_makes_is_judged_by_the_api_server_once_more() {
                 },
             })
         };
-        compare(&pods, ("mooring-controller", &["host"][..]), &volumes, pod, |volume| {
-            if volume.client.as_str() == "host" {
+        let not_a_run_s = ["host", "local"];
+        compare(&pods, ("mooring-controller", &not_a_run_s), &volumes, pod, |volume| {
+            if not_a_run_s.contains(&volume.client.as_str()) {
                 return Err("gives out the node".to_owned());
             }
             volume.check(Speaker::Image, &[]).map_err(|error| error.to_string())

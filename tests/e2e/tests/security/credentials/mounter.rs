@@ -108,6 +108,7 @@ fn other_pods(other_node: &str) -> Vec<(&'static str, Value, &'static str)> {
         ("/spec/nodeName", json!(other_node), "own node only"),
         ("/spec/nodeName", Value::Null, "own node only"),
         ("/metadata/labels", json!({"app": "x"}), "client Pods only"),
+        ("/metadata/generateName", json!("provision-"), "begins with client-"),
         (
             "/metadata/labels/app.kubernetes.io~1name",
             json!("flex-provisioner"),
