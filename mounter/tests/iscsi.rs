@@ -6,6 +6,7 @@ mod node;
 
 use std::process::Output;
 
+use mooring_mounter::volume::device_owner::DeviceOwner;
 use node::{Node, refusal};
 
 const TARGET: &str = "iqn.2020-01.com.example:target";
@@ -232,6 +233,49 @@ fn another_login_gets_nothing_of_a_session_that_is_used() {
         };
         assert_eq!(device(&node, &other), "sd2-1");
         assert_eq!(sessions(&node), ["session2"]);
+    }
+}
+
+/// Else, a rolling restart after a change of the CHAP Secret would never end: the old Pod has the session until the new
+/// one is ready.
+#[test]
+fn a_pod_of_a_persistent_volume_has_the_device_of_another_one_though_the_secret_was_changed() {
+    let persistent = DeviceOwner::persistent_volume;
+    let inline = |name: &str| DeviceOwner::inline("shop", name);
+    let new = Volume {
+        name: "v2",
+        login: Some(("user", "password-2")),
+        ..VOLUME
+    };
+    for (of_first, of_second, lun, shares) in [
+        (persistent("pv-1"), persistent("pv-1"), 1, true),
+        // What it says that it has is not there for it.
+        (persistent("pv-1"), persistent("pv-1"), 2, false),
+        (persistent("pv-1"), persistent("pv-2"), 1, false),
+        (persistent("pv-1"), persistent("pv-2"), 2, false),
+        (persistent("pv-1"), inline("pv-1"), 1, false),
+        // A tenant's volume shows by its Secret alone whose it is.
+        (inline("pv-1"), inline("pv-1"), 1, false),
+    ] {
+        let node = new_node();
+        for (volume, owner) in [("v1", &of_first), ("v2", &of_second)] {
+            let target = format!("pods/{volume}/volumes/mooring.dev~vcs/pv-1");
+            node.target_of(volume, &target, Some(owner));
+        }
+        assert_eq!(device(&node, &VOLUME), "sd1-1");
+        are_in_use(&node, &["sd1-1"]);
+        let second = Volume { lun, ..new };
+        if shares {
+            assert_eq!(device(&node, &second), "sd1-1");
+            unmount(&node, &VOLUME);
+            assert_eq!(sessions(&node), ["session1"]);
+            are_in_use(&node, &[]);
+            unmount(&node, &second);
+            assert_eq!(sessions(&node), Vec::<String>::new());
+        } else {
+            let said = refusal(&mount(&node, &second));
+            assert!(said.contains("another login"), "{of_first} {of_second} {lun}: {said}");
+        }
     }
 }
 

@@ -49,6 +49,9 @@ pub enum ClaimError {
         owner: DeviceOwner,
         by: Box<Holder>,
     },
+    /// Somebody else's may have the same name.
+    #[error("{0} is no PersistentVolume, so its Secret alone shows whether it may use the device of another Pod")]
+    NotPersistent(DeviceOwner),
     #[error(
         "{0} is in use on this node by something else than a volume of Mooring, so it is not used: see what has it \
          (\"lsblk\" on the node), and end that"
@@ -370,12 +373,15 @@ pub struct ClaimArgs {
     /// The device is in use, so a volume has to have it already.
     #[arg(long)]
     in_use: bool,
+    /// The volume is to be a PersistentVolume, as the API showed when its mount was granted.
+    #[arg(long)]
+    persistent: bool,
     /// A name that this device alone has on the node, such as "disk sda".
     device: String,
 }
 
 pub fn run(args: ClaimArgs) -> Result<(), ClaimError> {
-    let call = store::read(&args.record)?;
+    let call: MountCall = store::read(&args.record)?;
     let claims = Claims {
         // The record is two folders below it.
         client_pod: Table::read()
@@ -385,6 +391,9 @@ pub fn run(args: ClaimArgs) -> Result<(), ClaimError> {
         kubelet_root: args.kubelet_root,
         boot_id: args.boot_id,
     };
+    if args.persistent && !call.is_of_persistent_volume() {
+        return Err(ClaimError::NotPersistent(claims.owner(&call)?));
+    }
     let by = claims.holder(&call);
     claims.claim(&[args.device], &call, by, args.in_use)
 }

@@ -199,6 +199,11 @@ impl MountCall {
         })
     }
 
+    /// See [`DeviceOwner::is_persistent_volume`].
+    pub(crate) fn is_of_persistent_volume(&self) -> bool {
+        self.owner.as_ref().is_some_and(DeviceOwner::is_persistent_volume)
+    }
+
     /// Whether both mount the same, whatever their secrets.
     pub(super) fn mounts_the_same_as(&self, other: &Self) -> bool {
         let it = |call: &Self| MountFields {

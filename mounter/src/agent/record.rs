@@ -6,6 +6,7 @@
 //! goes by the host's list of modules instead, which a client container does not see: so its texts (`node::readiness`)
 //! are others.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, fsopen};
 
 use super::program::override_path;
-use super::protocol::{FailureCategory, MountCall};
+use super::protocol::{FailureCategory, MountCall, SecretBytes};
 use crate::sys::{SysError, loop_device};
 
 /// Why an image's record keeps a volume from being mounted.
@@ -99,6 +100,24 @@ pub fn has_one_device(call: &MountCall) -> bool {
     let gives = || matches!(read(Path::new("/"), &call.client), Ok(Some(record)) if record.raw_block);
     // As a file of a directory it is not on a device.
     call.fs_type != "raw" && clients::has_one_device(&call.client, &call.fs_type, gives)
+}
+
+/// The keys of a volume's Secret that its client reads; none if that is not known, and it may read all of them.
+pub fn secret_keys(call: &MountCall) -> Option<Vec<String>> {
+    secret_keys_below(Path::new("/"), call)
+}
+
+fn secret_keys_below(root: &Path, call: &MountCall) -> Option<Vec<String>> {
+    let of_image = || read(root, &call.client).ok().flatten()?.secret_keys;
+    clients::secret_keys(&call.client, &call.fs_type, of_image)
+}
+
+/// Those of a volume's secrets that its client reads.
+pub fn read_by_client(call: &MountCall, secrets: &BTreeMap<String, SecretBytes>) -> BTreeMap<String, SecretBytes> {
+    let keys = secret_keys(call);
+    let mut secrets = secrets.clone();
+    secrets.retain(|key, _| keys.as_ref().is_none_or(|keys| keys.contains(key)));
+    secrets
 }
 
 /// A client of Mooring's own has a record that says so. Any other one has its image's.
@@ -319,6 +338,18 @@ mod tests {
     }
 
     #[test]
+    fn a_client_reads_the_keys_of_a_secret_that_its_record_has() {
+        let keys = |root: &TempDir, call: &MountCall| secret_keys_below(root.path(), call);
+        let said = image(r#"{"secret-keys": ["token"]}"#);
+        assert_eq!(keys(&said, &volume("", &[])), Some(vec!["token".to_owned()]));
+        assert_eq!(keys(&image(ACME), &volume("", &[])), None);
+        let mut own = volume("", &[]);
+        own.client = "sshfs".into();
+        let known = ["ssh-privatekey", "known_hosts"].map(str::to_owned);
+        assert_eq!(keys(&said, &own), Some(known.into()));
+    }
+
+    #[test]
     fn what_the_node_lacks_is_said_with_the_cure() {
         let image = image(ACME);
         let (category, message) = refusal(&image, &volume("", &[]), |need| match need {
@@ -340,7 +371,7 @@ mod tests {
             ("needs: [fuse]", "line 1"),
             (
                 "{\"need\": [\"fuse\"]}",
-                "unknown field `need`, expected one of `needs`, `options`, `fs-types`, `raw-block`",
+                "unknown field `need`, expected one of `needs`, `options`, `fs-types`, `raw-block`, `secret-keys`",
             ),
             ("{\"needs\": [\"disk\"]}", "unknown variant `disk`"),
         ] {

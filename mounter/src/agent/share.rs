@@ -128,7 +128,7 @@ impl Mounts {
         let how = match (is_device(call)?, is_device(other)?) {
             (false, true) => Some("as a device"),
             (true, false) => Some("as a file system"),
-            _ => difference(call, other, &self.store.read_secrets(&other.target)?)?,
+            _ => difference(call, other, || self.store.read_secrets(&other.target))?,
         };
         how.map_or(Ok(()), |how| Err(AgentError::UsedOtherwise(how)))
     }
@@ -173,17 +173,15 @@ impl Mounts {
 fn difference(
     call: &MountCall,
     other: &MountCall,
-    secrets: &BTreeMap<String, SecretBytes>,
-) -> Result<Option<&'static str>, InvalidVolume> {
-    let (ours, theirs) = (
-        mount_options::sort(&call.mount_options, false)?,
-        mount_options::sort(&other.mount_options, false)?,
-    );
+    secrets: impl FnOnce() -> Result<BTreeMap<String, SecretBytes>, StoreError>,
+) -> Result<Option<&'static str>, AgentError> {
+    let sorted = |call: &MountCall| mount_options::sort(&call.mount_options, false).map_err(InvalidVolume::from);
+    let (ours, theirs) = (sorted(call)?, sorted(other)?);
     Ok(if theirs.flags.is_read_only() && !ours.flags.is_read_only() {
         Some("for reading only")
     } else if call.label != other.label {
         Some("with another SELinux label")
-    } else if *secrets != call.secrets {
+    } else if !may_have_another_secret(call, other) && !are_alike(call, &secrets()?) {
         Some("with another Secret")
     } else if (&call.fs_type, &call.options, &ours.file_system) != (&other.fs_type, &other.options, &theirs.file_system)
     {
@@ -191,6 +189,16 @@ fn difference(
     } else {
         None
     })
+}
+
+/// Whether both are of one PersistentVolume: one of the two Secrets is the older one, and the device is there.
+fn may_have_another_secret(call: &MountCall, other: &MountCall) -> bool {
+    call.owner == other.owner && call.is_of_persistent_volume()
+}
+
+/// Whether a call's client reads the same in both Secrets.
+fn are_alike(call: &MountCall, secrets: &BTreeMap<String, SecretBytes>) -> bool {
+    record::read_by_client(call, &call.secrets) == record::read_by_client(call, secrets)
 }
 
 #[cfg(test)]
@@ -203,6 +211,7 @@ mod tests {
     use crate::agent::protocol::{MountCall, SecretBytes};
     use crate::agent::store::{Store, id};
     use crate::deadlines::AgentDeadlines;
+    use crate::volume::device_owner::DeviceOwner;
     use crate::volume::selinux_label::SelinuxLabel;
 
     fn call(target: &str, options: &[&str]) -> MountCall {
@@ -215,7 +224,7 @@ mod tests {
     #[test]
     fn two_pods_share_a_device_unless_they_have_it_in_different_ways() {
         let none = BTreeMap::new();
-        let between = |ours: &MountCall, theirs: &MountCall| difference(ours, theirs, &none).unwrap();
+        let between = |ours: &MountCall, theirs: &MountCall| difference(ours, theirs, || Ok(none.clone())).unwrap();
         let plain = call("/a", &["rw", "nodev", "discard"]);
         assert_eq!(between(&plain, &call("/b", &["discard", "noexec"])), None);
         assert_eq!(between(&call("/a", &["ro", "discard"]), &plain), None);
@@ -255,17 +264,51 @@ mod tests {
         assert!(!mounts.has_device_to_share(&other));
     }
 
-    /// A tenant who knows the name of somebody else's volume does not know its Secret.
+    /// What another Pod with a volume of the same owner and with a Secret is refused for, whose first Pod has `theirs`.
+    fn refused(owner: Option<&DeviceOwner>, ours: &[(&str, &str)], theirs: &[(&str, &str)]) -> Option<&'static str> {
+        let secrets = |pairs: &[(&str, &str)]| -> BTreeMap<_, _> {
+            let pairs = pairs.iter();
+            pairs
+                .map(|&(key, value)| (key.to_owned(), SecretBytes(value.into())))
+                .collect()
+        };
+        let mut other = call("/b", &[]);
+        other.owner = owner.cloned();
+        let mut call = call("/a", &[]);
+        call.owner = owner.cloned();
+        difference(&call.with_secrets(secrets(ours)), &other, || Ok(secrets(theirs))).unwrap()
+    }
+
+    /// A tenant who writes a volume into a Pod shows by its Secret alone that the device is theirs. The same holds for
+    /// a volume of which nobody said whose it is.
     #[test]
     fn a_device_is_not_shared_with_who_has_another_secret_or_none() {
-        let ours = call("/a", &[]);
-        let secret = |value: &str| BTreeMap::from([("key".to_owned(), SecretBytes(value.into()))]);
-        let with = |secrets| ours.with_secrets(secrets);
-        let theirs = secret("theirs");
-        for guess in [secret("guess"), BTreeMap::new()] {
-            let found = difference(&with(guess), &ours, &theirs).unwrap();
-            assert_eq!(found, Some("with another Secret"));
+        let inline = DeviceOwner::inline("shop", "v");
+        let theirs = [("chap-password", "theirs")];
+        for owner in [Some(&inline), None] {
+            for guess in [&[("chap-password", "guess")][..], &[]] {
+                assert_eq!(refused(owner, guess, &theirs), Some("with another Secret"));
+            }
+            assert_eq!(refused(owner, &theirs, &theirs), None);
         }
-        assert_eq!(difference(&with(theirs.clone()), &ours, &theirs).unwrap(), None);
+    }
+
+    /// Else, a rolling restart after a change of the Secret would never end: the old Pod has the device until the new
+    /// one is ready. Who may have the volume, the API said before the mount.
+    #[test]
+    fn a_device_is_shared_with_another_pod_of_its_persistent_volume_though_the_secret_was_changed() {
+        let volume = DeviceOwner::persistent_volume("pv-1");
+        let old = [("chap-password", "old")];
+        for new in [&[("chap-password", "new")][..], &[]] {
+            assert_eq!(refused(Some(&volume), new, &old), None);
+        }
+    }
+
+    #[test]
+    fn a_key_that_the_client_does_not_read_may_differ() {
+        let inline = DeviceOwner::inline("shop", "v");
+        let theirs = [("chap-password", "theirs"), ("rotated-on", "Monday")];
+        let ours = [("chap-password", "theirs"), ("rotated-on", "Friday"), ("owner", "ops")];
+        assert_eq!(refused(Some(&inline), &ours, &theirs), None);
     }
 }

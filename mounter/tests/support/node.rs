@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mooring_mounter::agent::protocol::MountCall;
+use mooring_mounter::volume::device_owner::DeviceOwner;
 
 /// A node whose commands write down how they were called.
 pub(crate) struct Node {
@@ -98,10 +99,15 @@ impl Node {
 
     /// Gives a volume a target below the kubelet's root, as the agent records it.
     pub(crate) fn target(&self, volume: &str, target: &str) {
+        self.target_of(volume, target, None);
+    }
+
+    /// The same for a volume of which the mounter said whose it is.
+    pub(crate) fn target_of(&self, volume: &str, target: &str, owner: Option<&DeviceOwner>) {
         let target = self.at("kubelet").join(target);
         fs::create_dir_all(&target).unwrap();
         let call: MountCall = serde_json::from_value(serde_json::json!({
-            "target": target, "client": "of-the-test", "source": "", "limit_ms": 1
+            "target": target, "client": "of-the-test", "source": "", "owner": owner, "limit_ms": 1
         }))
         .unwrap();
         let record = serde_json::to_string(&call).unwrap();

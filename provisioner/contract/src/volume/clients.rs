@@ -137,6 +137,8 @@ pub struct ClientRecord {
     /// What the kernel calls its file systems that have a server: the mounter asks whether they answer.
     pub kernel_types: &'static [&'static str],
     pub options: &'static [OptionRule],
+    /// The keys of a volume's Secret that it reads, whichever image serves it. Others may differ or change.
+    pub secret_keys: &'static [&'static str],
     /// What its client image needs, if that is one of Mooring's. What others need, they alone know.
     pub image_needs: Needs,
     /// What it needs where the mounter or the kernel serves it (`TYPE=self`).
@@ -214,6 +216,7 @@ const fn option(name: &'static str, by: Speaker, pattern: &'static str, wanted: 
     }
 }
 
+const CEPH_KEYS: &[&str] = &["key", "user", "userKey", "userID"];
 const FILE_SYSTEMS: &[&str] = &["ext4", "xfs"];
 const FILE_SYSTEMS_OR_RAW: &[&str] = &["ext4", "xfs", "raw"];
 
@@ -271,6 +274,7 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: &[],
         kernel_types: &[],
         options: &[BYTES_PER_INODE],
+        secret_keys: &[],
         image_needs: &[],
         kernel_needs: &[
             &[Need::Pool],
@@ -301,6 +305,7 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: &[],
         kernel_types: &[],
         options: &[],
+        secret_keys: &[],
         image_needs: &[],
         kernel_needs: &[&[Need::Pool]],
         services: &[],
@@ -318,6 +323,7 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: &[],
         kernel_types: &["nfs", "nfs4"],
         options: &[],
+        secret_keys: &[],
         image_needs: &[],
         kernel_needs: &[
             &[Need::HostNamespace],
@@ -341,6 +347,7 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: &[],
         kernel_types: &["cifs", "smb3"],
         options: &[],
+        secret_keys: &["username", "password", "domain"],
         image_needs: &[],
         kernel_needs: &[
             &[Need::HostNamespace],
@@ -373,6 +380,7 @@ pub const RECORDS: &[ClientRecord] = &[
                 "yes or accept-new",
             ),
         ],
+        secret_keys: &["ssh-privatekey", "known_hosts"],
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
         services: &[],
@@ -396,6 +404,7 @@ pub const RECORDS: &[ClientRecord] = &[
             r"^[A-Za-z0-9_][A-Za-z0-9._-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)*$",
             "servers' names or IPv4 addresses with colons between them",
         )],
+        secret_keys: &[],
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
         services: &[],
@@ -424,6 +433,7 @@ pub const RECORDS: &[ClientRecord] = &[
             ),
             DRIVER,
         ],
+        secret_keys: CEPH_KEYS,
         image_needs: &[&[
             Need::Fuse,
             Need::FileSystem {
@@ -448,6 +458,7 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: FILE_SYSTEMS,
         kernel_types: &[],
         options: &[BYTES_PER_INODE, CEPH_USER, DRIVER, FROZEN, IO_TIMEOUT],
+        secret_keys: CEPH_KEYS,
         image_needs: &[
             &[Need::Fuse, Need::Module("rbd")],
             &[Need::LoopDevices, Need::Module("rbd")],
@@ -480,6 +491,12 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: FILE_SYSTEMS,
         kernel_types: &[],
         options: &[BYTES_PER_INODE, INITIATOR, IO_TIMEOUT],
+        secret_keys: &[
+            "chap-username",
+            "chap-password",
+            "node.session.auth.username",
+            "node.session.auth.password",
+        ],
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
         kernel_needs: &[],
         services: SHOWN_DEVICE,
@@ -497,6 +514,16 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: FILE_SYSTEMS,
         kernel_types: &[],
         options: &[BYTES_PER_INODE, INITIATOR],
+        secret_keys: &[
+            "chap-username",
+            "chap-password",
+            "chap-username-in",
+            "chap-password-in",
+            "node.session.auth.username",
+            "node.session.auth.password",
+            "node.session.auth.username_in",
+            "node.session.auth.password_in",
+        ],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
         kernel_needs: &[],
         services: &[Service::Daemon, Service::ShowDevice, Service::GiveDevice],
@@ -514,6 +541,7 @@ pub const RECORDS: &[ClientRecord] = &[
         tenant_fs_types: &[],
         kernel_types: &[],
         options: &[BYTES_PER_INODE],
+        secret_keys: &[],
         image_needs: &[&[
             Need::FileSystem {
                 name: "ext4",
@@ -545,6 +573,7 @@ pub const RECORDS: &[ClientRecord] = &[
             option("path-style", Speaker::Tenant, r"^(yes|no)$", "yes or no"),
             option("size-gi", Speaker::Tenant, r"^[0-9]{1,9}$", "a number of GiB"),
         ],
+        secret_keys: &["access-key-id", "secret-access-key", "ca.crt"],
         image_needs: &[&[Need::Fuse]],
         kernel_needs: &[],
         services: &[Service::Daemon],
@@ -590,6 +619,14 @@ pub fn has_one_device(client: &str, fs_type: &str, gives: impl FnOnce() -> bool)
     record(client, fs_type).map_or_else(gives, |record| record.one_device)
 }
 
+/// The keys of a volume's Secret that a client reads. Of one that has no record here its client image says so; if it
+/// does not, none is returned: it may read all of them.
+pub fn secret_keys(client: &str, fs_type: &str, of_image: impl FnOnce() -> Option<Vec<String>>) -> Option<Vec<String>> {
+    record(client, fs_type).map_or_else(of_image, |record| {
+        Some(record.secret_keys.iter().map(|&key| key.to_owned()).collect())
+    })
+}
+
 /// The clients that give devices, as words of a sentence.
 pub fn device_clients() -> String {
     // A cloud's disks nobody chooses.
@@ -615,7 +652,7 @@ mod tests {
 
     use regex::Regex;
 
-    use super::{Growth, RECORDS, Service, UNKNOWN_OPTION, gives_devices, growth};
+    use super::{ClientRecord, Growth, RECORDS, Service, UNKNOWN_OPTION, gives_devices, growth};
 
     #[test]
     fn every_pattern_is_read_matches_the_whole_and_can_stand_in_a_policy() {
@@ -703,30 +740,58 @@ mod tests {
         found
     }
 
-    #[test]
-    fn a_record_has_the_services_that_the_programs_of_the_image_ask_for() {
+    /// What is found in the programs of the client images, each with its client's record.
+    fn programs<T>(find: impl Fn(&Path, &[PathBuf]) -> T) -> Vec<(&'static ClientRecord, T)> {
         let images = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../../images");
         let images = fs::read_dir(images).unwrap().map(|entry| entry.unwrap().path());
         let images = images.filter(|image| image.file_name().unwrap().to_str().unwrap().starts_with("client-"));
-        let copied: Vec<Vec<_>> = images
-            .map(|image| copied(&fs::read_to_string(image.join("Containerfile")).unwrap()))
-            .collect();
-        let mut programs = 0;
-        for record in RECORDS {
-            let name = record.names[0];
-            let mut found = BTreeSet::new();
-            for files in &copied {
-                if let Some(program) = files.iter().find(|file| file.ends_with(name)) {
-                    programs += 1;
-                    found.extend(asked_for(program, files));
+        let mut found = Vec::new();
+        for image in images {
+            let files = copied(&fs::read_to_string(image.join("Containerfile")).unwrap());
+            for record in RECORDS {
+                if let Some(program) = files.iter().find(|file| file.ends_with(record.names[0])) {
+                    found.push((record, find(program, &files)));
                 }
             }
-            assert_eq!(
-                record.services.iter().copied().collect::<BTreeSet<_>>(),
-                found,
-                "{name}"
-            );
         }
-        assert!(programs >= 7, "only {programs} programs were found");
+        found
+    }
+
+    /// A program, with all that it reads.
+    fn text_of(program: &Path, copied: &[PathBuf]) -> String {
+        let script = fs::read_to_string(program).unwrap();
+        let read = script
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix(". /usr/libexec/mooring-lib/"));
+        let read = read.map(|file| copied.iter().find(|path| path.ends_with(file)).expect(file));
+        let read: String = read.map(|path| text_of(path, copied)).collect();
+        script + &read
+    }
+
+    #[test]
+    fn a_record_has_the_keys_of_the_secret_that_the_programs_of_the_image_read() {
+        let literal = Regex::new(r"\$(?:secrets|MOORING_SECRETS)/([a-z][A-Za-z0-9._-]*)").unwrap();
+        for (record, text) in programs(text_of) {
+            for (_, [key]) in literal.captures_iter(&text).map(|found| found.extract()) {
+                assert!(record.secret_keys.contains(&key), "{} reads {key}", record.names[0]);
+            }
+            for key in record.secret_keys {
+                // Those of the other side are made of these.
+                let key = key.trim_end_matches("-in").trim_end_matches("_in");
+                assert!(text.contains(key), "{} does not read {key}", record.names[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_has_the_services_that_the_programs_of_the_image_ask_for() {
+        let programs = programs(asked_for);
+        for record in RECORDS {
+            let of_record = programs.iter().filter(|(of, _)| of.names == record.names);
+            let found: BTreeSet<_> = of_record.flat_map(|(_, services)| services).copied().collect();
+            let said = record.services.iter().copied().collect();
+            assert_eq!(found, said, "{}", record.names[0]);
+        }
+        assert!(programs.len() >= 7, "only {} programs were found", programs.len());
     }
 }

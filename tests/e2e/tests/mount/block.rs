@@ -74,8 +74,18 @@ fn an_iscsi_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_
         scope.pod("third", &one, "portals", Value::Null)?;
         scope.pod_ready("third").await?;
         assert_eq!(scope.exec("third", ["sha256sum", "/data/file"])?, sum);
-        scope.delete("pod/third")?;
-        scope.pod_gone("third").await?;
+        // So that a rolling restart goes on after a change of the Secret.
+        scope.mount_secret(
+            "chap",
+            &json!({"chap-username": "mooring", "chap-password": "changed-since-1"}),
+        )?;
+        scope.pod("fourth", &one, "portals", Value::Null)?;
+        scope.pod_ready("fourth").await?;
+        assert_eq!(scope.exec("fourth", ["sha256sum", "/data/file"])?, sum);
+        for pod in ["third", "fourth"] {
+            scope.delete(&format!("pod/{pod}"))?;
+            scope.pod_gone(pod).await?;
+        }
 
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await?;

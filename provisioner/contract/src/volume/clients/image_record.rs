@@ -30,6 +30,9 @@ pub struct ImageRecord {
     /// Whether its program gives a Pod a volume as a raw block device.
     #[serde(default)]
     pub raw_block: bool,
+    /// The keys of a volume's Secret that its program reads; all of them if it does not say so.
+    #[serde(default)]
+    pub secret_keys: Option<Vec<String>>,
 }
 
 /// What a client image needs of a node.
