@@ -5,8 +5,8 @@
 //! [`plan`](mod@plan) (what to do, pure), [`pod`] (the skeleton), [`status`] (what a Pod says of itself), [`link`]
 //! (talks to an agent), [`client`] (the core's client for volumes that they serve), [`idle`] (deletes unused ones),
 //! [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers),
-//! [`clean_up`] (what agents do after an unmount), [`kept`] (how to mount them again), [`allowed`] (which images may run),
-//! [`args`] and [`resources`] (flags).
+//! [`renew`] (newer Secrets), [`clean_up`] (what agents do after an unmount), [`kept`] (how to mount them again),
+//! [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
 
 pub mod allowed;
 pub mod args;
@@ -20,6 +20,7 @@ mod lost;
 pub mod old;
 pub mod plan;
 pub mod pod;
+pub mod renew;
 pub mod resources;
 pub mod status;
 
@@ -54,6 +55,7 @@ use crate::agent::protocol::{AgentAnswer, Call, Hello, MountState};
 use crate::api::recorder::Recorder;
 use crate::core::client::Trouble;
 use crate::node::node_pods::NodePods;
+use crate::node::volume_secrets::VolumeSecrets;
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
 use crate::worker::Workers;
@@ -84,6 +86,8 @@ pub struct Cluster {
     pub events: Recorder,
     /// The Pods of this node, if the mounter may list them.
     pub node_pods: Option<Arc<NodePods>>,
+    /// The Secrets of volumes, as far as the mounter may read them.
+    pub volume_secrets: Option<VolumeSecrets>,
 }
 
 /// What a client Pod is wanted for.
@@ -205,6 +209,7 @@ pub struct ClientPods {
     client: kube::Client,
     events: Recorder,
     node_pods: Option<Arc<NodePods>>,
+    volume_secrets: Option<VolumeSecrets>,
     kept: KeptVolumes,
     identity: MounterIdentity,
     args: ClientPodArgs,
@@ -235,6 +240,7 @@ impl ClientPods {
             client,
             events,
             node_pods,
+            volume_secrets,
         } = cluster;
         let (store, writer) = reflector::store();
         let pods = Arc::new(Self {
@@ -242,6 +248,7 @@ impl ClientPods {
             client,
             events,
             node_pods,
+            volume_secrets,
             kept,
             identity,
             args,
@@ -453,6 +460,7 @@ impl ClientPods {
             | AgentAnswer::Unmounted
             | AgentAnswer::Noted
             | AgentAnswer::Recalled(_)
+            | AgentAnswer::Renewed { .. }
             | AgentAnswer::Given { .. }
             | AgentAnswer::Served { .. } => Err(LinkError::NotThere),
         }
@@ -712,6 +720,7 @@ pub(crate) mod tests {
             events: Recorder::start(events, None),
             client,
             node_pods: None,
+            volume_secrets: None,
         };
         let identity = MounterIdentity {
             node: "node-1".into(),

@@ -45,6 +45,7 @@ use crate::node::grants::ClusterGrants;
 use crate::node::kubelet_root::KubeletRootError;
 use crate::node::node_pods::NodePods;
 use crate::node::readiness;
+use crate::node::volume_secrets::VolumeSecrets;
 use crate::recovery::give_up::GiveUp;
 use crate::recovery::revive::Reviver;
 use crate::volume::registry::Registry;
@@ -97,12 +98,18 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     };
     let events = kube.clone().map(|kube| Recorder::start(kube, args.node_name.clone()));
     let attachments = attachments(kube.as_ref(), &args);
+    let volume_secrets = volume_secrets(kube.as_ref(), config.clone(), &args);
     let node_pods = config.and_then(|config| node_pods(config, &args));
     let workers = Workers::default();
-    let pods = kube
-        .as_ref()
-        .zip(events.as_ref())
-        .and_then(|(kube, events)| client_pods(kube, events, node_pods.clone(), &args, &registry, &workers));
+    let pods = kube.as_ref().zip(events.as_ref()).and_then(|(kube, events)| {
+        let cluster = Cluster {
+            client: kube.clone(),
+            events: events.clone(),
+            node_pods: node_pods.clone(),
+            volume_secrets,
+        };
+        client_pods(cluster, &args, &registry, &workers)
+    });
     if let Some(attachments) = attachments.clone() {
         let pods = pods.clone();
         tokio::spawn(async move {
@@ -302,14 +309,14 @@ fn node_pods(config: kube::Config, args: &ServeArgs) -> Option<Arc<NodePods>> {
         .map(Arc::new)
 }
 
-fn client_pods(
-    kube: &KubeClient,
-    events: &Recorder,
-    node_pods: Option<Arc<NodePods>>,
-    args: &ServeArgs,
-    registry: &Registry,
-    workers: &Workers,
-) -> Option<Arc<ClientPods>> {
+/// Reads the Secrets of this node's volumes.
+fn volume_secrets(kube: Option<&KubeClient>, config: Option<kube::Config>, args: &ServeArgs) -> Option<VolumeSecrets> {
+    let (kube, (config, node)) = kube.zip(config.zip(args.node_name.as_ref()))?;
+    let secrets = VolumeSecrets::new(kube.clone(), config, node);
+    secrets.inspect_err(|error| warn!("{}", chain(&error))).ok()
+}
+
+fn client_pods(cluster: Cluster, args: &ServeArgs, registry: &Registry, workers: &Workers) -> Option<Arc<ClientPods>> {
     let (Some(node), Some(pod)) = (&args.node_name, &args.pod_name) else {
         warn!(
             "no client containers: the mounter does not know its node and Pod; set --node-name and --pod-name \
@@ -323,15 +330,10 @@ fn client_pods(
         pod: pod.clone(),
         kubelet_root: args.node.kubelet_root().to_owned(),
     };
-    let api = Cluster {
-        client: kube.clone(),
-        events: events.clone(),
-        node_pods,
-    };
     let kept = KeptVolumes::open(&args.kept_dir);
     let args = args.client_pods.clone();
     let (registry, workers) = (registry.clone(), workers.clone());
-    Some(ClientPods::start(api, identity, args, registry, kept, workers))
+    Some(ClientPods::start(cluster, identity, args, registry, kept, workers))
 }
 
 fn say_checks(status: &Status) {

@@ -23,6 +23,7 @@ use crate::volume::job::{Access, PodRef, Secrets};
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
 
+pub(crate) use self::attach::needs_attachment;
 pub use self::attach::{ConnectionError, ToAttach};
 
 /// One mount that may be made.

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tracing::warn;
 
 use super::claims::{ClaimError, Claims};
 use super::dead_mounts::DeadMounts;
 use super::one_at_a_time::{Alone, OneAtATime};
 use super::program::{self, Brings, InvalidVolume, Invocation};
-use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, VERSION};
+use super::protocol::{AgentFailure, FailureCategory, Hello, MountCall, MountHealth, MountState, SecretBytes, VERSION};
 use super::record::{self, ImageRecordError};
 use super::revivals::Revivals;
 use super::run::{self, OUTPUT_GRACE, ProgramError, REAP};
@@ -249,6 +249,8 @@ pub struct Mounts {
     looking: Mutex<BTreeMap<String, Instant>>,
     /// Targets that must not be mounted again.
     pub(super) given_up: Mutex<BTreeSet<String>>,
+    /// Wakes what waits to mount a volume again.
+    pub(super) renewed: Notify,
     /// Held while a volume with one device is mounted or cleaned up.
     pub(super) one_at_a_time: OneAtATime,
     draining: AtomicBool,
@@ -290,6 +292,7 @@ impl Mounts {
             unclean: Mutex::default(),
             looking: Mutex::default(),
             given_up: Mutex::default(),
+            renewed: Notify::new(),
             one_at_a_time: OneAtATime::default(),
             draining: AtomicBool::new(false),
         })
@@ -468,6 +471,27 @@ impl Mounts {
         let call = self.store.recorded(target);
         let call = call.ok_or_else(|| AgentError::Unknown(target.to_owned()))?;
         Ok(call.with_secrets(self.store.read_secrets(target)?))
+    }
+
+    /// Keeps the Secret that a volume has by now, for the next time that it is mounted. Whether its client reads
+    /// another one in it than before.
+    pub fn renew(
+        self: &Arc<Self>,
+        target: &str,
+        secrets: BTreeMap<String, SecretBytes>,
+        secrets_at: Option<u64>,
+    ) -> Result<bool, AgentError> {
+        let _busy = self.begin(target)?;
+        let call = self.store.recorded(target);
+        let call = call.ok_or_else(|| AgentError::Unknown(target.to_owned()))?;
+        let call = call.renewed(secrets, secrets_at);
+        check_secrets(&call)?;
+        check_size(&call)?;
+        let changed = self.store.renew(&call, record::secret_keys(&call).as_deref())?;
+        if changed {
+            self.renewed.notify_waiters();
+        }
+        Ok(changed)
     }
 
     /// Takes over a volume whose mount died with the Pod that had made it, and starts to mount it again.

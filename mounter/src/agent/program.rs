@@ -345,6 +345,7 @@ mod tests {
             mount_options: mount_options.iter().map(|&o| o.to_owned()).collect(),
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
             secrets: BTreeMap::new(),
+            secrets_at: None,
             fs_group: Some(2000),
             label: None,
             pod: crate::volume::job::PodRef::default(),

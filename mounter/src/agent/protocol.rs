@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -39,7 +39,7 @@ pub struct AgentRequest {
     pub call: Call,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
     /// Asks for the agent's identity and its mounts.
@@ -58,6 +58,14 @@ pub enum Call {
     /// Asks how this volume was mounted, so that another agent can mount it again if this one's Pod goes.
     Recall {
         target: String,
+    },
+    /// Says which Secret a mounted volume has by now, for the next time that it is mounted. An agent that is too old
+    /// does not know this call.
+    Renew {
+        target: String,
+        secrets: BTreeMap<String, SecretBytes>,
+        /// See [`MountFields::secrets_at`].
+        secrets_at: Option<u64>,
     },
     /// Hands over a volume whose Pod is gone and whose mount is dead: mount it again, as one of your own.
     Adopt(Box<MountCall>),
@@ -99,6 +107,7 @@ impl Call {
             Self::Unmount { .. } => "unmount",
             Self::Revived { .. } => "revived",
             Self::Recall { .. } => "recall",
+            Self::Renew { .. } => "renew",
             Self::Adopt(_) => "adopt",
             Self::GiveUp { .. } => "give-up",
             Self::GiveUpCleanUp { .. } => "give-up-clean-up",
@@ -137,6 +146,9 @@ pub struct MountFields {
     /// Secret values by key.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretBytes>,
+    /// When the mounter was given them, in seconds since 1970. None from a mounter of an earlier release.
+    #[serde(default)]
+    pub secrets_at: Option<u64>,
     /// The group that the Pod's files should belong to, for programs that can set it only at the mount.
     #[serde(default)]
     pub fs_group: Option<u32>,
@@ -179,6 +191,7 @@ impl MountCall {
             secrets: secrets
                 .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
                 .collect(),
+            secrets_at: Some(now()),
             fs_group: grant.fs_group(),
             label: grant.label().cloned(),
             pod: grant.pod().clone(),
@@ -199,15 +212,31 @@ impl MountCall {
         })
     }
 
+    /// With the secrets that it has by now.
+    pub(crate) fn renewed(&self, secrets: BTreeMap<String, SecretBytes>, secrets_at: Option<u64>) -> Self {
+        Self(MountFields {
+            secrets,
+            secrets_at,
+            ..self.0.clone()
+        })
+    }
+
     /// See [`DeviceOwner::is_persistent_volume`].
     pub(crate) fn is_of_persistent_volume(&self) -> bool {
         self.owner.as_ref().is_some_and(DeviceOwner::is_persistent_volume)
+    }
+
+    /// Whether another call's Secret is this one's by now: it is of the same target, or of the same PersistentVolume.
+    pub(crate) fn is_renewed_by(&self, later: &Self) -> bool {
+        let is_of_one = self.owner == later.owner && self.is_of_persistent_volume();
+        (is_of_one || self.target == later.target) && (&self.client, &self.source) == (&later.client, &later.source)
     }
 
     /// Whether both mount the same, whatever their secrets.
     pub(super) fn mounts_the_same_as(&self, other: &Self) -> bool {
         let it = |call: &Self| MountFields {
             secrets: BTreeMap::new(),
+            secrets_at: None,
             // An earlier release did not record it.
             owner: None,
             pod: PodRef::default(),
@@ -252,6 +281,11 @@ pub enum AgentAnswer {
     /// done, or begun.
     Noted,
     Recalled(Box<MountCall>),
+    /// To [`Call::Renew`].
+    Renewed {
+        /// Whether the volume's client reads another Secret by now.
+        changed: bool,
+    },
     /// To [`Call::Service`].
     Served {
         /// What the program needs to know about it, such as the name of a device.
@@ -334,6 +368,10 @@ pub struct Reviving {
     pub failures: u32,
     /// The last failure; empty before the first.
     pub message: String,
+    /// When the Secret was given to the mounter that the last try was made with, in seconds since 1970. None if the
+    /// Secret did not matter, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets_at: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -424,6 +462,12 @@ impl<'de> Deserialize<'de> for SecretBytes {
     }
 }
 
+/// This moment, in seconds since 1970.
+pub(crate) fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_secs()
+}
+
 /// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
@@ -483,6 +527,7 @@ mod tests {
                 mount_options: vec!["ro".into()],
                 options: BTreeMap::from([("port".into(), "2222".into())]),
                 secrets: BTreeMap::from([("ssh-privatekey".into(), SecretBytes(b"hush\0\xff".to_vec()))]),
+                secrets_at: None,
                 fs_group: Some(2000),
                 label: None,
                 pod: PodRef::default(),

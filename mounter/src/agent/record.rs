@@ -260,6 +260,7 @@ mod tests {
             mount_options: Vec::new(),
             options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
             secrets: BTreeMap::new(),
+            secrets_at: None,
             fs_group: None,
             label: None,
             pod: PodRef::default(),

@@ -70,10 +70,11 @@ impl Revivals {
         all.entry(target.to_owned()).or_default().wait(Instant::now())
     }
 
-    pub(super) fn failed(&self, target: &str, message: String) {
+    pub(super) fn failed(&self, target: &str, message: String, secrets_at: Option<u64>) {
         if let Some(now) = self.lock().get_mut(target).and_then(|pace| pace.now.as_mut()) {
             now.failures += 1;
             now.message = message;
+            now.secrets_at = secrets_at;
         }
     }
 
@@ -143,8 +144,8 @@ mod tests {
     fn a_failure_is_reported_until_it_is_over() {
         let revivals = Revivals::default();
         revivals.begin("t");
-        revivals.failed("t", "no server".into());
-        revivals.failed("t", "still no server".into());
+        revivals.failed("t", "no server".into(), None);
+        revivals.failed("t", "still no server".into(), None);
         let now = revivals.of("t").unwrap();
         assert_eq!((now.failures, now.message.as_str()), (2, "still no server"));
         revivals.done("t", End::Gone);

@@ -1,9 +1,9 @@
 //! Mounts dead volumes again: FUSE file systems whose daemon ended, alone or with the whole container.
 //!
-//! The volume's record and secrets are those of its first mount, and the program is the same. The new mount replaces
-//! the dead one on the target. The mounter does the same in the containers that use it, and then tells the agent so
-//! ([`super::protocol::Call::Revived`]). The agent tries as long as the dead mount is on its target, with growing
-//! pauses: the server may come back.
+//! The volume's record is that of its first mount, its secrets are the newest that the mounter was given, and the
+//! program is the same. The new mount replaces the dead one on the target. The mounter does the same in the containers
+//! that use it, and then tells the agent so ([`super::protocol::Call::Revived`]). The agent tries as long as the dead
+//! mount is on its target, with growing pauses: the server may come back.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ use super::mounts::{AgentError, CLEAR_UP_WAIT, LOOK_LIMIT, Mounts, flags, no_thr
 use super::program::{self, Brings};
 use super::protocol::{AgentFailure, MountCall};
 use super::revivals::End;
-use super::target_mounts;
+use super::{record, target_mounts};
 use crate::sys::look::{self, LookedAt};
 use crate::sys::thread;
 use crate::volume::mount_table::DeviceNumber;
@@ -70,7 +70,7 @@ impl Mounts {
         );
         let mounts = Arc::clone(self);
         tokio::spawn(async move {
-            tokio::time::sleep(mounts.reviving.wait(&call.target)).await;
+            mounts.pause(&call.target).await;
             let end = loop {
                 match mounts.try_to_revive(&call).await {
                     Ok(end) => break end,
@@ -79,14 +79,30 @@ impl Mounts {
                     Err(error) => {
                         let AgentFailure { message, .. } = AgentFailure::from(&error);
                         warn!(target.path = call.target, "failed to mount again: {message}");
-                        mounts.reviving.failed(&call.target, message);
-                        tokio::time::sleep(mounts.reviving.wait(&call.target)).await;
+                        mounts
+                            .reviving
+                            .failed(&call.target, message, mounts.blamed_secret(&call.target, &error));
+                        mounts.pause(&call.target).await;
                     }
                 }
             };
             info!(target.path = call.target, ?end, "no longer to be mounted again");
             mounts.reviving.done(&call.target, end);
         });
+    }
+
+    /// Waits until a volume may be tried again, or a Secret was changed.
+    async fn pause(&self, target: &str) {
+        let renewed = self.renewed.notified();
+        let _ = tokio::time::timeout(self.reviving.wait(target), renewed).await;
+    }
+
+    /// When the Secret was given that a program may have failed for; see [`super::protocol::Reviving`].
+    fn blamed_secret(&self, target: &str, error: &AgentError) -> Option<u64> {
+        let call = self.store.recorded(target)?;
+        let secrets = self.store.read_secrets(target).ok()?;
+        let may_be = matches!(error, AgentError::Program(_)) && !record::read_by_client(&call, &secrets).is_empty();
+        call.secrets_at.filter(|_| may_be)
     }
 
     async fn try_to_revive(self: &Arc<Self>, call: &MountCall) -> Result<End, AgentError> {

@@ -139,6 +139,7 @@ fn span(call: &Call) -> Span {
         Call::Adopt(call) => info_span!("adopt", mount.client = call.client, mount.target = call.target),
         Call::Unmount { target } => info_span!("unmount", mount.target = target),
         Call::Recall { target } => info_span!("recall", mount.target = target),
+        Call::Renew { target, .. } => info_span!("renew", mount.target = target),
         Call::Revived { target, .. } => info_span!("revived", mount.target = target),
         Call::GiveUp { target } => info_span!("give-up", mount.target = target),
         Call::GiveUpCleanUp { target } => info_span!("give-up-clean-up", mount.target = target),
@@ -165,6 +166,14 @@ async fn answer(request: AgentRequest, mounts: &Arc<Mounts>) -> AgentAnswer {
         }
         Call::Unmount { target } => mounts.unmount(&target).await.map(|()| AgentAnswer::Unmounted),
         Call::Recall { target } => mounts.recall(&target).map(|call| AgentAnswer::Recalled(Box::new(call))),
+        Call::Renew {
+            target,
+            secrets,
+            secrets_at,
+        } => {
+            let renewed = mounts.renew(&target, secrets, secrets_at);
+            renewed.map(|changed| AgentAnswer::Renewed { changed })
+        }
         Call::Adopt(call) => mounts.adopt(*call).await.map(|()| AgentAnswer::Noted),
         Call::Revived { target, devices } => mounts.revived(&target, &devices).map(|()| AgentAnswer::Noted),
         Call::GiveUp { target } => mounts.give_up(&target).await.map(|()| AgentAnswer::Noted),

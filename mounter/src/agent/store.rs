@@ -129,17 +129,40 @@ impl Store {
         self.restage(target)?;
         let dir = self.secrets(target);
         make_dir(&dir)?;
-        for (key, SecretBytes(value)) in secrets {
-            let path = dir.join(key);
-            OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)
-                .and_then(|mut file| file.write_all(value))
-                .map_err(at("write", &path))?;
+        for (key, value) in secrets {
+            write_secret(&dir.join(key), value)?;
         }
         Ok(())
+    }
+
+    /// Replaces the secrets of a target by those of a call, of which the client reads these `keys`, or perhaps all.
+    /// Whether any of them changes. What the program keeps beside them stays, and a program that reads one meanwhile
+    /// gets all of the old or of the new one.
+    pub fn renew(&self, call: &MountCall, keys: Option<&[String]>) -> Result<bool, StoreError> {
+        let dir = self.secrets(&call.target);
+        let kept = self.read_secrets(&call.target)?;
+        let is_read = |key: &String| keys.is_none_or(|keys| keys.contains(key));
+        let mut changed = call.secrets.clone();
+        changed.retain(|key, value| is_read(key) && kept.get(key) != Some(value));
+        let mut gone = keys.unwrap_or_default().to_owned();
+        gone.retain(|key| kept.contains_key(key) && !call.secrets.contains_key(key));
+        // Those of a plain mount helper are not kept.
+        if !dir.exists() || changed.is_empty() && gone.is_empty() {
+            return Ok(false);
+        }
+        let written = dir.with_extension("renewed");
+        for (key, value) in &changed {
+            absent_is_fine(fs::remove_file(&written)).map_err(at("remove", &written))?;
+            write_secret(&written, value)?;
+            let path = dir.join(key);
+            fs::rename(&written, &path).map_err(at("write", &path))?;
+        }
+        for key in &gone {
+            let path = dir.join(key);
+            fs::remove_file(&path).map_err(at("remove", &path))?;
+        }
+        self.record(call, &self.volume(&call.target))?;
+        Ok(true)
     }
 
     /// The secrets of a target; none if they are not kept. Other files that the image's program has put beside them,
@@ -269,6 +292,17 @@ impl Store {
     }
 }
 
+/// Writes a file that is not there yet, for root alone.
+fn write_secret(path: &Path, SecretBytes(value): &SecretBytes) -> Result<(), StoreError> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(value))
+        .map_err(at("write", path))
+}
+
 /// Writes a file atomically.
 pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), StoreError> {
     let new = path.with_extension("new");
@@ -376,6 +410,7 @@ mod tests {
             mount_options: Vec::new(),
             options: BTreeMap::new(),
             secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
+            secrets_at: None,
             fs_group: None,
             label: None,
             pod: PodRef::default(),
@@ -442,5 +477,42 @@ mod tests {
         nix::unistd::mkfifo(&store.secrets("t").join("pipe"), Mode::S_IRUSR).unwrap();
         assert_eq!(store.read_secrets("t").unwrap(), secrets);
         assert_eq!(store.read_secrets("another").unwrap(), BTreeMap::new());
+    }
+
+    #[test]
+    fn newer_secrets_take_the_place_of_those_that_the_client_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::unprepared(dir.path());
+        make_dir(&dir.path().join("private")).unwrap();
+        make_dir(&dir.path().join("private/staging")).unwrap();
+        let call = serde_json::json!({"target": "/t", "client": "sshfs", "source": "h:/p", "limit_ms": 1});
+        let call: MountCall = serde_json::from_value(call).unwrap();
+        let secrets = |pairs: &[(&str, &str)]| -> BTreeMap<_, _> {
+            let pairs = pairs.iter();
+            pairs
+                .map(|&(key, value)| (key.to_owned(), SecretBytes(value.into())))
+                .collect()
+        };
+        let first = secrets(&[("key", "old"), ("known", "h"), ("note", "a")]);
+        store.record(&call, &id("/t")).unwrap();
+        store.prepare("/t", &first).unwrap();
+        fs::write(store.secrets("/t").join(".of-the-program"), "x").unwrap();
+        let keys = ["key", "known"].map(str::to_owned);
+        let renew = |pairs: &[(&str, &str)], keys: Option<&[String]>| {
+            store.renew(&call.renewed(secrets(pairs), Some(7)), keys).unwrap()
+        };
+        // It reads nothing that has changed.
+        assert!(!renew(&[("key", "old"), ("known", "h"), ("note", "b")], Some(&keys)));
+        assert_eq!(store.recorded("/t").unwrap().secrets_at, None);
+        assert!(renew(&[("key", "new"), ("note", "b")], Some(&keys)));
+        let kept = [(".of-the-program", "x"), ("key", "new"), ("note", "a")];
+        assert_eq!(store.read_secrets("/t").unwrap(), secrets(&kept));
+        assert_eq!(store.recorded("/t").unwrap().secrets_at, Some(7));
+        // It may read all of them.
+        assert!(renew(&[("key", "new"), ("note", "b")], None));
+        assert!(!renew(&[("key", "new"), ("note", "b")], None));
+        store.remove_secrets("/t").unwrap();
+        assert!(!renew(&[("key", "newer")], None));
+        assert_eq!(store.read_secrets("/t").unwrap(), secrets(&[]));
     }
 }

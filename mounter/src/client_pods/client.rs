@@ -232,9 +232,13 @@ impl Client for ContainerClient {
         if job.grant.access() == Access::Device {
             return self.give(job, image).await;
         }
+        let asked = MountCall::of(&job.grant, Duration::ZERO);
         match self.look(job).await? {
             LookedAt::Nothing => {}
-            LookedAt::Alive if self.is_mounted_by_an_agent(job).await => return self.check_flags(job),
+            LookedAt::Alive if self.is_mounted_by_an_agent(job).await => {
+                self.pods.renew_by(&asked);
+                return self.check_flags(job);
+            }
             LookedAt::Alive => {
                 return Err(MountError::Occupied {
                     target: job.grant.target().to_string(),
@@ -243,6 +247,7 @@ impl Client for ContainerClient {
                 });
             }
             LookedAt::Dead => {
+                self.pods.renew_by(&asked);
                 if let Some(message) = self.revival(job.grant.target()).await {
                     return Err(container_error(job, message.into()));
                 }
@@ -260,11 +265,12 @@ impl Client for ContainerClient {
         let lease = self.lease_for(job, image).await?;
         let mounted = self.ask(&lease, job).await.map(drop);
         if mounted.is_ok() {
+            self.pods.renew_by(&asked);
             self.pods.keep(KeptRecord {
                 by: lease.uid.clone(),
                 image: image.clone(),
                 by_volume: job.grant.is_image_by_volume(),
-                call: MountCall::of(&job.grant, Duration::ZERO),
+                call: asked,
             });
         }
         drop(lease);
@@ -362,6 +368,7 @@ async fn mounted_by<A: Future<Output = Result<AgentAnswer, LinkError>>>(
             | AgentAnswer::Unmounted
             | AgentAnswer::Noted
             | AgentAnswer::Recalled(_)
+            | AgentAnswer::Renewed { .. }
             | AgentAnswer::Served { .. },
         ) => Err(container_error(job, misfit(pod))),
         Err(source) => Err(container_error(job, no_answer(pod, source))),

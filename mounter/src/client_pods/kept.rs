@@ -87,6 +87,15 @@ impl KeptVolumes {
         self.lock().get(target).cloned()
     }
 
+    /// Those whose Secret is another one than that of a later mount. A mount that took long may have an older one.
+    pub fn older_than(&self, later: &MountCall) -> Vec<KeptRecord> {
+        let is_older = |kept: &&KeptRecord| {
+            let (theirs, ours) = (&kept.call, later);
+            theirs.is_renewed_by(ours) && theirs.secrets != ours.secrets && theirs.secrets_at <= ours.secrets_at
+        };
+        self.lock().values().filter(is_older).cloned().collect()
+    }
+
     /// The Pod that had mounted a volume.
     pub fn by(&self, target: &str) -> Option<String> {
         self.lock().get(target).map(|record| record.by.clone())
@@ -143,6 +152,7 @@ pub(crate) mod tests {
 
     use super::{KeptRecord, KeptVolumes};
     use crate::agent::protocol::{MountCall, MountFields, SecretBytes};
+    use crate::volume::device_owner::DeviceOwner;
     use crate::volume::job::PodRef;
 
     pub(crate) fn record(target: &str, by: &str) -> KeptRecord {
@@ -159,6 +169,7 @@ pub(crate) mod tests {
                 mount_options: Vec::new(),
                 options: BTreeMap::new(),
                 secrets: BTreeMap::from([("k".into(), SecretBytes(b"hush".to_vec()))]),
+                secrets_at: None,
                 fs_group: None,
                 label: None,
                 pod: PodRef::default(),
@@ -187,6 +198,45 @@ pub(crate) mod tests {
         assert_eq!(next.get("c"), None);
         next.retain(|target| target == "b");
         assert_eq!(KeptVolumes::within(dir.path()).get("a"), None);
+    }
+
+    #[test]
+    fn a_later_mount_of_a_persistent_volume_has_the_newer_secret_of_all_its_pods() {
+        let of = |target: &str, owner: DeviceOwner, secret: &str| {
+            let mut record = record(target, "one");
+            record.call.owner = Some(owner);
+            record.call.secrets = BTreeMap::from([("k".into(), SecretBytes(secret.into()))]);
+            record
+        };
+        let (volume, other) = (DeviceOwner::persistent_volume("a"), DeviceOwner::persistent_volume("b"));
+        let inline = || DeviceOwner::inline("shop", "a");
+        let kept = KeptVolumes::default();
+        for record in [
+            of("t1", volume.clone(), "old"),
+            of("t2", volume.clone(), "new"),
+            of("t3", other, "old"),
+            of("t4", inline(), "old"),
+        ] {
+            kept.put(record);
+        }
+        let older = |later: &KeptRecord| {
+            let older = kept.older_than(&later.call).into_iter();
+            older.map(|record| record.call.target.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(older(&of("t5", volume.clone(), "new")), ["t1"]);
+        let mut elsewhere = of("t5", volume, "new");
+        elsewhere.call.source = "a@elsewhere:/c".into();
+        assert_eq!(older(&elsewhere), Vec::<String>::new());
+        let mut slow = of("t6", DeviceOwner::persistent_volume("a"), "new");
+        slow.call.secrets_at = Some(7);
+        assert_eq!(older(&slow), ["t1"]);
+        let mut renewed = of("t1", DeviceOwner::persistent_volume("a"), "newest");
+        renewed.call.secrets_at = Some(8);
+        kept.put(renewed);
+        assert_eq!(older(&slow), Vec::<String>::new());
+        // The Secrets of two Pods with volumes of their own have nothing to do with each other.
+        assert_eq!(older(&of("t5", inline(), "new")), Vec::<String>::new());
+        assert_eq!(older(&of("t4", inline(), "new")), ["t4"]);
     }
 
     #[test]

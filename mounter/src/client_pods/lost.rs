@@ -22,7 +22,7 @@ use super::kept::KeptRecord;
 use super::link::LinkError;
 use super::status::PodPhase;
 use super::{ClientPods, PodError, PodNeed};
-use crate::agent::protocol::{AgentAnswer, Call, MountHealth, MountState, Reviving};
+use crate::agent::protocol::{AgentAnswer, Call, MountHealth, MountState, Reviving, now};
 use crate::api::recorder::Event;
 use crate::api::volume_events::{VolumeEvent, about_volume};
 use crate::core::client::Trouble;
@@ -130,7 +130,7 @@ impl Lost {
             let next = match &one.mount.reviving {
                 None => "it is mounted again when its Pod is replaced".to_owned(),
                 Some(Reviving { failures: 0, .. }) => "it is being mounted again".to_owned(),
-                Some(Reviving { failures, message }) => {
+                Some(Reviving { failures, message, .. }) => {
                     format!("it is being mounted again, and that has failed {failures} times: {message}")
                 }
             };
@@ -427,11 +427,15 @@ async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: KeptRecord) -> R
     };
     let lease = pods.lease(need, Instant::now() + ADOPT_LIMIT).await?;
     let name = lease.name.clone();
-    let call = record.call.clone();
+    let call = match pods.newest_secrets(target, &record.call).await {
+        Some(secrets) => record.call.renewed(secrets, Some(now())),
+        None => record.call.clone(),
+    };
     // Kept first: the next look has to know which Pod to ask.
     pods.kept.put(KeptRecord {
         by: lease.uid.clone(),
         image,
+        call: call.clone(),
         ..record
     });
     match pods.ask(&lease.uid, Call::Adopt(Box::new(call)), ASK_LIMIT).await {
@@ -556,6 +560,7 @@ mod tests {
         let failed = Reviving {
             failures: 2,
             message: "no route".to_owned(),
+            secrets_at: None,
         };
         for (reviving, words) in [
             (None, "when its Pod is replaced"),

@@ -16,7 +16,7 @@ use crate::volume::target::Target;
 
 /// Whether a PersistentVolume needs an attachment: it refers to the Secret with the key of its volume. That reference
 /// can't be changed once the PersistentVolume is there.
-pub(super) fn needs_attachment(found: &PersistentVolume) -> bool {
+pub(crate) fn needs_attachment(found: &PersistentVolume) -> bool {
     let reference = || {
         let spec = found.spec.as_ref()?;
         let flex = spec.flex_volume.as_ref().and_then(|flex| flex.secret_ref.as_ref());

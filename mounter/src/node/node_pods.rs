@@ -48,7 +48,7 @@ pub struct NodePods {
 }
 
 /// A client in the name of `node`, which has to be the node in the configuration's token.
-fn client_as(mut config: kube::Config, node: &str) -> Result<Client, kube::Error> {
+pub(super) fn client_as(mut config: kube::Config, node: &str) -> Result<Client, kube::Error> {
     config.auth_info.impersonate = Some(format!("{NODE_USER}{node}"));
     api::client(config)
 }

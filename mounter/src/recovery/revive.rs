@@ -15,10 +15,12 @@ pub mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::io;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use k8s_openapi::jiff::Timestamp;
 use mooring_program::error::chain;
 use tracing::{Instrument as _, info, info_span, warn};
 
@@ -27,6 +29,7 @@ use crate::agent::protocol::{Call, Dead, MountHealth, MountState};
 use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
 use crate::client_pods::clean_up::FailedCleanUps;
+use crate::client_pods::renew::Renewal;
 use crate::client_pods::status::PodPhase;
 use crate::core::metrics::MounterMetrics;
 use crate::sys::thread;
@@ -47,6 +50,9 @@ const SELDOM: Duration = Duration::from_mins(1);
 
 /// How many times all dead mounts of a volume are replaced before it counts as done.
 const PASSES: u32 = 3;
+
+/// Shortest time between two questions to the API which Secret a volume has.
+const ASK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Shortest time between two looks: a burst of mounts is one.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -72,9 +78,21 @@ pub struct Reviver {
     stuck: BTreeMap<Target, (u32, Instant)>,
     /// Volumes whose dead mounts were all replaced at least once.
     over: BTreeMap<Target, Replaced>,
+    /// Volumes that failed to be mounted again with their Secret.
+    blamed: BTreeMap<Target, Blamed>,
     /// When dead mounts that no agent recorded were last looked for, and the volumes that they may be of.
     doubts: Option<(Instant, BTreeSet<Target>)>,
     clean_ups: FailedCleanUps,
+}
+
+/// A volume whose program failed with a Secret that may be an old one.
+#[derive(Debug)]
+struct Blamed {
+    /// When its Secret in the API was asked for.
+    asked: Instant,
+    found: Renewal,
+    /// How many times it had failed by then.
+    failures: u32,
 }
 
 /// Dead mounts that were replaced in all containers, and are looked for again in case a container was just starting.
@@ -125,6 +143,7 @@ impl Reviver {
             known: BTreeMap::new(),
             stuck: BTreeMap::new(),
             over: BTreeMap::new(),
+            blamed: BTreeMap::new(),
             doubts: None,
             clean_ups: FailedCleanUps::default(),
         }
@@ -171,6 +190,7 @@ impl Reviver {
         let mut revived = Vec::new();
         let (mut mounted, mut has_heard_all) = (Vec::new(), self.pods.has_list());
         let seen = self.pods.agents();
+        let mut may_ask = true;
         for pod in seen.into_iter().filter(|pod| pod.phase != PodPhase::Ended) {
             let Ok(hello) = self.pods.hello(&pod.uid).await else {
                 has_heard_all = false;
@@ -187,7 +207,7 @@ impl Reviver {
                 } else {
                     wait = wait.min(SOON);
                 }
-                self.tell_failure(&target, mount);
+                self.tell_failure(&target, mount, &mut may_ask).await;
                 revived.extend(hello.held(mount).map(|dead| Revived {
                     target,
                     uid: pod.uid.clone(),
@@ -263,13 +283,40 @@ impl Reviver {
         self.doubts = Some((Instant::now(), doubtful));
     }
 
-    fn tell_failure(&mut self, target: &Target, mount: &MountState) {
-        if let Some(reviving) = mount.reviving.as_ref().filter(|reviving| reviving.failures > 0) {
-            let event = VolumeEvent::Failed(reviving.message.clone());
-            if self.recorder.record(target, Some(&mount.pod), event) {
-                self.metrics.not_revived(&mount.client);
+    /// Says why a volume can't be mounted again, unless it is about to be tried with a newer Secret.
+    async fn tell_failure(&mut self, target: &Target, mount: &MountState, may_ask: &mut bool) {
+        let Some(reviving) = mount.reviving.as_ref().filter(|reviving| reviving.failures > 0) else {
+            self.blamed.remove(target);
+            return;
+        };
+        let mut why = reviving.message.clone();
+        if let Some(at) = reviving.secrets_at {
+            match self.newest_for(target, reviving.failures, may_ask).await {
+                None => return,
+                Some(Renewal::Unknown) => why = with_age(&why, at),
+                Some(Renewal::Newest | Renewal::Changed) => {}
             }
         }
+        if self.recorder.record(target, Some(&mount.pod), VolumeEvent::Failed(why)) {
+            self.metrics.not_revived(&mount.client);
+        }
+    }
+
+    /// Whether a volume has failed as often with the newest Secret; none while that is not known. The API is asked for
+    /// one volume in each look, so that others need not wait.
+    async fn newest_for(&mut self, target: &Target, failures: u32, may_ask: &mut bool) -> Option<Renewal> {
+        let before = self.blamed.get(target);
+        let is_due = before.is_none_or(|before| before.asked.elapsed() >= ASK_PERIOD && failures > before.failures);
+        if is_due && !mem::take(may_ask) {
+            return before.map(|before| before.found);
+        }
+        if is_due {
+            let found = self.pods.renew_from_api(target).await;
+            let asked = Instant::now();
+            self.blamed.insert(target.clone(), Blamed { asked, found, failures });
+        }
+        let blamed = self.blamed.get(target)?;
+        (blamed.found != Renewal::Changed || failures > blamed.failures).then_some(blamed.found)
     }
 
     /// Forgets volumes that are no longer mounted.
@@ -279,6 +326,7 @@ impl Reviver {
         self.known.retain(|target, _| is_there(target));
         self.stuck.retain(|target, _| is_there(target));
         self.over.retain(|target, _| is_there(target));
+        self.blamed.retain(|target, _| is_there(target));
     }
 
     /// Puts new mounts where dead ones are in use.
@@ -382,6 +430,18 @@ impl Reviver {
     }
 }
 
+/// A failure that may be due to a Secret that has been changed since it was given.
+fn with_age(why: &str, secrets_at: u64) -> String {
+    let at = i64::try_from(secrets_at)
+        .ok()
+        .and_then(|at| Timestamp::from_second(at).ok());
+    let of = at.map_or_else(|| "of its first mount".to_owned(), |at| format!("of {at}"));
+    format!(
+        "{why}. It was tried with the Secret {of}: if the Secret has been changed since then, delete the Pod, and its \
+         replacement gets the new one"
+    )
+}
+
 /// The mount namespaces that may have a dead mount of these volumes.
 fn users(proc: &Path, revived: &[Revived]) -> io::Result<Vec<Namespace>> {
     let is_dead = |entry: &MountEntry| revived.iter().any(|one| one.dead.devices.contains(&entry.device));
@@ -430,7 +490,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use super::{Namespace, PASSES, Replaced, Revived, dead_mounts, is_mounted_anew, unrecorded, users};
+    use super::{Namespace, PASSES, Replaced, Revived, dead_mounts, is_mounted_anew, unrecorded, users, with_age};
     use crate::agent::protocol::Dead;
     use crate::sys::fake::target;
     use crate::volume::mount_table::{DeviceNumber, Table};
@@ -448,6 +508,16 @@ mod tests {
         std::fs::write(process.join("cgroup"), format!("0::/kubepods/burstable/pod{uid}/c\n")).unwrap();
         std::fs::write(proc.path().join("self/cgroup"), "0::/kubepods/podmounter/c\n").unwrap();
         proc
+    }
+
+    #[test]
+    fn a_secret_that_may_have_been_changed_is_not_blamed_without_saying_of_when_it_is() {
+        let said = with_age("the server does not accept the key", 1_795_980_605);
+        assert!(said.starts_with("the server does not accept the key. It was tried with the Secret of 2026-11-29T"));
+        assert!(
+            said.ends_with("delete the Pod, and its replacement gets the new one"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -172,6 +172,38 @@ async fn start_user(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
+/// Lets the mounter read the Secrets of the test's namespace that its node's Pods use.
+fn let_the_mounter_read_secrets(scope: &Scope) -> Result<()> {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "mounter-secrets"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mooring-mounter-secrets",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": "mounter", "namespace": NAMESPACE}],
+    });
+    scope.apply(&binding.to_string())
+}
+
+#[test]
+fn a_volume_whose_secret_was_changed_is_mounted_again_with_the_new_one() {
+    on_own_nodes("chaos-new-secret", async |scope| {
+        let mut server = scope.ssh_server(NODE, &["data"]).await?;
+        scope.volume("data", &server.volume("data"))?;
+        let_the_mounter_read_secrets(&scope)?;
+        scope.pod("user", NODE, "data", serde_json::Value::Null)?;
+        scope.pod_ready("user").await?;
+        exec(&scope, "main", "echo hello >/data/word")?;
+        scope.change_ssh_key(&mut server)?;
+        scope.on_node(1, &format!("kill -9 {}", daemon(&scope, &server)?.0))?;
+        wait_until("the volume to be mounted with the new key", LIMIT, async || {
+            let word = exec(&scope, "main", "cat /data/word")?;
+            ensure!(word == "hello\n", "{word:?}");
+            Ok(Some(()))
+        })
+        .await
+    });
+}
+
 #[test]
 fn a_running_pod_gets_its_volume_back_when_the_program_that_serves_it_is_killed() {
     on_own_nodes("chaos-revive", async |scope| {

@@ -227,6 +227,8 @@ fn a_mounter_s_token_sees_the_pods_of_its_own_node_in_that_node_s_name_and_nothi
         assert!(refusal(elsewhere.delete(&mounter, &only_asked).await).contains(mine));
         let secrets: Api<Secret> = Api::all(own.clone());
         assert!(refusal(secrets.list(&ListParams::default()).await).contains(mine));
+        let secrets: Api<Secret> = Api::namespaced(own.clone(), NAMESPACE);
+        assert!(refusal(secrets.get("x").await).contains(mine));
         let nodes: Api<Node> = Api::all(own);
         assert!(refusal(nodes.get(&one).await).contains(mine));
 
