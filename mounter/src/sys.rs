@@ -184,6 +184,12 @@ pub trait Sys {
     /// Reads what is at `offset` of an image; less at its end.
     fn read_image(&self, image: &ImageFile, offset: u64, length: usize) -> Result<Vec<u8>>;
 
+    /// Reads what is at `offset` of a device or a file; less at its end.
+    fn read_device(&self, path: &Path, offset: u64, length: usize) -> Result<Vec<u8>>;
+
+    /// Writes at `offset` of a device or a file, and syncs that to disk.
+    fn write_device(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<()>;
+
     /// Whether every byte of an image is zero, or was never written.
     fn is_blank(&self, image: &ImageFile) -> Result<bool>;
 

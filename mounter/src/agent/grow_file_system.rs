@@ -2,14 +2,14 @@
 //! mounter has its own.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use crate::sys::{Kernel, SysError, errno_of};
+use crate::sys::{Kernel, Sys as _, SysError, errno_of};
 use crate::worker::clients::file_system::{grow_mounted, grow_unmounted};
 use crate::worker::clients::image::ImageContent;
 
@@ -34,20 +34,16 @@ pub enum GrowFileSystemError {
 pub fn run(args: GrowFileSystemArgs) -> Result<(), GrowFileSystemError> {
     let GrowFileSystemArgs { mounted, device } = args;
     let read = |error| GrowFileSystemError::Device(device.clone(), error);
-    let outgrown = || -> io::Result<_> {
-        let mut file = File::open(&device)?;
-        let size = file.seek(SeekFrom::End(0))?;
-        file.rewind()?;
-        let mut bytes = Vec::new();
-        file.take(ImageContent::PROBED as u64).read_to_end(&mut bytes)?;
-        Ok(ImageContent::outgrown(&bytes, size))
-    };
-    let outgrown = outgrown().map_err(read)?;
+    let size = File::open(&device).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    let size = size.map_err(read)?;
     match mounted {
-        Some(directory) => grow_mounted(&Kernel, outgrown, &device, &directory)?,
+        Some(directory) => {
+            let start = Kernel.read_device(&device, 0, ImageContent::PROBED)?;
+            grow_mounted(&Kernel, ImageContent::outgrown(&start, size), &device, &directory)?;
+        }
         // Another Pod of the node has it: it grows once none has.
         None if is_in_use(&device).map_err(read)? => {}
-        None => grow_unmounted(&Kernel, outgrown, &device)?,
+        None => grow_unmounted(&Kernel, &device, size)?,
     }
     Ok(())
 }

@@ -493,6 +493,25 @@ impl Sys for Fake {
         Ok(self.0.borrow().images[&image.path].content.clone())
     }
 
+    fn read_device(&self, path: &Path, offset: u64, length: usize) -> Result<Vec<u8>> {
+        self.enter("read_device")?;
+        let state = self.0.borrow();
+        let content = &state.images[&state.handles[path]].content;
+        let offset = usize::try_from(offset).unwrap();
+        Ok(content.iter().copied().skip(offset).take(length).collect())
+    }
+
+    fn write_device(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.enter("write_device")?;
+        let mut state = self.0.borrow_mut();
+        let path = state.handles[path].clone();
+        let content = &mut state.images.get_mut(&path).unwrap().content;
+        let offset = usize::try_from(offset).unwrap();
+        content.resize(content.len().max(offset + bytes.len()), 0);
+        content[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
     fn is_blank(&self, image: &ImageFile) -> Result<bool> {
         self.enter("is_blank")?;
         Ok(self.0.borrow().images[&image.path]
@@ -685,18 +704,16 @@ impl Sys for Fake {
             *arg = format!("handle:{}", path.display());
         }
         state.programs.push(format!("{} {}", program.name, args.join(" ")));
-        let content = match program.name.as_str() {
-            "mkfs.xfs" => b"XFSB".to_vec(),
-            _ => [vec![0; 1080], vec![0x53, 0xef]].concat(),
+        let made = match program.name.as_str() {
+            "mkfs.xfs" => Some(b"XFSB".to_vec()),
+            "mkfs.ext4" => Some([vec![0; 1080], vec![0x53, 0xef]].concat()),
+            _ => None,
         };
         let failure = state.bad_programs.get(&program.name).cloned();
-        if let Some(image) = behind.and_then(|path| state.images.get_mut(&path)) {
+        let image = behind.and_then(|path| state.images.get_mut(&path));
+        if let (Some(image), Some(made)) = (image, made) {
             // A program that was ended half-way leaves garbage.
-            image.content = if failure.is_some() {
-                b"rubbish".to_vec()
-            } else {
-                content
-            };
+            image.content = if failure.is_some() { b"rubbish".to_vec() } else { made };
         }
         match failure {
             None => Ok(()),

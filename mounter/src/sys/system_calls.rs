@@ -187,20 +187,19 @@ impl Sys for Kernel {
     }
 
     fn read_image(&self, image: &ImageFile, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let mut buffer = vec![0; length];
-        let mut filled = 0;
-        while filled < length {
-            let read = image
-                .file
-                .read_at(&mut buffer[filled..], offset + filled as u64)
-                .map_err(|e| SysError::io(format!("read image file {}", image.path.display()), e))?;
-            if read == 0 {
-                break;
-            }
-            filled += read;
-        }
-        buffer.truncate(filled);
-        Ok(buffer)
+        let read = read_at(&image.file, offset, length);
+        read.map_err(|e| SysError::io(format!("read image file {}", image.path.display()), e))
+    }
+
+    fn read_device(&self, path: &Path, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let read = File::open(path).and_then(|file| read_at(&file, offset, length));
+        read.map_err(|e| SysError::io(format!("read {}", path.display()), e))
+    }
+
+    fn write_device(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
+        let opened = File::options().write(true).open(path);
+        let written = opened.and_then(|file| file.write_all_at(bytes, offset).and_then(|()| file.sync_all()));
+        written.map_err(|e| SysError::io(format!("write to {}", path.display()), e))
     }
 
     fn is_blank(&self, image: &ImageFile) -> Result<bool> {
@@ -483,6 +482,21 @@ impl Sys for Kernel {
             },
         })
     }
+}
+
+/// Less at the end.
+fn read_at(file: &File, offset: u64, length: usize) -> std::io::Result<Vec<u8>> {
+    let mut buffer = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        let read = file.read_at(&mut buffer[filled..], offset + filled as u64)?;
+        if read == 0 {
+            break;
+        }
+        filled += read;
+    }
+    buffer.truncate(filled);
+    Ok(buffer)
 }
 
 /// A second mount of a device's node, which has to be that of this device.

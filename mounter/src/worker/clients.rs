@@ -12,3 +12,4 @@ pub mod pool;
 mod remote;
 pub mod self_mode;
 mod smb;
+mod unmounted_growth;

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use mooring_contract::volume::file_system::{FileSystem, TooSmall};
 
+use super::image::ImageContent;
+use super::unmounted_growth::{self, Note};
 use crate::sys::{Program, Result, Sys};
 
 /// What a file system is made on.
@@ -81,22 +83,17 @@ impl NewFileSystem {
     }
 }
 
-/// Has a file system, which its device or its file has outgrown, have all of it before it is mounted.
+/// Has an ext4, which its device or its file of `size` bytes has outgrown, have all of it before it is mounted for
+/// writing; and finishes that where it was interrupted.
 ///
-/// Only where it can't grow afterwards: the kernel does that with its journal, and a program that is killed while it
-/// enlarges an ext4 may leave it broken.
-pub fn grow_unmounted(sys: &impl Sys, outgrown: Option<FileSystem>, path: &Path) -> Result<()> {
-    if sys.may_grow_mounted() || outgrown != Some(FileSystem::Ext4) {
-        return Ok(());
+/// Only where it can't grow afterwards: the kernel does that with its journal.
+pub fn grow_unmounted(sys: &impl Sys, path: &Path, size: u64) -> Result<()> {
+    let start = sys.read_device(path, 0, ImageContent::PROBED)?;
+    let outgrown = || ImageContent::outgrown(&start, size) == Some(FileSystem::Ext4) && !sys.may_grow_mounted();
+    if Note::read(&start).is_some() || outgrown() {
+        unmounted_growth::grow(sys, path, size, &start)?;
     }
-    // resize2fs wants it to be checked first, and the journal to be replayed.
-    sys.run(&Program {
-        name: "e2fsck".to_owned(),
-        args: vec!["-f".into(), "-p".into(), "--".into(), path.into()],
-        // 1: it has repaired something.
-        last_good_exit: 1,
-    })?;
-    sys.run(&resize2fs(path))
+    Ok(())
 }
 
 /// Has a file system, which its device has outgrown, have all of it while it is mounted. An ext4 that the kernel lets
@@ -108,16 +105,12 @@ pub fn grow_mounted(sys: &impl Sys, outgrown: Option<FileSystem>, device: &Path,
             args: vec!["-d".into(), directory.into()],
             last_good_exit: 0,
         }),
-        Some(FileSystem::Ext4) if sys.may_grow_mounted() => sys.run(&resize2fs(device)),
+        Some(FileSystem::Ext4) if sys.may_grow_mounted() => sys.run(&Program {
+            name: "resize2fs".to_owned(),
+            args: vec![device.into()],
+            last_good_exit: 0,
+        }),
         Some(FileSystem::Ext4) | None => Ok(()),
-    }
-}
-
-fn resize2fs(path: &Path) -> Program {
-    Program {
-        name: "resize2fs".to_owned(),
-        args: vec![path.into()],
-        last_good_exit: 0,
     }
 }
 

@@ -87,7 +87,9 @@ fn mount_image(
     let device = if let Some(device) = found {
         device
     } else {
-        grow_unmounted(sys, outgrown(sys, image, options)?, &image.by_handle())?;
+        if !options.flags.is_read_only() {
+            grow_unmounted(sys, &image.by_handle(), image.size)?;
+        }
         sys.attach_loop(image, false)?
     };
     attach(sys, image, grant.target(), file_system, &device, options)?;

@@ -320,6 +320,7 @@ fn small_ext4() -> Image {
     content[1080..1082].copy_from_slice(&[0x53, 0xef]);
     content[1028..1032].copy_from_slice(&16384_u32.to_le_bytes());
     content[1048] = 2;
+    content[1056..1060].copy_from_slice(&32768_u32.to_le_bytes());
     with(&content)
 }
 
