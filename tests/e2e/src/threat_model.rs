@@ -1,10 +1,23 @@
-//! Keeps `docs/security.md` true: every test that it names exists, end-to-end tests and unit tests. And every source
-//! file that a page names.
+//! Keeps `docs/security.md` and `docs/faults-of-others.md` true: every test that they name exists, end-to-end tests and
+//! unit tests. And every source file that a page names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use mooring_testbed::layout::repository;
+
+const THREATS: &str = "docs/security.md";
+const FAULTS: &str = "docs/faults-of-others.md";
+
+fn read(page: &str) -> String {
+    std::fs::read_to_string(repository().join(page)).unwrap()
+}
+
+/// The end-to-end tests that a page names, as code.
+fn end_to_end_tests(page: &str) -> BTreeSet<String> {
+    let words = page.split('`').skip(1).step_by(2);
+    words.filter(|word| is_test_name(word)).map(str::to_owned).collect()
+}
 
 /// The files in a folder and in its subfolders.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
@@ -93,23 +106,23 @@ fn is_test_name(word: &str) -> bool {
 }
 
 #[test]
-fn every_test_that_the_threat_model_names_exists_and_every_security_test_is_named() {
-    let page = std::fs::read_to_string(repository().join("docs/security.md")).unwrap();
-    let named: BTreeSet<_> = page
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .filter(|word| is_test_name(word))
-        .map(str::to_owned)
-        .collect();
-    assert!(named.len() > 20, "{named:?}");
+fn every_test_that_a_page_names_exists_and_every_security_test_is_in_the_threat_model() {
     let end_to_end = files_in(&repository().join("tests/e2e/tests"));
     let there: BTreeSet<_> = tests_in(&end_to_end)
         .union(&tests_in(&files_in(&repository().join("mounter/shim/tests"))))
         .cloned()
         .collect();
-    assert_eq!(named.difference(&there).collect::<Vec<_>>(), Vec::<&String>::new());
+    for (page, least) in [(THREATS, 20), (FAULTS, 5)] {
+        let named = end_to_end_tests(&read(page));
+        assert!(named.len() > least, "{page}: {named:?}");
+        assert_eq!(
+            named.difference(&there).collect::<Vec<_>>(),
+            Vec::<&String>::new(),
+            "{page}"
+        );
+    }
 
+    let named = end_to_end_tests(&read(THREATS));
     for file in files_in(&repository().join("tests/e2e/tests/security")) {
         let text = std::fs::read_to_string(&file).unwrap();
         let tests = text
@@ -123,23 +136,42 @@ fn every_test_that_the_threat_model_names_exists_and_every_security_test_is_name
 }
 
 #[test]
-fn every_unit_test_that_the_threat_model_names_exists_in_its_file() {
-    let page = std::fs::read_to_string(repository().join("docs/security.md")).unwrap();
-    let named = in_italics(&page);
-    let with_file = named.iter().filter(|(file, _)| file.is_some()).count();
-    assert!(with_file > 20, "{named:?}");
+fn every_unit_test_that_a_page_names_exists_in_its_file() {
     let all: BTreeSet<_> = ["mounter", "provisioner", "images"]
         .iter()
         .flat_map(|folder| files_in(&repository().join(folder)))
         .filter(|file| file.extension().is_some_and(|end| end == "rs"))
         .flat_map(|file| unit_tests_in(&file))
         .collect();
-    for (file, name) in named {
-        let there = match file {
-            Some(file) => unit_tests_in(&repository().join(file)).contains(name),
-            None => all.contains(name),
-        };
-        assert!(there, "{name} is not in {file:?}");
+    for page in [THREATS, FAULTS] {
+        let text = read(page);
+        let named = in_italics(&text);
+        let with_file = named.iter().filter(|(file, _)| file.is_some()).count();
+        assert!(with_file > 20, "{page}: {named:?}");
+        for (file, name) in named {
+            let there = match file {
+                Some(file) => unit_tests_in(&repository().join(file)).contains(name),
+                None => all.contains(name),
+            };
+            assert!(there, "{page}: {name} is not in {file:?}");
+        }
+    }
+}
+
+#[test]
+fn every_fault_of_others_has_a_test() {
+    let page = read(FAULTS);
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+    // The first is the table's head.
+    let rows: Vec<_> = rows.skip(1).collect();
+    assert!(rows.len() >= 16, "{rows:?}");
+    for row in rows {
+        assert!(
+            !end_to_end_tests(row).is_empty() || !in_italics(row).is_empty(),
+            "{row}"
+        );
     }
 }
 
