@@ -3,13 +3,15 @@
 //!
 //! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a
 //! volume), [`circuit_breaker`] (servers that do not answer), [`waits`] (tells of a mount that takes long),
-//! [`inner_mounts`] (what keeps a volume from being unmounted), [`metrics`] (what is counted).
+//! [`inner_mounts`] (what keeps a volume from being unmounted), `pod_group` (whose its files are), [`metrics`] (what is
+//! counted).
 
 pub mod circuit_breaker;
 pub mod client;
 pub mod guard;
 pub mod inner_mounts;
 pub mod metrics;
+mod pod_group;
 pub mod waits;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +28,7 @@ use self::client::{Client, Expansion, MountJob, Rest, Trouble};
 use self::guard::Guards;
 use self::inner_mounts::InnerMounts;
 use self::metrics::MounterMetrics;
+use self::pod_group::{Giving, Unfinished};
 use self::waits::{Waiting, Waits};
 use crate::api::recorder::{Recorder, clean_up_failed};
 use crate::deadlines::{self, FAIR_LIMIT, LONGEST_CALL};
@@ -139,6 +142,7 @@ pub struct Core {
     obstacle: fn(&Path) -> Option<String>,
     waits: Waits,
     inner_mounts: InnerMounts,
+    unfinished: Unfinished,
     /// Where to say what stays on this node, and the node's name.
     events: Option<(Recorder, String)>,
     granter: Granter,
@@ -165,6 +169,7 @@ impl Core {
             obstacle: |_| None,
             waits: Waits::new(None),
             inner_mounts: InnerMounts::default(),
+            unfinished: Unfinished::default(),
             events: None,
             granter: Granter::new(None, []),
             attachments: None,
@@ -346,7 +351,13 @@ impl Core {
             None
         };
         let deadline = job.deadline;
-        let result = self.mount_by(serving, job, &server).await;
+        let giving = Giving::of(&job.grant)?;
+        let mut result = self.mount_by(serving, job, &server).await;
+        if result.is_ok()
+            && let Some(giving) = giving
+        {
+            result = self.give(giving, deadline).await;
+        }
         if let Some(permit) = permit {
             match &result {
                 Err(MountError::Timeout { seconds, .. }) if is_cut_short(*seconds, deadline) => drop(permit),
@@ -451,6 +462,7 @@ impl Core {
     pub async fn unmount(&self, target: &Target, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "unmount")?;
+        self.unfinished.take(target);
         let unmounted = self.unmount_guarded(target, deadline).await;
         self.inner_mounts.note(target, &unmounted);
         let rest = unmounted?;

@@ -20,6 +20,7 @@ use self::author::Author;
 use self::request::MountRequest;
 use crate::volume::device_owner::DeviceOwner;
 use crate::volume::job::{Access, PodRef, Secrets};
+use crate::volume::pod_group::PodGroup;
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
 
@@ -30,7 +31,8 @@ pub use self::attach::{ConnectionError, ToAttach};
 #[derive(Debug, Clone)]
 pub struct Grant {
     author: Author,
-    /// What was asked for, with the volume as it was judged in place of what the kubelet said of it.
+    /// What was asked for, with the volume as it was judged, and the Pod's group, in place of what the kubelet said of
+    /// them.
     asked: MountRequest,
 }
 
@@ -105,9 +107,8 @@ impl Grant {
         self.asked.only_read
     }
 
-    /// The group that the Pod's files should belong to. The kubelet itself changes the tree after the mount
-    /// (capability `fsGroup`), so a client needs this only where a change of owner can't work, as with FUSE options.
-    pub fn fs_group(&self) -> Option<u32> {
+    /// The group that the volume's files should belong to.
+    pub fn fs_group(&self) -> Option<PodGroup> {
         self.asked.fs_group
     }
 

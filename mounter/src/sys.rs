@@ -11,6 +11,7 @@ mod host;
 pub mod look;
 pub mod loop_device;
 pub mod nowhere;
+pub mod ownership;
 pub(crate) mod raw;
 mod rpcbind;
 mod smb_server;

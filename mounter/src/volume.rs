@@ -4,7 +4,7 @@
 //! Files: [`job`] (a mount to be made, and why it was not), [`cause`] (the error behind that), [`device_owner`]
 //! (the volume that has a device), [`kubelet_options`] (how the kubelet hands a volume on), [`target`] (the only way to
 //! a volume's directory), [`mount_options`], [`mount_table`], [`pod_cgroup`] (which Pod a process belongs to),
-//! [`selinux_label`] (the label of a volume's files), [`volume_data`] (whose a CSI volume is), [`volume_id`] (by which
+//! [`pod_group`] (the group of its files), [`selinux_label`] (the label of a volume's files), [`volume_data`] (whose a CSI volume is), [`volume_id`] (by which
 //! a volume's FUSE mounts are known), [`registry`] (who serves which type of volume).
 
 pub mod cause;
@@ -14,6 +14,7 @@ pub mod kubelet_options;
 pub mod mount_options;
 pub mod mount_table;
 pub mod pod_cgroup;
+pub mod pod_group;
 pub mod registry;
 pub mod selinux_label;
 pub mod target;

@@ -7,12 +7,13 @@
 //! Files: [`task`] (what passes between the two), `process` (the daemon's side), `turns` (one question at a time), and what
 //! a worker runs: [`clients`]
 //! (mounts), [`unmount`], [`last_user`] (keeps an SMB volume until its server answers), [`force`] (ends what waits for
-//! a server), [`usage`] (how full a volume is), [`graft`] (puts a new mount where a dead one is; agents use it too).
+//! a server), [`usage`] (how full a volume is), [`pod_group`] (whose its files are), [`graft`] (puts a new mount where a dead one is; agents use it too).
 
 pub mod clients;
 pub mod force;
 pub mod graft;
 pub mod last_user;
+pub mod pod_group;
 mod process;
 pub mod task;
 mod turns;
@@ -107,6 +108,7 @@ fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {
     match task {
         Task::Look { target } => return look(sys, target).map(WorkerReport::Found),
         Task::Usage { target } => return usage::usage(target).map(WorkerReport::Usage),
+        Task::Give(task) => return pod_group::give(sys, task).map(WorkerReport::Walked),
         Task::Graft(task) => graft::graft(&mut DeviceNode::default(), task),
         Task::Local { pool, grant } => match grant.access() {
             Access::FileSystem => local::mount(sys, pool, grant),

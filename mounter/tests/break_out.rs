@@ -539,7 +539,7 @@ impl Attempt {
         let is_to_attach = of_name.is_some_and(|(_, _, to_attach, _)| *to_attach);
         let is_flawed = match self.flaw {
             Flaw::Lifecycle => self.by_csi,
-            Flaw::Pod => !self.by_csi,
+            Flaw::Pod => true,
             // They say so of a claim's volume.
             Flaw::Handle => self.by_csi && self.inline().is_none(),
             Flaw::Driver => self.inline().is_none(),

@@ -99,6 +99,8 @@ pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
 pub const VOLUME_NOT_UNMOUNTED: &str = "VolumeNotUnmounted";
 /// On a Pod: one of its volumes is being mounted and its server has not answered for some time.
 pub const MOUNT_WAITS: &str = "MountWaits";
+/// On a Pod: it takes some time to give the files of one of its volumes to its `fsGroup`.
+pub const FS_GROUP_WAITS: &str = "FsGroupWaits";
 /// On the ConfigMap `mounter-config`: the mounter does not take it over, since it has errors.
 pub const BAD_CONFIG: &str = "BadConfig";
 /// On a Node: a client container goes on failing to clean up after a volume that was unmounted.

@@ -31,8 +31,8 @@ pub const SOCKET: &str = ".mounter.sock";
 /// The answer to `init`, from the mounter and also from a shim without one: the kubelet asks once, at its own start or
 /// when the shim is installed, and a driver that fails then does not exist until one of the two happens again.
 ///
-/// Nothing is attached; the kubelet gives files to the Pod's `fsGroup`, and measures how full a volume is.
+/// Nothing is attached; the mounter gives files to the Pod's `fsGroup`, and the kubelet measures how full a volume is.
 pub const INIT_ANSWER: &str = concat!(
     r#"{"status":"Success","capabilities":{"attach":false,"selinuxRelabel":false,"#,
-    r#""supportsMetrics":true,"fsGroup":true,"requiresFSResize":true}}"#
+    r#""supportsMetrics":true,"fsGroup":false,"requiresFSResize":true}}"#
 );

@@ -192,7 +192,7 @@ impl MountCall {
                 .map(|(key, value)| (key.clone(), SecretBytes(value.clone())))
                 .collect(),
             secrets_at: Some(now()),
-            fs_group: grant.fs_group(),
+            fs_group: grant.fs_group().map(|group| group.gid),
             label: grant.label().cloned(),
             pod: grant.pod().clone(),
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),

@@ -29,6 +29,8 @@ pub struct Waiting {
     target: Target,
     pod: PodRef,
     server: String,
+    /// The group that its files are given to.
+    group: Option<u32>,
 }
 
 impl Waiting {
@@ -37,6 +39,16 @@ impl Waiting {
             target: grant.target().clone(),
             pod: grant.pod().clone(),
             server: grant.server(),
+            group: None,
+        }
+    }
+
+    /// It is mounted, and its files are given to a group.
+    #[must_use]
+    pub fn for_group(self, gid: u32) -> Self {
+        Self {
+            group: Some(gid),
+            ..self
         }
     }
 }
@@ -62,22 +74,41 @@ impl Waits {
     }
 
     fn tell(&self, waiting: &Waiting) {
-        let Waiting { target, pod, server } = waiting;
+        let Waiting {
+            target,
+            pod,
+            server,
+            group,
+        } = waiting;
         let seconds = self.patience.as_secs();
-        warn!(target.path = %target, server, "a mount has been waiting for its server for {seconds} s");
+        let name = target.name();
+        let (reason, note) = match group {
+            None => (
+                reasons::MOUNT_WAITS,
+                format!(
+                    "the mount of volume {name} waits for {server}, which has not answered for {seconds} s: see whether \
+                     it is up and can be reached from this node. The mount goes on when it answers"
+                ),
+            ),
+            Some(group) => (
+                reasons::FS_GROUP_WAITS,
+                format!(
+                    "the Pod waits until all files of volume {name} belong to its fsGroup {group}, which has taken \
+                     {seconds} s: set fsGroupChangePolicy: OnRootMismatch in the Pod's securityContext, and it is done \
+                     once only"
+                ),
+            ),
+        };
+        warn!(target.path = %target, server, note, "a mount takes long");
         let Some(events) = self.events.as_ref().filter(|_| !pod.name.is_empty()) else {
             return;
         };
         // If there is no room for the Event, the log has it.
         let _ = events.record(Event {
             type_: EventType::Warning,
-            reason: reasons::MOUNT_WAITS,
+            reason,
             action: "Mount",
-            note: format!(
-                "the mount of volume {} waits for {server}, which has not answered for {seconds} s: see whether it is \
-                 up and can be reached from this node. The mount goes on when it answers",
-                target.name()
-            ),
+            note,
             about: about_volume(pod, target),
             joined: true,
         });
@@ -109,6 +140,7 @@ mod tests {
                 uid: "u".into(),
             },
             server: server.into(),
+            group: None,
         };
         assert_eq!(waits.watch(waiting("quick"), async { 1 }).await, 1);
         let slow = async {
@@ -121,5 +153,13 @@ mod tests {
         assert_eq!(made[0].1["reason"], "MountWaits");
         let note = made[0].1["note"].as_str().unwrap();
         assert!(note.contains("10.0.0.4"), "{note}");
+        let slow = tokio::time::sleep(Duration::from_millis(200));
+        waits.watch(waiting("10.0.0.4").for_group(2000), slow).await;
+        let made = recorded(&heard, 2).await;
+        let note = made[1].1["note"].as_str().unwrap();
+        assert!(
+            note.contains("fsGroup 2000") && note.contains("OnRootMismatch"),
+            "{note}"
+        );
     }
 }

@@ -16,6 +16,8 @@ const KEPT: &[Capability] = &[
     Capability::CAP_DAC_READ_SEARCH,
     Capability::CAP_CHOWN,
     Capability::CAP_FOWNER,
+    // Have new files in a directory belong to a Pod's group, whose member no worker is.
+    Capability::CAP_FSETID,
     // The host's mount.nfs talks from a reserved port.
     Capability::CAP_NET_BIND_SERVICE,
 ];

@@ -5,8 +5,8 @@
 //! `FlexVolume` it says nothing that its author can't forge but the directory: so the Pod whose uid is in the directory
 //! has to have an inline volume of this name, or to use the claim that the PersistentVolume of this name is for.
 //!
-//! A PersistentVolume is mounted as the API has it, and an inline `FlexVolume` as the Pod has it there. Unmounts, growth
-//! and revival ask nobody.
+//! A PersistentVolume is mounted as the API has it, and an inline `FlexVolume` as the Pod has it there. The group of the
+//! files is the Pod's, as the API has it. Unmounts, growth and revival ask nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use super::{Grant, Granted};
 use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, PodRef};
 use crate::volume::kubelet_options::{self, FLEX_PREFIX};
+use crate::volume::pod_group::PodGroup;
 
 /// Longest that the API may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -189,7 +190,7 @@ impl Granter {
     }
 
     /// Decides what a request may mount. Returns before `deadline`.
-    pub async fn grant(&self, request: MountRequest, deadline: Instant) -> Result<Granted, GrantError> {
+    pub async fn grant(&self, mut request: MountRequest, deadline: Instant) -> Result<Granted, GrantError> {
         let proof = match &self.witness {
             Witness::Nobody => return Err(GrantError::NoApi),
             Witness::Kubelet => Proof::Inline {
@@ -199,7 +200,9 @@ impl Granter {
             Witness::Api(api) => {
                 let limit = LIMIT.min(deadline.saturating_duration_since(Instant::now()));
                 let proved = tokio::time::timeout(limit, self.prove(&**api, &request));
-                proved.await.map_err(|_| GrantError::NoAnswerInTime)??
+                let (proof, pod) = proved.await.map_err(|_| GrantError::NoAnswerInTime)??;
+                request.fs_group = PodGroup::of(&pod);
+                proof
             }
         };
         let key = request.secrets.0.get(CONNECTION).cloned();
@@ -218,22 +221,29 @@ impl Granter {
         }
     }
 
-    async fn prove(&self, api: &dyn GrantApi, request: &MountRequest) -> Result<Proof, GrantError> {
+    /// Who wrote the volume, and the Pod that it is for.
+    async fn prove(&self, api: &dyn GrantApi, request: &MountRequest) -> Result<(Proof, Pod), GrantError> {
+        if let Told::Csi { ephemeral: None, .. } = request.told {
+            return Err(GrantError::NoLifecycle);
+        }
+        let (found, pod) =
+            tokio::try_join!(api.volume(request.target.name()), api.pod(&request.pod)).map_err(GrantError::NoAnswer)?;
+        let is_it = |pod: &Pod| pod.metadata.uid.as_deref() == Some(request.target.pod_uid());
+        let pod = pod.filter(is_it).ok_or_else(|| no_pod(request))?;
+        Ok((self.author_and_volume(request, found, &pod)?, pod))
+    }
+
+    fn author_and_volume(
+        &self,
+        request: &MountRequest,
+        found: Option<PersistentVolume>,
+        pod: &Pod,
+    ) -> Result<Proof, GrantError> {
         let name = request.target.name();
-        let found = async { api.volume(name).await.map_err(GrantError::NoAnswer) };
         let proof = match &request.told {
-            Told::Csi { ephemeral: None, .. } => return Err(GrantError::NoLifecycle),
-            Told::Csi {
-                ephemeral: Some(false),
-                volume_id,
-            } => {
-                let found = found.await?.ok_or_else(|| no_volume(request))?;
-                return has_handle(&found, volume_id).map(|()| Proof::Persistent(Box::new(found)));
-            }
             Told::Csi {
                 ephemeral: Some(true), ..
             } => {
-                let found = found.await?;
                 // They would share a directory in a Pod that has both.
                 if found
                     .as_ref()
@@ -241,33 +251,32 @@ impl Granter {
                 {
                     return Err(GrantError::TwoOfOneName(name.to_owned()));
                 }
-                ((Author::Tenant, request.volume.clone()), found)
+                (Author::Tenant, request.volume.clone())
+            }
+            Told::Csi { volume_id, .. } => {
+                let found = found.ok_or_else(|| no_volume(request))?;
+                return has_handle(&found, volume_id).map(|()| Proof::Persistent(Box::new(found)));
             }
             Told::Nothing => {
-                let pod = async { api.pod(&request.pod).await.map_err(GrantError::NoAnswer) };
-                let (found, pod) = tokio::try_join!(found, pod)?;
-                let is_it = |pod: &Pod| pod.metadata.uid.as_deref() == Some(request.target.pod_uid());
-                let pod = pod.filter(is_it).ok_or_else(|| no_pod(request))?;
-                let Some(inline) = flex_volume(&pod, name) else {
+                let Some(inline) = flex_volume(pod, name) else {
                     let found = found.ok_or_else(|| no_volume(request))?;
-                    return is_used_by(&found, &pod, request).map(|()| Proof::Persistent(Box::new(found)));
+                    return is_used_by(&found, pod, request).map(|()| Proof::Persistent(Box::new(found)));
                 };
                 // The kubelet mounts one of the two, and its Secret may be that of the other.
                 if let Some(found) = &found
-                    && is_used_by(found, &pod, request).is_ok()
+                    && is_used_by(found, pod, request).is_ok()
                 {
                     return Err(GrantError::TwoOfOneName(name.to_owned()));
                 }
-                let inline = (self.author_of(&pod, request)?, as_written(inline)?);
-                (inline, found)
+                (self.author_of(pod, request)?, as_written(inline)?)
             }
         };
         match proof {
             // The name of a volume says which note on the Node it has.
-            (_, Some(found)) if needs_attachment(&found) => Err(GrantError::NameOfAttached(name.to_owned())),
+            _ if found.as_ref().is_some_and(needs_attachment) => Err(GrantError::NameOfAttached(name.to_owned())),
             // Such a PersistentVolume may still be made.
             _ if is_of_a_claim(name) => Err(GrantError::NameOfProvisioned(name.to_owned())),
-            ((author, volume), _) => Ok(Proof::Inline { author, volume }),
+            (author, volume) => Ok(Proof::Inline { author, volume }),
         }
     }
 

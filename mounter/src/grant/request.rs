@@ -5,6 +5,7 @@ use mooring_contract::volume::Volume;
 use serde::{Deserialize, Serialize};
 
 use crate::volume::job::{Access, PodRef, Secrets};
+use crate::volume::pod_group::PodGroup;
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::Target;
 
@@ -41,7 +42,7 @@ pub struct MountRequest {
     /// See [`super::Grant::is_only_read`].
     pub only_read: bool,
     /// See [`super::Grant::fs_group`].
-    pub fs_group: Option<u32>,
+    pub fs_group: Option<PodGroup>,
     /// See [`super::Grant::label`].
     pub label: Option<SelinuxLabel>,
     /// The Pod that the mount is for. Its uid comes from the target, and so from the kubelet; name and namespace may be

@@ -11,10 +11,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tracing::{Instrument as _, Span, debug_span, info, warn};
 
+use super::pod_group::GiveTask;
 use super::task::{END, Task, WorkerReport};
 use super::turns::Turns;
 use super::usage::Usage;
 use crate::sys::look::LookedAt;
+use crate::sys::ownership::Walked;
 use crate::volume::cause::Cause;
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
@@ -96,8 +98,8 @@ impl Workers {
         let task = Task::Look { target: target.clone() };
         match self.report_in_turn(&task, target, patience, limit).await? {
             WorkerReport::Found(found) => Ok(found),
-            WorkerReport::Done | WorkerReport::Usage(_) => Err(WorkerError::OtherReport),
             WorkerReport::Failed(error) => Err(error.into()),
+            _ => Err(WorkerError::OtherReport),
         }
     }
 
@@ -108,8 +110,16 @@ impl Workers {
         let limit = deadline.saturating_duration_since(Instant::now());
         match self.report_in_turn(&task, target, limit, limit).await? {
             WorkerReport::Usage(usage) => Ok(usage),
-            WorkerReport::Done | WorkerReport::Found(_) => Err(WorkerError::OtherReport),
             WorkerReport::Failed(error) => Err(error.into()),
+            _ => Err(WorkerError::OtherReport),
+        }
+    }
+
+    /// Has a worker give the files of a volume to a group, until `deadline` at the latest.
+    pub async fn give(&self, task: GiveTask, deadline: Instant) -> Result<Walked, WorkerError> {
+        match self.report(&Task::Give(task), deadline).await? {
+            WorkerReport::Walked(walked) => Ok(walked),
+            _ => Err(WorkerError::OtherReport),
         }
     }
 

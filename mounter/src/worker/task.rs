@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::grant::{Grant, GrantForWorker};
 use crate::sys::look::LookedAt;
+use crate::sys::ownership::Walked;
 use crate::volume::job::MountError;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
 use crate::worker::graft::GraftTask;
+use crate::worker::pod_group::GiveTask;
 use crate::worker::usage::Usage;
 
 /// One thing for a worker to do.
@@ -71,6 +73,8 @@ pub enum Task {
     Look { target: Target },
     /// Ask what is mounted on a target how full it is.
     Usage { target: Target },
+    /// Give the files of what is mounted on a target to a group. The report is [`WorkerReport::Walked`].
+    Give(GiveTask),
     /// Remove what an unfinished mount by the host's program has left.
     ClearStage {
         /// The host's mount namespace, if not the kubelet's.
@@ -103,6 +107,7 @@ impl Task {
             Self::Force { .. } => "force",
             Self::Look { .. } => "look",
             Self::Usage { .. } => "usage",
+            Self::Give(_) => "give",
             Self::ClearStage { .. } => "clear-stage",
             Self::Expand { .. } => "expand",
             Self::Graft(_) => "graft",
@@ -121,6 +126,8 @@ pub enum WorkerReport {
     /// After [`Task::Look`].
     Found(LookedAt),
     Usage(Usage),
+    /// After [`Task::Give`].
+    Walked(Walked),
     Failed(MountError),
 }
 
@@ -135,6 +142,7 @@ pub(crate) mod tests {
     use crate::grant::tests::granted;
     use crate::sys::fake::target;
     use crate::volume::job::Secrets;
+    use crate::volume::pod_group::PodGroup;
 
     /// A request for a volume on the target of tests.
     pub(crate) fn asked(line: &str) -> MountRequest {
@@ -152,7 +160,7 @@ pub(crate) mod tests {
             secrets: Secrets([("key".to_owned(), b"\0\xff".to_vec())].into()),
             sole: true,
             only_read: true,
-            fs_group: Some(7),
+            fs_group: Some(PodGroup::always(7)),
             ..asked("client=smb,source=//h/a,mount-options=ro;seal")
         };
         let grant = granted(request);

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use mooring_contract::volume::clients::{ClientRecord, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION};
+use mooring_contract::volume::clients::{
+    ClientRecord, FsGroup, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION,
+};
 use mooring_contract::volume::{FILE_OPTIONS, FORBIDDEN_OPTIONS, VIEWS};
 use mooring_testbed::layout::repository;
 use mooring_yaml::documents;
@@ -205,4 +207,21 @@ fn the_pages_of_clients_have_all_their_options_and_no_others() {
         assert_eq!(told, known, "docs/clients/{name}.md");
     }
     assert!(pages >= 8, "only {pages} pages were found");
+}
+
+#[test]
+fn the_administrators_page_says_of_each_client_how_files_come_to_belong_to_the_pod_s_group() {
+    let page = std::fs::read_to_string(repository().join("docs/administrators.md")).unwrap();
+    let table = page.split("| client | how |\n").nth(1).unwrap();
+    let rows: Vec<_> = table.lines().skip(1).take_while(|row| row.starts_with('|')).collect();
+    for record in RECORDS {
+        let expected = match record.fs_group {
+            FsGroup::ByOwner => 0,
+            FsGroup::ByMountOption => 1,
+            FsGroup::Unable => 2,
+        };
+        let name = format!("`{}`", record.names[0]);
+        let told: Vec<_> = (0..rows.len()).filter(|row| rows[*row].contains(&name)).collect();
+        assert_eq!(told, [expected], "{name}");
+    }
 }

@@ -35,18 +35,32 @@ const (
 	expandedTo = 384 << 20
 )
 
+// pod is one that has the volume.
+type pod struct {
+	name string
+	// Its directory of the kubelet's.
+	directory string
+}
+
 // paths knows where csi-sanity's targets are.
 type paths struct {
 	mountDir string
-	pods     map[string]string
+	pods     map[string]pod
+}
+
+// pod is the one whose target this is, if csi-sanity did not make it up.
+func (p paths) pod(path string) (pod, bool) {
+	if filepath.Dir(path) != p.mountDir {
+		return pod{}, false
+	}
+	found, known := p.pods[filepath.Base(path)]
+	return found, known
 }
 
 // target is the path for the driver; one that csi-sanity made up stays as it is.
 func (p paths) target(path string) string {
-	if filepath.Dir(path) == p.mountDir {
-		if pod, known := p.pods[filepath.Base(path)]; known {
-			return filepath.Join(pod, "volumes", "kubernetes.io~csi", volumeName, "mount")
-		}
+	if pod, known := p.pod(path); known {
+		return filepath.Join(pod.directory, "volumes", "kubernetes.io~csi", volumeName, "mount")
 	}
 	return path
 }
@@ -139,8 +153,9 @@ func (i identity) GetPluginCapabilities(ctx context.Context, request *csi.GetPlu
 // node is the driver's.
 type node struct {
 	csi.UnimplementedNodeServer
-	driver csi.NodeClient
-	paths  paths
+	driver    csi.NodeClient
+	paths     paths
+	namespace string
 }
 
 func (n node) NodeGetCapabilities(ctx context.Context, request *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
@@ -152,12 +167,15 @@ func (n node) NodeGetInfo(ctx context.Context, request *csi.NodeGetInfoRequest) 
 }
 
 func (n node) NodePublishVolume(ctx context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	if target := n.paths.target(request.TargetPath); target != request.TargetPath && request.VolumeId != "" {
+	if pod, known := n.paths.pod(request.TargetPath); known && request.VolumeId != "" {
+		target := n.paths.target(request.TargetPath)
 		request.TargetPath = target
 		request.VolumeId = volumeName
-		// The kubelet adds it.
+		// The kubelet adds these.
 		if request.VolumeContext != nil {
 			request.VolumeContext["csi.storage.k8s.io/ephemeral"] = "false"
+			request.VolumeContext["csi.storage.k8s.io/pod.name"] = pod.name
+			request.VolumeContext["csi.storage.k8s.io/pod.namespace"] = n.namespace
 		}
 		// The kubelet makes the parent, and nothing below.
 		if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
@@ -198,8 +216,9 @@ func (t *testing) Fail() { t.failed = true }
 func main() {
 	driver := flag.String("driver", "", "socket of the driver")
 	pool := flag.String("pool", "", "the pool of the node")
-	pod := flag.String("pod", "", "the kubelet's directory of a Pod on the node")
-	other := flag.String("other-pod", "", "the same of another Pod")
+	namespace := flag.String("namespace", "", "where the Pods are")
+	directory := flag.String("pod", "", "the kubelet's directory of Pod sanity on the node")
+	other := flag.String("other-pod", "", "the same of Pod sanity-other")
 	flag.Parse()
 	folder, err := os.MkdirTemp("", "sanity")
 	if err != nil {
@@ -211,7 +230,10 @@ func main() {
 	config.StagingPath = filepath.Join(folder, "staging")
 	config.TestVolumeSize = size
 	config.TestVolumeExpandSize = expandedTo
-	paths := paths{config.TargetPath, map[string]string{"target": *pod, "other_target": *other}}
+	paths := paths{config.TargetPath, map[string]pod{
+		"target":       {"sanity", *directory},
+		"other_target": {"sanity-other", *other},
+	}}
 	config.CheckPath = func(path string) (sanity.PathKind, error) {
 		info, err := os.Stat(paths.target(path))
 		switch {
@@ -237,7 +259,7 @@ func main() {
 	server := grpc.NewServer()
 	csi.RegisterIdentityServer(server, identity{driver: csi.NewIdentityClient(connection)})
 	csi.RegisterControllerServer(server, controller{pool: *pool})
-	csi.RegisterNodeServer(server, node{driver: csi.NewNodeClient(connection), paths: paths})
+	csi.RegisterNodeServer(server, node{driver: csi.NewNodeClient(connection), paths: paths, namespace: *namespace})
 	go func() {
 		if err := server.Serve(listener); err != nil {
 			log.Fatal(err)

@@ -27,8 +27,6 @@ pub(super) enum CsiRequestError {
     Target(#[from] TargetError),
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    #[error("{0:?} is not the number of a group")]
-    Group(String),
     #[error("{0} is not a size in bytes")]
     Size(i64),
     #[error("no volume has at least {required} and at most {limit} bytes")]
@@ -104,10 +102,6 @@ pub(super) fn mount(request: NodePublishVolumeRequest, root: &Path) -> Result<Mo
         "false" => Some(false),
         _ => None,
     };
-    let fs_group = match mount.volume_mount_group.as_str() {
-        "" => None,
-        group => Some(group.parse().map_err(|_| CsiRequestError::Group(group.to_owned()))?),
-    };
     let volume = kubelet_options::volume(options, CSI_PREFIX, &mount.fs_type, &mount.mount_flags)?;
     // A claim says that a file system is only to be read by readOnly; a device has no mount options.
     let read_only = request.readonly || (only_read && access == Access::Device);
@@ -126,7 +120,8 @@ pub(super) fn mount(request: NodePublishVolumeRequest, root: &Path) -> Result<Mo
         sole,
         read_only,
         only_read,
-        fs_group,
+        // The kubelet tells it only a driver that gives the files of all its volumes by a mount option.
+        fs_group: None,
         label,
         pod,
     })
@@ -196,7 +191,7 @@ mod tests {
         assert_eq!(job.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
         assert_eq!(job.secrets.0["key"], b"hunter2");
         assert_eq!((job.pod.namespace.as_str(), job.pod.uid.as_str()), ("shop", "u-1"));
-        assert_eq!((job.target.name(), job.read_only, job.fs_group), ("pv-1", false, None));
+        assert_eq!((job.target.name(), job.read_only), ("pv-1", false));
     }
 
     /// Only the kubelet's own word counts.

@@ -10,6 +10,7 @@ use mooring_contract::volume::{Volume, VolumeError};
 use crate::grant::request::{MountRequest, Told};
 use crate::volume::job::{Access, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, FLEX_PREFIX};
+use crate::volume::pod_group::PodGroup;
 use crate::volume::target::{Driver, Target, TargetError};
 
 #[derive(Debug)]
@@ -114,7 +115,7 @@ fn mount_request(directory: &str, json: &str, root: &Path) -> Result<MountReques
         uid: target.pod_uid().to_owned(),
     };
     let read_only = options.take("readwrite") == "ro";
-    let fs_group = options.take("mounterArgs.FsGroup").parse().ok();
+    let fs_group = options.take("mounterArgs.FsGroup").parse().ok().map(PodGroup::always);
     Ok(MountRequest {
         told: Told::Nothing,
         volume: options.into_volume()?,
@@ -169,7 +170,7 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallOutError, FlexVolumeCall, Told};
+    use super::{CallOutError, FlexVolumeCall, PodGroup, Told};
     use std::path::Path;
 
     const DIR: &str = "/var/lib/kubelet/pods/u-1/volumes/mooring.dev~vcs/pvc-1";
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(call.volume.fs_type, "ext4");
         assert_eq!(call.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
         assert_eq!(call.secrets.0["key"], b"hunter2");
-        assert_eq!((call.read_only, call.fs_group), (true, Some(2000)));
+        assert_eq!((call.read_only, call.fs_group), (true, Some(PodGroup::always(2000))));
         assert_eq!((call.pod.namespace.as_str(), call.pod.uid.as_str()), ("shop", "u-1"));
         assert_eq!((&call.told, call.target.name()), (&Told::Nothing, "pvc-1"));
     }

@@ -13,6 +13,7 @@ use crate::grant::request::tests::request;
 use crate::grant::request::{MountRequest, Told};
 use crate::grant::{Grant, Granted};
 use crate::volume::job::{MountError, PodRef};
+use crate::volume::pod_group::PodGroup;
 use crate::volume::target::Target;
 
 const FLEX: &str = "/kubelet/pods/u/volumes/mooring.dev~vcs/v";
@@ -127,7 +128,7 @@ async fn a_persistent_volume_is_mounted_as_the_api_has_it_whatever_the_kubelet_s
     beside["spec"]["csi"]["fsType"] = json!("nfs4");
     let fake = Fake {
         volume: Some(beside),
-        ..Fake::default()
+        ..fake
     };
     let grant = granted(&fake, asked(lies, CSI)).await;
     let wanted = format!("{own},mount-options=ro,fs-type=nfs4");
@@ -267,12 +268,47 @@ async fn a_pod_is_known_by_its_uid_which_the_kubelet_puts_into_the_directory() {
     refused(&fake, forged, "forbidden", "no Pod shop/other").await;
 }
 
+/// The author of an inline volume can forge what the kubelet says of the group.
+///
+/// Proves: M5
+#[tokio::test]
+async fn the_files_are_for_the_group_of_the_pod_as_the_api_has_it() {
+    let line = "client=nfs,source=h:/x";
+    for (volume, path) in [(flex(line), FLEX), (csi(line), CSI)] {
+        for (context, gid, on_root_mismatch) in [
+            (json!({}), None, false),
+            (json!({"fsGroup": 2000}), Some(2000), false),
+            (json!({"fsGroup": 0, "fsGroupChangePolicy": "Always"}), Some(0), false),
+            (
+                json!({"fsGroup": 7, "fsGroupChangePolicy": "OnRootMismatch"}),
+                Some(7),
+                true,
+            ),
+        ] {
+            let mut pod = with_claim();
+            pod["spec"]["securityContext"] = context;
+            let fake = Fake {
+                volume: Some(volume.clone()),
+                pod: Some(pod),
+                ..Fake::default()
+            };
+            let forged = MountRequest {
+                fs_group: Some(PodGroup::always(9)),
+                ..asked(line, path)
+            };
+            let wanted = gid.map(|gid| PodGroup { gid, on_root_mismatch });
+            assert_eq!(granted(&fake, forged).await.fs_group(), wanted, "{path}");
+        }
+    }
+}
+
 /// Proves: M5
 #[tokio::test]
 async fn a_csi_volume_is_the_persistent_volume_whose_handle_the_kubelet_names() {
     let line = "client=nfs,source=h:/x";
     let fake = Fake {
         volume: Some(csi(line)),
+        pod: Some(with_claim()),
         ..Fake::default()
     };
     let told = |ephemeral, volume_id: &str| MountRequest {
@@ -285,11 +321,14 @@ async fn a_csi_volume_is_the_persistent_volume_whose_handle_the_kubelet_names() 
     granted(&fake, told(Some(false), "v")).await;
     refused(&fake, told(Some(false), "csi-0"), "forbidden", "is not the one").await;
     refused(&fake, told(None, "v"), "forbidden", "podInfoOnMount").await;
-    let none = Fake::default();
+    let none = Fake {
+        volume: None,
+        ..fake.clone()
+    };
     refused(&none, told(Some(false), "v"), "forbidden", "no PersistentVolume").await;
     let of_flex = Fake {
         volume: Some(flex(line)),
-        ..Fake::default()
+        ..fake
     };
     refused(&of_flex, told(Some(false), ""), "forbidden", "another driver").await;
 }
@@ -410,12 +449,17 @@ async fn a_csi_volume_of_a_pod_s_own_has_the_name_of_no_volume_of_a_claim_beside
         volume["spec"]["claimRef"] = json!({"namespace": namespace, "name": "data"});
         Fake {
             volume: Some(volume),
+            pod: Some(pod(&json!([]))),
             ..Fake::default()
         }
     };
     refused(&bound_in("shop"), own(), "forbidden", "another name").await;
     granted(&bound_in("other"), own()).await;
-    granted(&Fake::default(), own()).await;
+    let alone = Fake {
+        volume: None,
+        ..bound_in("shop")
+    };
+    granted(&alone, own()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -92,8 +92,9 @@ impl GrantApi for Shared {
         Ok(AttachmentApi::volume(self, name).await?)
     }
 
-    async fn pod(&self, _: &PodRef) -> Result<Option<Pod>, ApiError> {
-        Ok(None)
+    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError> {
+        let metadata = json!({"name": pod.name, "namespace": pod.namespace, "uid": pod.uid});
+        Ok(Some(serde_json::from_value(json!({"metadata": metadata}))?))
     }
 }
 

@@ -41,7 +41,8 @@ impl Remote for SmbPlan {
     fn of(grant: &Grant) -> Result<Self, MountError> {
         let volume = grant.volume();
         let source = source::read(&volume.source).map_err(MountError::bad_options)?;
-        let options = SmbOptions::read(&volume.mount_options, grant.is_read_only(), grant.fs_group());
+        let group = grant.fs_group().map(|group| group.gid);
+        let options = SmbOptions::read(&volume.mount_options, grant.is_read_only(), group);
         let mut options = options.map_err(MountError::bad_options)?;
         options.rest.extend(grant.label().map(SelinuxLabel::option));
         let credentials = if options.anonymous {

@@ -121,6 +121,17 @@ pub enum Growth {
     AtNode,
 }
 
+/// How the files of a volume come to belong to the Pod's group (`fsGroup`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FsGroup {
+    /// The storage keeps a group for each file, which the mounter changes.
+    ByOwner,
+    /// The mount shows all files as the group's. On the storage, nothing changes.
+    ByMountOption,
+    /// Not at all.
+    Unable,
+}
+
 /// All that is needed, each by one of its alternatives. The first alternative is the easiest to provide: a node that
 /// has none is told to provide that one.
 pub type Needs = &'static [&'static [Need]];
@@ -147,6 +158,7 @@ pub struct ClientRecord {
     pub services: &'static [Service],
     /// Who finishes the growth of its volumes.
     pub grows: Growth,
+    pub fs_group: FsGroup,
     /// Whether it can give a Pod a volume as a raw block device (`volumeMode: Block`).
     pub gives_devices: bool,
     /// Whether its client image would make a device for each Pod, of which a node must have one only: each would have a
@@ -292,6 +304,7 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         services: &[],
         grows: Growth::AtNode,
+        fs_group: FsGroup::ByOwner,
         gives_devices: true,
         one_device: false,
     },
@@ -310,6 +323,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[&[Need::Pool]],
         services: &[],
         grows: Growth::AtServer,
+        fs_group: FsGroup::Unable,
         gives_devices: false,
         one_device: false,
     },
@@ -334,6 +348,7 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         services: &[],
         grows: Growth::AtServer,
+        fs_group: FsGroup::ByOwner,
         gives_devices: false,
         one_device: false,
     },
@@ -358,6 +373,7 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         services: &[],
         grows: Growth::AtServer,
+        fs_group: FsGroup::ByMountOption,
         gives_devices: false,
         one_device: false,
     },
@@ -385,6 +401,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[],
         grows: Growth::AtServer,
+        fs_group: FsGroup::ByMountOption,
         gives_devices: false,
         one_device: false,
     },
@@ -409,6 +426,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[],
         grows: Growth::AtServer,
+        fs_group: FsGroup::ByOwner,
         gives_devices: false,
         one_device: false,
     },
@@ -444,6 +462,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[Service::Daemon],
         grows: Growth::AtServer,
+        fs_group: FsGroup::ByOwner,
         gives_devices: false,
         one_device: false,
     },
@@ -466,6 +485,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
+        fs_group: FsGroup::ByOwner,
         gives_devices: true,
         one_device: true,
     },
@@ -501,6 +521,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
+        fs_group: FsGroup::ByOwner,
         gives_devices: true,
         one_device: true,
     },
@@ -528,6 +549,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[Service::Daemon, Service::ShowDevice, Service::GiveDevice],
         grows: Growth::AtNode,
+        fs_group: FsGroup::ByOwner,
         gives_devices: true,
         one_device: false,
     },
@@ -555,6 +577,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[Service::GiveDevice],
         grows: Growth::AtNode,
+        fs_group: FsGroup::ByOwner,
         gives_devices: true,
         one_device: false,
     },
@@ -578,6 +601,7 @@ pub const RECORDS: &[ClientRecord] = &[
         kernel_needs: &[],
         services: &[Service::Daemon],
         grows: Growth::AtServer,
+        fs_group: FsGroup::ByMountOption,
         gives_devices: false,
         one_device: false,
     },
@@ -605,6 +629,17 @@ pub fn growth(client: &str, fs_type: &str) -> Growth {
         None if fs_type.is_empty() => Growth::AtServer,
         None => Growth::AtNode,
     }
+}
+
+/// How a volume's files come to belong to the Pod's group. Of a type that has no record, its mount shows it.
+pub fn fs_group(client: &str, fs_type: &str) -> Option<FsGroup> {
+    let record = record(client, fs_type)?;
+    // A device that is shown as a file is root's.
+    Some(if fs_type == "raw" {
+        FsGroup::Unable
+    } else {
+        record.fs_group
+    })
 }
 
 /// Whether a client can give a Pod a volume as a raw block device (`volumeMode: Block`). Of one that has no record here

@@ -77,7 +77,7 @@ fn every_call_out_gets_one_json_object() {
     on_own_nodes("shim-calls", async |scope| {
         let init = scope.call_out(1, &["init"])?;
         assert_eq!(init.answer["capabilities"]["attach"], false);
-        assert_eq!(init.answer["capabilities"]["fsGroup"], true);
+        assert_eq!(init.answer["capabilities"]["fsGroup"], false);
         let name = scope.call_out(1, &["getvolumename", r#"{"kubernetes.io/pvOrVolumeName":"pvc-1"}"#])?;
         assert_eq!(name.answer["volumeName"], "pvc-1");
         let here = target(&scope, "v")?;

@@ -101,6 +101,7 @@ fn run(target: &Target, program: &Path, namespace: &str, focus: &str, folder: &P
         [
             flag("driver", &driver.to_string_lossy()),
             flag("pool", POOL),
+            flag("namespace", namespace),
             flag("pod", &directory_of(target, namespace, "sanity")?),
             flag("other-pod", &directory_of(target, namespace, "sanity-other")?),
             flag("ginkgo.focus", &format!("{SERVICES}.*(?:{focus})")),

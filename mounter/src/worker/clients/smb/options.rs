@@ -86,8 +86,7 @@ const MODES: [&str; 2] = ["file_mode", "dir_mode"];
 /// The default modes. The server decides who may do what, by a user that is the same for all Pods.
 const OPEN: [&str; 2] = ["0777", "0777"];
 
-/// The same for a Pod with a group of its own. A kubelet that finds the root's so need not look at every file
-/// (`fsGroupChangePolicy: OnRootMismatch`).
+/// The same for a Pod with a group of its own.
 const OF_GROUP: [&str; 2] = ["0770", "02770"];
 
 const LOGIN: &[&str] = &[

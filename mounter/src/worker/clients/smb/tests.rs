@@ -3,6 +3,7 @@ use crate::grant::request::MountRequest;
 use crate::grant::tests::granted;
 use crate::sys::fake::Fake;
 use crate::volume::job::{MountError, Secrets};
+use crate::volume::pod_group::PodGroup;
 use crate::worker::clients::remote::tests::{
     assert_each_failure_is_told, assert_known_by_its_address, assert_mounted_from_the_host_s_network,
     assert_refused_before_anything_happens,
@@ -52,7 +53,7 @@ fn the_newest_version_is_mounted_from_the_host_s_network_for_the_secret_s_user()
 fn a_pod_s_group_has_the_files() {
     let fake = Fake::default();
     let grant = granted(MountRequest {
-        fs_group: Some(2000),
+        fs_group: Some(PodGroup::always(2000)),
         ..asked_by_tom(LINE)
     });
     self_mode::mount(&fake, None, &grant).unwrap();
