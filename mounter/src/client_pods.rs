@@ -788,6 +788,7 @@ pub(crate) mod tests {
             silent_ms: None,
             on_device: false,
             clean_up_failure: None,
+            by_owner: None,
         };
         tokio::spawn(serve(UnixListener::bind(dir.join(SOCKET)).unwrap(), mount));
         let events = silent_server_within("", Duration::from_hours(1)).await;

@@ -359,6 +359,7 @@ impl Mounts {
                 silent_ms: self.silence(&call.target).map(in_ms),
                 on_device: self.has_device_to_share(&call),
                 clean_up_failure: self.clean_up_failure(&call.target),
+                by_owner: record::is_by_owner(&call),
                 pod: call.pod.clone(),
                 target: call.target.clone(),
                 client: call.client.clone(),

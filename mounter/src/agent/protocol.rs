@@ -344,6 +344,9 @@ pub struct MountState {
     /// Why the clean-up after its unmount fails, again and again.
     #[serde(default)]
     pub clean_up_failure: Option<String>,
+    /// Whether each of its files has a group that can be changed, if the image's record says so.
+    #[serde(default)]
+    pub by_owner: Option<bool>,
 }
 
 impl MountState {
@@ -599,6 +602,7 @@ mod tests {
                 silent_ms: Some(1),
                 on_device: false,
                 clean_up_failure: None,
+                by_owner: None,
             }],
         })
     }

@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mooring_contract::volume::clients;
 use mooring_contract::volume::clients::image_record::{ImageNeed, ImageRecord};
+use mooring_contract::volume::clients::{self, FsGroup};
 use mooring_contract::volume::{CheckError, ClientName};
 use nix::net::if_::if_nametoindex;
 use rustix::io::Errno;
@@ -126,6 +126,20 @@ fn gives_devices(root: &Path, call: &MountCall) -> Result<bool, ImageRecordError
         Some(record) => record.gives_devices,
         None => read(root, &call.client)?.is_some_and(|record| record.raw_block),
     })
+}
+
+/// Whether each file of this volume has a group that can be changed, if the image says so.
+pub fn is_by_owner(call: &MountCall) -> Option<bool> {
+    is_by_owner_below(Path::new("/"), call)
+}
+
+fn is_by_owner_below(root: &Path, call: &MountCall) -> Option<bool> {
+    // Of one of Mooring's own the mounter knows it.
+    if clients::fs_group(&call.client, &call.fs_type).is_some() {
+        return None;
+    }
+    let said = read(root, &call.client).ok()??.fs_group?;
+    Some(said == FsGroup::ByOwner)
 }
 
 /// Whether the volumes of a call's client are devices, which have to be claimed.
@@ -351,6 +365,23 @@ mod tests {
     }
 
     #[test]
+    fn an_image_may_say_how_files_come_to_belong_to_the_pod_s_group() {
+        for (record, expected) in [
+            (ACME, None),
+            (r#"{"fs-group": "by-owner"}"#, Some(true)),
+            (r#"{"fs-group": "by-mount-option"}"#, Some(false)),
+            (r#"{"fs-group": "unable"}"#, Some(false)),
+            ("junk", None),
+        ] {
+            assert_eq!(
+                is_by_owner_below(image(record).path(), &volume("", &[])),
+                expected,
+                "{record}"
+            );
+        }
+    }
+
+    #[test]
     fn what_the_node_lacks_is_said_with_the_cure() {
         let image = image(ACME);
         let (category, message) = refusal(&image, &volume("", &[]), |need| match need {
@@ -372,7 +403,7 @@ mod tests {
             ("needs: [fuse]", "line 1"),
             (
                 "{\"need\": [\"fuse\"]}",
-                "unknown field `need`, expected one of `needs`, `options`, `fs-types`, `raw-block`, `secret-keys`",
+                "unknown field `need`, expected one of `needs`, `options`, `fs-types`, `raw-block`, `secret-keys`, `fs-group`",
             ),
             ("{\"needs\": [\"disk\"]}", "unknown variant `disk`"),
         ] {

@@ -300,6 +300,7 @@ mod tests {
             silent_ms: None,
             on_device: false,
             clean_up_failure: failure.map(str::to_owned),
+            by_owner: None,
         };
         let mut failed = FailedCleanUps::default();
         let seen = SeenPod {

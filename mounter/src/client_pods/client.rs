@@ -311,6 +311,11 @@ impl Client for ContainerClient {
         }
     }
 
+    async fn is_by_owner(&self, target: &Target) -> Option<bool> {
+        let states = self.states(target).await;
+        states.into_iter().find_map(|(_, mount)| mount.by_owner)
+    }
+
     fn trouble(&self, target: &Target) -> Option<Trouble> {
         self.pods.trouble(&target.to_string())
     }
@@ -609,6 +614,7 @@ mod tests {
             silent_ms: None,
             on_device: false,
             clean_up_failure: None,
+            by_owner: None,
         }
     }
 
@@ -672,6 +678,7 @@ mod tests {
             silent_ms: None,
             on_device: false,
             clean_up_failure: None,
+            by_owner: None,
         };
         let of = |category| {
             let message = "its words".to_owned();

@@ -549,6 +549,7 @@ mod tests {
             silent_ms: Some(7000),
             on_device: false,
             clean_up_failure: None,
+            by_owner: None,
             ..mount("t", MountHealth::Mounted)
         };
         let said = after(silent).unwrap();
@@ -585,6 +586,7 @@ mod tests {
             silent_ms: None,
             on_device: false,
             clean_up_failure: None,
+            by_owner: None,
         }
     }
 

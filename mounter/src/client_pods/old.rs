@@ -202,6 +202,7 @@ mod tests {
             silent_ms: None,
             on_device: false,
             clean_up_failure: None,
+            by_owner: None,
         };
         let mut reviving = mount("e", MountHealth::Dead);
         reviving.reviving = Some(Reviving::default());

@@ -81,6 +81,12 @@ pub trait Client: Send + Sync {
         Ok(Expansion::NotMine)
     }
 
+    /// Whether each file of a mounted volume has a group that can be changed, if its client image says so.
+    async fn is_by_owner(&self, target: &Target) -> Option<bool> {
+        let _ = target;
+        None
+    }
+
     /// What is wrong with a mounted volume, as far as the client has heard already: it asks nobody.
     fn trouble(&self, target: &Target) -> Option<Trouble> {
         let _ = target;

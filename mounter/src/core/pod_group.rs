@@ -104,7 +104,13 @@ fn unfinished(files: u64, took: Duration) -> MountError {
 
 impl Core {
     /// Gives the files of a volume that is mounted to a group.
-    pub(super) async fn give(&self, giving: Giving, deadline: Instant) -> Result<(), MountError> {
+    pub(super) async fn give(&self, mut giving: Giving, deadline: Instant) -> Result<(), MountError> {
+        if let (None, Some(container)) = (giving.by_owner, &self.container) {
+            giving.by_owner = container.is_by_owner(&giving.target).await;
+        }
+        if giving.by_owner == Some(false) {
+            return Ok(());
+        }
         let given = self.walk(&giving, deadline).await;
         if given.is_err() && !giving.was_mounted {
             self.take_back(&giving.target).await;

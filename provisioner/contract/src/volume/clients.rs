@@ -11,6 +11,8 @@
 
 pub mod image_record;
 
+use serde::{Deserialize, Serialize};
+
 use super::check::matches;
 use super::keys;
 
@@ -122,7 +124,8 @@ pub enum Growth {
 }
 
 /// How the files of a volume come to belong to the Pod's group (`fsGroup`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum FsGroup {
     /// The storage keeps a group for each file, which the mounter changes.
     ByOwner,
@@ -631,7 +634,8 @@ pub fn growth(client: &str, fs_type: &str) -> Growth {
     }
 }
 
-/// How a volume's files come to belong to the Pod's group. Of a type that has no record, its mount shows it.
+/// How a volume's files come to belong to the Pod's group. Of a client that has no record here its client image may say
+/// so ([`image_record`]).
 pub fn fs_group(client: &str, fs_type: &str) -> Option<FsGroup> {
     let record = record(client, fs_type)?;
     // A device that is shown as a file is root's.

@@ -12,7 +12,7 @@ use regex::Regex;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::{UNKNOWN_OPTION, alternatives};
+use super::{FsGroup, UNKNOWN_OPTION, alternatives};
 use crate::volume::check::{COMMON_OPTIONS, CheckError, matches};
 use crate::volume::keys;
 
@@ -33,6 +33,8 @@ pub struct ImageRecord {
     /// The keys of a volume's Secret that its program reads; all of them if it does not say so.
     #[serde(default)]
     pub secret_keys: Option<Vec<String>>,
+    /// How the files of a volume come to belong to the Pod's group. Without it, the mount shows it.
+    pub fs_group: Option<FsGroup>,
 }
 
 /// What a client image needs of a node.
@@ -226,7 +228,7 @@ impl ImageRecord {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{ImageNeed, ImageRecord};
+    use super::{FsGroup, ImageNeed, ImageRecord};
 
     const ACME: &str = r#"{
         "needs": ["fuse", {"module": "acme_net"}, {"file-system": "9p"}, "loop-devices"],
@@ -311,6 +313,7 @@ mod tests {
         let record = ImageRecord::parse(b"{}").unwrap();
         assert_eq!(check(&record, "zfs", &[]), Ok(()));
         assert!(record.needs.is_empty() && check(&record, "", &[("a", "b")]).is_err());
+        assert_eq!(record.fs_group, None);
     }
 
     #[test]
@@ -374,6 +377,10 @@ mod tests {
                 "not a regular expression",
             ),
             (r#"{"fs-types": "ext4"}"#, "expected a sequence"),
+            (
+                r#"{"fs-group": "chown"}"#,
+                "unknown variant `chown`, expected one of `by-owner`",
+            ),
         ] {
             let error = ImageRecord::parse(json.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(words), "{json}: {error}");
@@ -392,5 +399,6 @@ mod tests {
         let record = ImageRecord::parse(example.unwrap().as_bytes()).unwrap();
         let options = [("tier", "fast"), ("io-timeout", "300")];
         assert_eq!(check(&record, "xfs", &options), Ok(()));
+        assert_eq!(record.fs_group, Some(FsGroup::ByOwner));
     }
 }
