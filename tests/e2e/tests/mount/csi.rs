@@ -185,6 +185,7 @@ fn a_volume_is_read_and_written_by_two_pods_and_the_last_leaves_nothing() {
             scope.exec("one", ["stat", "-c", "%u:%g", "/data/letter"])?,
             "1000:2000\n"
         );
+        assert_eq!(scope.exec("one", ["stat", "-c", "%g %a", "/data"])?, "2000 2775\n");
         assert_eq!(scope.exec("two", ["cat", "/data/letter"])?, "hello\n");
         scope.exec("two", ["dd", "if=/dev/zero", "of=/data/big", "bs=1M", "count=20"])?;
         scope.exec("two", ["sync"])?;

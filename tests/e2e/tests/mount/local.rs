@@ -223,6 +223,18 @@ fn a_pod_that_is_not_root_writes_by_its_fs_group() {
             scope.exec("user", ["stat", "-c", "%u:%g", "/data/mine"])?,
             "1000:2000\n"
         );
+        // The files are the last Pod's group's. What may only be read stays.
+        let group = |group: u32| json!({"runAsUser": 1001, "runAsGroup": 1001, "fsGroup": group});
+        let claim = json!({"claimName": "data", "readOnly": true});
+        let read_only = json!([{"name": "data", "persistentVolumeClaim": claim}]);
+        let more = json!({"securityContext": group(4000), "volumes": read_only});
+        scope.pod("reader", NODE, "data", more)?;
+        scope.pod_ready("reader").await?;
+        scope.pod("other", NODE, "data", json!({"securityContext": group(3000)}))?;
+        scope.pod_ready("other").await?;
+        scope.exec("other", ["sh", "-c", "echo hello >>/data/mine"])?;
+        let stat = ["stat", "-c", "%u:%g %a", "/data/mine", "/data"];
+        assert_eq!(scope.exec("other", stat)?, "1000:3000 664\n0:3000 2775\n");
         Ok(())
     });
 }

@@ -166,7 +166,7 @@ fn an_s3_volume_is_writable_by_a_group_and_read_only_on_request() {
     in_namespace("mount-s3-group", async |scope| {
         let node = scope.node(1).await?;
         let server = scope.s3_server(&node).await?;
-        let provisioner = example(&scope, &server)?;
+        let provisioner = example(&scope, &server)?.key("volume-source", "csi");
         provisioner.apply().await?;
         let uid = shared_claim(&scope, &provisioner).await?;
 

@@ -53,6 +53,8 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
             options["client-image"] = image.clone().into();
         }
         scope.volume("letters", &options)?;
+        // The same directory by the other driver.
+        scope.csi_volume("back", &options, &Value::Null)?;
         expect(&[]).await?;
 
         scope.pod("writer", &one, "letters", Value::Null)?;
@@ -61,7 +63,7 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
         expect(&[&one]).await?;
 
         let group = json!({"securityContext": {"runAsUser": 1000, "fsGroup": 2000}});
-        scope.pod("reader", &two, "letters", group)?;
+        scope.pod("reader", &two, "back", group)?;
         scope.pod_ready("reader").await?;
         assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "hello\n");
         scope.exec("reader", ["sh", "-c", "echo and back >/data/answer"])?;
@@ -77,6 +79,11 @@ fn what_a_pod_writes_on_one_node_is_read_on_another_by_client_pods_that_come_and
         )
         .await?;
         assert_eq!(scope.exec("ssh", ["cat", "/srv/volumes/letters/answer"])?, "and back\n");
+        // A group of a Pod is nothing to the server: no setgid bit.
+        assert_eq!(
+            scope.exec("ssh", ["stat", "-c", "%a", "/srv/volumes/letters"])?,
+            "770\n"
+        );
 
         scope.delete("pod/writer")?;
         scope.delete("pod/reader")?;
