@@ -195,10 +195,16 @@ fn each_mistake_is_found_at_its_key_and_with_a_cure() {
             "is lost with it",
         ),
         (
+            "backend-volume: client=local,source=x",
+            "backend-volume",
+            BadValue,
+            "client=pool",
+        ),
+        (
             "backup-volume: client=local,source=x",
             "backup-volume",
             BadValue,
-            "every node reaches",
+            "volume of a claim",
         ),
         ("backup-volume: /exports", "backup-volume", BadValue, "key=value"),
         ("client-image: A B", "client-image", BadValue, "lower-case"),
