@@ -39,7 +39,6 @@ use crate::operation::decision::{
     Accept, Altered, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start, Undone,
 };
 use crate::operation::describe::{Effect, SubjectKind, describe, waiting};
-use crate::operation::input_state::InputState;
 use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::snapshot::error_status;
@@ -48,6 +47,7 @@ use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::RunRef;
 use crate::run::end::{Ended, end, find};
+use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish};
 use crate::time::elapsed;
 

@@ -7,9 +7,9 @@
 //! [`provision`] too: the claim's [`content`] says which of the three it is, and [`source`] finds the source. For a PV,
 //! [`delete`] plans, and [`attach`] where it has to be attached, for a `VolumeSnapshotContent` [`snapshot`], for a
 //! ConfigMap [`discover`], and for runs that belong to nothing [`orphan`]. Whatever the operation, [`drive`] goes on
-//! from the [`record`] on the object ([`attempt`], [`backoff`], [`input_state`]) and the run. It returns a
-//! [`decision`], which [`crate::apply`] carries out: often a run with its [`request`], in which classes have their say
-//! ([`parameters`], [`attributes`]). A [`claim_error`] says why a claim can't have what it asks for.
+//! from the [`record`] on the object ([`attempt`], [`backoff`]) and the run. It returns a [`decision`], which
+//! [`crate::apply`] carries out: often a run with its [`request`], in which classes have their say ([`parameters`],
+//! [`attributes`]). A [`claim_error`] says why a claim can't have what it asks for.
 
 pub mod attach;
 pub mod attempt;
@@ -25,7 +25,6 @@ pub mod describe;
 pub mod discover;
 mod drive;
 pub mod expand;
-pub mod input_state;
 pub mod limits;
 pub mod modify;
 pub mod observed;

@@ -2,8 +2,8 @@
 //! rooms need not know.
 //!
 //! [`identity`] is what a run is called. [`begin`] makes a run: with a [`pod`] and its [`properties`]. The cluster shows
-//! it as an [`observed`] one, whose [`outcome`] says how far it is. [`end`] removes it, and [`departed`] is what was
-//! known of one that went.
+//! it as an [`observed`] one, which says with which [`input_state`] it began, and whose [`outcome`] says how far it is.
+//! [`end`] removes it, and [`departed`] is what was known of one that went.
 //!
 //! [`carrier`] is what both have in common. A [`worker`] has a [`worker_pod`], is given properties over a
 //! [`connection`], and [`workers`] has what each said last.
@@ -16,6 +16,7 @@ pub mod departed;
 pub mod end;
 pub mod error;
 pub mod identity;
+pub mod input_state;
 pub mod observed;
 pub mod order;
 pub mod outcome;

@@ -217,6 +217,8 @@ pub mod annotations {
     pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
     /// On a provisioning Pod: the hash of the ConfigMap that it was made by.
     pub const FINGERPRINT: &str = "mooring.dev/fingerprint";
+    /// On a provisioning Pod: the state of all that decided its run (ConfigMap, class, claim), a hash.
+    pub const INPUT_STATE: &str = "mooring.dev/input-state";
     /// On a worker: the number of runs that it was given. The one that it has now is the last of them.
     pub const RUNS: &str = "mooring.dev/runs";
     /// On a worker that has a run: since when.

@@ -24,12 +24,12 @@ use super::{Apply, ApplyError, Subject};
 use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::attach::secret_of;
 use crate::operation::decision::{Attached, Detached};
-use crate::operation::input_state::InputState;
 use crate::operation::record::Record;
 use crate::process::call::{CallError, code, is_conflict, is_not_found};
 use crate::run::RunId;
 use crate::run::begin::answer_key;
 use crate::run::error::RunError;
+use crate::run::input_state::InputState;
 use crate::volume::persistent_volume::made_for;
 
 /// Makes the Secret, with a new key; one that exists stays as it is.

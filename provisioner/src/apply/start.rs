@@ -45,6 +45,7 @@ fn order(start: &Start) -> Order<'_> {
         request: &start.request,
         config: &start.config,
         attempt: start.record.attempt,
+        state: &start.state,
         node: start.node.as_deref(),
         allowed: &start.allowed,
         owner: start.owner.as_ref().map(|(name, uid)| Owner {

@@ -12,12 +12,12 @@ use sha2::{Digest, Sha256};
 
 use super::decision::Failed;
 use super::describe::{Description, Effect, SubjectKind, describe};
-use super::input_state::InputState;
 use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::RunRef;
+use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish};
 use crate::time::{elapsed, later, whole_seconds};
 

@@ -11,10 +11,10 @@ use mooring_contract::request::Request;
 use serde_json::Value;
 
 pub use super::describe::Intent;
-use super::input_state::InputState;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
+use crate::run::input_state::InputState;
 use crate::run::outcome::Category;
 use crate::run::{Run, RunId, RunRef};
 use crate::volume::persistent_volume::Answered;

@@ -20,13 +20,13 @@ use sha2::{Digest, Sha256};
 
 use super::decision::{Intent, RunDecision, Start};
 use super::drive::{Operate, Progress, begin, drive, removed};
-use super::input_state::InputState;
 use super::limits::Limits;
 use super::observed::Surroundings;
 use super::record::Record;
 use super::request;
 use crate::config::problem::{ConfigProblem, join};
 use crate::config::{ProvisionerConfig, discovered, properties};
+use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish, State};
 use crate::run::{Run, RunId};
 use crate::time::{elapsed, later};

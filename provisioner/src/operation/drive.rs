@@ -13,11 +13,11 @@ use mooring_contract::request::Request;
 use super::attempt::{begun, failed, given_up, held_back};
 use super::decision::{Decision, Failed, Intent, Start};
 use super::describe::waiting;
-use super::input_state::InputState;
 use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
+use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish, State};
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
@@ -72,10 +72,11 @@ impl Progress<'_> {
         }
     }
 
-    /// What an attempt that failed leaves.
+    /// What an attempt that failed leaves. It failed with what its run began with, whatever has changed meanwhile.
     pub(super) fn failed(&self, record: &Record, finish: &Finish) -> Box<Failed> {
         let run = self.run.map(|run| to_remove(run, finish));
-        let (uid, state) = (&self.id.uid, self.state.clone());
+        let state = self.state.clone().when_begun(self.run.and_then(Run::input_state));
+        let uid = &self.id.uid;
         Box::new(failed(record, finish, uid, state, self.limits, self.now, run))
     }
 }

@@ -30,6 +30,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
+use crate::run::departed::Departed;
 use crate::run::outcome::Finish;
 use crate::run::worker::is_place_of_worker;
 use crate::run::{Run, RunRef};
@@ -223,12 +224,12 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDe
     drive(&Provisioning::of(seen, Some(record), now), record)
 }
 
-/// How the attempt's run ended, where that was seen only when it was gone: somebody took it away. One that ended well
+/// How the attempt's run was, where that was seen only when it was gone: somebody took it away. One that ended well
 /// is repeated at once, since nobody can judge it any more.
-fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Finish> {
+fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Departed> {
     let departed = seen.departed.filter(|run| run.attempt == record.attempt)?;
     let begun = record.not_before.is_none() && !record.gave_up && record.is_provision();
-    (begun && departed.end.outcome != Outcome::Done).then_some(&departed.end)
+    (begun && departed.end.outcome != Outcome::Done).then_some(departed)
 }
 
 /// From a claim to its volume.
@@ -253,8 +254,10 @@ impl Operate for Provisioning<'_> {
 
     fn instead(&self, record: &Record) -> Option<ClaimDecision> {
         let seen = self.seen;
-        if let Some(finish) = ended_unseen(seen, record) {
-            return Some(self.fail(record, finish));
+        if let Some(departed) = ended_unseen(seen, record) {
+            let mut unseen = Self::of(seen, self.progress.record, self.progress.now);
+            unseen.progress.state = unseen.progress.state.when_begun(departed.state.clone());
+            return Some(unseen.fail(record, &departed.end));
         }
         let config = match seen.config {
             Ok(config) => config,

@@ -11,8 +11,8 @@ use mooring_contract::operation::Operation;
 use serde::{Deserialize, Serialize};
 
 use super::describe::{Effect, Reads, describe};
-use super::input_state::InputState;
 use crate::config::ProvisionerConfig;
+use crate::run::input_state::InputState;
 use crate::time::whole_seconds;
 
 /// One operation on one volume, over all its attempts.

@@ -30,13 +30,13 @@ use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, remova
 use super::delete::away;
 use super::describe::{describe, waiting};
 use super::drive::{Operate, Progress, begin, drive, ran_after_all, removed};
-use super::input_state::InputState;
 use super::observed::ObservedSnapshot;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::Note;
 use crate::run::Run;
+use crate::run::input_state::InputState;
 use crate::run::outcome::{Finish, State};
 use crate::time::elapsed;
 use crate::volume::content_view::ContentView;

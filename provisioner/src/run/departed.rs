@@ -2,6 +2,7 @@
 
 use mooring_contract::outcome::Outcome;
 
+use super::input_state::InputState;
 use super::observed::Run;
 use super::outcome::{Category, Finish, State};
 
@@ -11,6 +12,8 @@ use super::outcome::{Category, Finish, State};
 pub struct Departed {
     /// The attempt that it was made for.
     pub attempt: u32,
+    /// See [`Run::input_state`].
+    pub state: Option<InputState>,
     pub end: Finish,
 }
 
@@ -30,6 +33,7 @@ impl Departed {
         };
         Self {
             attempt: run.attempt(),
+            state: run.input_state(),
             end,
         }
     }

@@ -18,6 +18,7 @@ use mooring_contract::worker::Report;
 
 use super::carrier::{self, Carrier};
 use super::identity::{RunId, RunRef};
+use super::input_state::InputState;
 use super::outcome::{State, observe, observe_on_worker};
 use crate::time::later;
 use crate::volume::persistent_volume::name_for;
@@ -97,6 +98,12 @@ impl Run {
             .annotations()
             .get(annotations::FINGERPRINT)
             .map(String::as_str)
+    }
+
+    /// The state of all that decided it, when it was made; `None` if an earlier version made it.
+    pub fn input_state(&self) -> Option<InputState> {
+        let state = self.carrier.annotations().get(annotations::INPUT_STATE);
+        state.map(|state| state.clone().into())
     }
 
     /// The attempt that it was made for; 0 if it does not say.

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::TopologySelectorTerm;
 use mooring_contract::request::Request;
 
 use super::identity::RunId;
+use super::input_state::InputState;
 use crate::config::ProvisionerConfig;
 
 /// A run to be begun.
@@ -15,6 +16,8 @@ pub struct Order<'a> {
     pub config: &'a ProvisionerConfig,
     /// Number of the attempt, from 1.
     pub attempt: u32,
+    /// All that decided it.
+    pub state: &'a InputState,
     /// The only node that it may run on.
     pub node: Option<&'a str>,
     /// Where else it may run; empty: anywhere.

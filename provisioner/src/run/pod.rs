@@ -213,6 +213,7 @@ pub(super) fn run_annotations(order: &Order<'_>) -> BTreeMap<String, String> {
             format!("{}/{}", request.pvc_namespace, request.pvc_name),
         ),
         (annotations::REQUEST, serde_json::json!(request).to_string()),
+        (annotations::INPUT_STATE, order.state.clone().into()),
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .into()
@@ -451,6 +452,7 @@ mod tests {
     use crate::config::{ProvisionerConfig, keys};
     use crate::operation::tests::{config, try_config};
     use crate::run::identity::RunId;
+    use crate::run::input_state::InputState;
     use crate::run::order::Order;
     use crate::run::properties::Properties;
     use crate::run::properties::tests::silver;
@@ -468,6 +470,7 @@ mod tests {
                 request: &request,
                 config: &config,
                 attempt: 2,
+                state: &InputState::Unknown,
                 node,
                 allowed: &[],
                 owner: None,
@@ -578,6 +581,7 @@ mod tests {
                     request: &request,
                     config: &config,
                     attempt: 1,
+                    state: &InputState::Unknown,
                     node: None,
                     allowed: &[],
                     owner: None,
@@ -872,6 +876,7 @@ mod tests {
                 request: &request,
                 config,
                 attempt: 1,
+                state: &InputState::Unknown,
                 node,
                 allowed: &[],
                 owner: None,

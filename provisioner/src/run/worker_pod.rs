@@ -223,11 +223,15 @@ pub(super) fn release_patch(number: u64) -> Patch<()> {
         annotations::TIMEOUT,
     ];
     let remove = |path: String| json!({"op": "remove", "path": path});
+    // A controller of an earlier version has not written it.
+    let state = path("annotations", annotations::INPUT_STATE);
+    let given = json!({"op": "add", "path": state, "value": ""});
     let same_run = json!({"op": "test", "path": path("annotations", annotations::RUNS), "value": number.to_string()});
     let steps: Vec<Value> = [same_run]
         .into_iter()
         .chain(of_run.map(|key| remove(path("labels", key))))
         .chain(notes.map(|key| remove(path("annotations", key))))
+        .chain([given, remove(state)])
         .collect();
     Patch::Json(serde_json::from_value(Value::Array(steps)).unwrap_or_default())
 }
@@ -268,6 +272,7 @@ pub(crate) mod tests {
     use crate::config::ProvisionerConfig;
     use crate::operation::tests::config;
     use crate::run::identity::RunId;
+    use crate::run::input_state::InputState;
     use crate::run::order::Order;
     use crate::run::pod;
     use crate::run::properties::tests::silver;
@@ -321,6 +326,7 @@ pub(crate) mod tests {
             request: &request,
             config: &config,
             attempt: 2,
+            state: &InputState::Unknown,
             node: None,
             allowed: &[],
             owner: None,

@@ -7,6 +7,7 @@ use flex_provisioner::config::trust::Trust;
 use flex_provisioner::config::{ConfigProblem, ProvisionerConfig, ReclaimPolicy, Severity};
 use flex_provisioner::controllers::config::verdict::verdict;
 use flex_provisioner::run::RunId;
+use flex_provisioner::run::input_state::InputState;
 use flex_provisioner::run::order::Order;
 use flex_provisioner::run::pod::{Skeleton, build};
 use flex_provisioner::run::properties::Properties;
@@ -183,6 +184,7 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
             request: &request,
             config,
             attempt: 1,
+            state: &InputState::Unknown,
             node: None,
             allowed: &[],
             owner: None,

@@ -10,6 +10,7 @@ use flex_provisioner::operation::{discover, request};
 use flex_provisioner::process::call::{Answer as _, is_not_found};
 use flex_provisioner::process::client::{self, ClientError};
 use flex_provisioner::run::begin::{Made, Prepared};
+use flex_provisioner::run::input_state::InputState;
 use flex_provisioner::run::order::Order;
 use flex_provisioner::run::outcome::{Finish, State};
 use flex_provisioner::run::workers::Workers;
@@ -180,6 +181,7 @@ impl Rig {
             request,
             config: self.config_for(ask),
             attempt: 1,
+            state: &InputState::Unknown,
             node: self.node.as_ref().map(|node| node.name.as_str()),
             allowed: &[],
             owner: None,

@@ -168,6 +168,30 @@ fn wrong_with(seed: u64) -> Option<String> {
     }
 }
 
+/// Proves: P4
+#[test]
+fn what_was_given_up_is_tried_again_with_a_config_map_that_changed_before_its_answer_was_read() {
+    let deletion = [
+        Step::LookAtAll { backwards: false },
+        Step::Pods(Fate::Fails {
+            code: 75,
+            effect: false,
+        }),
+        Step::Delete("claims", 0),
+        Step::Look(0),
+        Step::LookAtAll { backwards: false },
+        Step::Pods(Fate::Fails {
+            code: 78,
+            effect: false,
+        }),
+        Step::ConfigMap(0, false),
+        Step::LookAtAll { backwards: false },
+        Step::LookAtAll { backwards: false },
+        Step::LookAtAll { backwards: false },
+    ];
+    play(&deletion).unwrap();
+}
+
 /// Proves: P1, P2, P3, P4
 #[test]
 fn whatever_happens_there_is_one_volume_for_each_claim_and_whoever_waits_is_told() {

@@ -61,6 +61,28 @@ async fn what_an_attempt_may_have_made_is_removed_by_its_own_config_map() {
 
 /// Proves: P4
 #[tokio::test]
+async fn a_claim_that_was_given_up_goes_on_when_its_config_map_was_edited_during_the_run() {
+    let script = Script::plain(Offers::Changes);
+    let mut theatre = Theatre::open(script);
+    theatre.turn_of_controllers().await;
+    let mut pod = theatre.api.lock().all("pods").remove(0);
+    pod["status"] = ended(78, "no such pool");
+    theatre.api.lock().put("pods", pod);
+    let mut edited = configs(script);
+    for entry in edited.values_mut() {
+        let before = entry.good.as_deref().cloned().unwrap();
+        entry.good = Some(Arc::new(ProvisionerConfig {
+            fingerprint: "edited".to_owned(),
+            ..before
+        }));
+    }
+    theatre.shared.context.configs.replace(edited);
+    theatre.play().await;
+    theatre.check("the ConfigMap was edited");
+}
+
+/// Proves: P4
+#[tokio::test]
 async fn a_claim_that_was_given_up_while_its_config_map_was_gone_goes_on_when_that_is_back() {
     let script = Script::plain(Offers::Changes);
     let mut theatre = Theatre::open(script);

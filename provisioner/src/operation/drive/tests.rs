@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::{Operate, Progress, begin, drive};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Decision, Intent, Start};
-use crate::operation::input_state::InputState;
 use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::tests::{config, ended, leaving, no_image, now, record, run_with, running};
+use crate::run::input_state::InputState;
 use crate::run::outcome::Finish;
 use crate::run::properties::tests::silver;
 use crate::run::{Run, RunId, RunRef};
@@ -40,8 +41,7 @@ impl Operate for Plain<'_> {
     }
 }
 
-/// What is decided so many seconds from now, in a word.
-fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
+fn decide(record: Option<&Record>, run: Option<&Run>, at: u64) -> Decision<()> {
     let config: Arc<ProvisionerConfig> = Arc::new(config(&[]));
     let operation = Plain(Progress {
         id: RunId::new(Operation::Expand, "u1"),
@@ -53,10 +53,15 @@ fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
         limits: &Limits::default(),
         now: later(now(), Duration::from_secs(at)),
     });
-    let decision = match record {
+    match record {
         Some(record) => drive(&operation, record),
         None => begin(&operation),
-    };
+    }
+}
+
+/// What is decided so many seconds from now, in a word.
+fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
+    let decision = decide(record, run, at);
     let told = |say: &Option<_>| if say.is_some() { ", told" } else { "" };
     match &decision {
         Decision::Rest => "rest".to_owned(),
@@ -140,5 +145,27 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
         let record = records(record);
         let found = decided(Some(&record), run.as_ref(), at);
         assert_eq!(found, expected, "{} {run:?} at {at}", record.to_text());
+    }
+}
+
+/// Proves: P4
+#[test]
+fn an_attempt_failed_with_what_it_began_with_whatever_has_changed_since() {
+    let record = record(&json!({"operation": "expand", "pod": "admin/expand-u1"}));
+    for code in [1, 78] {
+        // An earlier version did not write it down.
+        for (began, tried) in [(None, "state"), (Some("state"), "state"), (Some("earlier"), "earlier")] {
+            let run = run_with("expand", 1, 0, &ended(code, ""), &json!(silver())).changed(|carrier| {
+                let notes = carrier.metadata.annotations.as_mut().unwrap();
+                notes.extend(began.map(|state| (annotations::INPUT_STATE.to_owned(), state.to_owned())));
+            });
+            let Decision::Fail(failed) = decide(Some(&record), Some(&run), 0) else {
+                panic!("{code} after {began:?}")
+            };
+            let tried = InputState::Known(tried.to_owned());
+            assert_eq!(failed.record.tried, Some(tried), "{code} after {began:?}");
+            let waits = decided(Some(&failed.record), None, 0).starts_with("wait");
+            assert_eq!(waits, began != Some("earlier"), "{code} after {began:?}");
+        }
     }
 }

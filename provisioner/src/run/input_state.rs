@@ -1,4 +1,4 @@
-//! Whether what decides a run has changed since it was tried.
+//! Whether what decides a run has changed since it began.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,15 @@ impl InputState {
     /// Whether nothing has changed: a state that is not known is like no other.
     pub(crate) fn is_still(&self, now: &Self) -> bool {
         *self != Self::Unknown && self == now
+    }
+
+    /// The state of a run that began with `began`, if it says so. That the ConfigMap has gone since is a change, too.
+    #[must_use]
+    pub(crate) fn when_begun(self, began: Option<Self>) -> Self {
+        match (self, began) {
+            (Self::Known(_), Some(began)) => began,
+            (now, _) => now,
+        }
     }
 
     /// The state with one more fact that decides the run.
@@ -64,6 +73,18 @@ mod tests {
         ] {
             assert_eq!(json!(state), text);
             assert_eq!(serde_json::from_value::<InputState>(json!(text)).unwrap(), state);
+        }
+    }
+
+    #[test]
+    fn a_run_failed_with_the_state_that_it_began_with_unless_the_config_map_is_gone() {
+        let known = |hash: &str| InputState::Known(hash.to_owned());
+        for (now, began, expected) in [
+            (known("now"), Some(known("then")), known("then")),
+            (known("now"), None, known("now")),
+            (InputState::Unknown, Some(known("then")), InputState::Unknown),
+        ] {
+            assert_eq!(now.clone().when_begun(began.clone()), expected, "{now:?} {began:?}");
         }
     }
 
