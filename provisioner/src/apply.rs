@@ -88,6 +88,7 @@ pub(crate) async fn carry_out<K: Subject>(
             apply.write_record(&record).await?;
             Action::await_change()
         }
+        Decision::Cancel { record, run } => apply.cancel(&record, &run).await?,
         Decision::Fail(failed) => apply.fail(*failed).await?,
         Decision::Stop(run) => {
             apply.remove(&run).await?;
@@ -179,6 +180,25 @@ impl<K: Subject> Apply<'_, K> {
         self.patch(self.subject.record_patch(record)).await?;
         self.record = Some(record.clone());
         Ok(())
+    }
+
+    /// Once the run is gone, nobody could say any more that it has made nothing: that is written whatever else has
+    /// changed on the subject.
+    async fn cancel(&mut self, record: &Record, run: &RunRef) -> Result<Action, ApplyError> {
+        self.remove(run).await?;
+        let meta = self.subject.meta();
+        let seen = meta
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(annotations::OPERATION));
+        let path = Record::path();
+        self.patch_by(json_patch(json!([
+            {"op": "test", "path": "/metadata/uid", "value": meta.uid},
+            {"op": "test", "path": path, "value": seen},
+            {"op": "replace", "path": path, "value": record.to_text()},
+        ])))
+        .await?;
+        Ok(Action::await_change())
     }
 
     async fn fail(&mut self, failed: Failed) -> Result<Action, ApplyError> {

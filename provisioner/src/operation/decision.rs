@@ -44,6 +44,8 @@ pub enum Decision<Own> {
     },
     /// Write the record: it has a fact that must survive the controller.
     Record(Box<Record>),
+    /// Remove a run that has made nothing, unless anything about it has changed since it was seen; then write so.
+    Cancel { record: Box<Record>, run: RunRef },
     /// Record that an attempt failed, publish an Event, remove the run.
     Fail(Box<Failed>),
     /// Remove a run.
@@ -114,6 +116,7 @@ impl<Own> Decision<Own> {
             | Self::Wait { .. }
             | Self::Supply { .. }
             | Self::Record(_)
+            | Self::Cancel { .. }
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
@@ -128,6 +131,7 @@ impl<Own> Decision<Own> {
             Self::Rest
             | Self::Start(_)
             | Self::Record(_)
+            | Self::Cancel { .. }
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)

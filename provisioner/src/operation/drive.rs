@@ -247,6 +247,48 @@ pub(super) fn ran_after_all(run: &Run, record: &Record) -> Option<Record> {
     })
 }
 
+/// Takes back the run of an attempt that nobody wants any more.
+pub(super) fn taken_back<Own>(run: &Run, record: &Record, limits: &Limits, now: Timestamp) -> Decision<Own> {
+    if let Some(record) = ran_after_all(run, record) {
+        return Decision::Record(Box::new(record));
+    }
+    if record.cancelled && run.has_started() {
+        // It ran after all.
+        return Decision::Record(Box::new(Record {
+            cancelled: false,
+            ..record.clone()
+        }));
+    }
+    let unmade = match run.state() {
+        State::Finished(finish) => !finish.may_have_run,
+        State::Waiting { never_ran, .. } => never_ran,
+        State::Running | State::Leaving => false,
+    };
+    let is_leaving = run.leaving_since().is_some();
+    if unmade && run.attempt() == record.attempt && !record.may_exist && !record.cancelled {
+        // A run whose container was never made has made nothing: its image, which perhaps nobody can pull, is not
+        // needed to delete that. One of an earlier attempt says nothing of this one: another controller may have begun
+        // this one, and a watch that lags still shows the other.
+        let record = Box::new(Record {
+            cancelled: true,
+            ..record.clone()
+        });
+        return match run.to_remove_as_it_is() {
+            _ if is_leaving => Decision::Record(record),
+            run => Decision::Cancel { record, run },
+        };
+    }
+    if is_leaving {
+        return removed(run, record.operation, limits, now);
+    }
+    let earlier = run.attempt() < record.attempt;
+    Decision::Stop(if record.cancelled || earlier && !record.may_exist {
+        run.to_remove_as_it_is()
+    } else {
+        run.to_remove()
+    })
+}
+
 /// Removes a run, and waits until it is gone.
 pub(super) fn removed<Own>(run: &Run, operation: Operation, limits: &Limits, now: Timestamp) -> Decision<Own> {
     if run.leaving_since().is_none() {

@@ -607,7 +607,7 @@ fn volume_patch(
 /// already, and the patch goes through in any case: it expects this record on this claim, not this version of it.
 fn claim_patch(seen: &ObservedClaim<'_>) -> Value {
     let meta = &seen.claim.metadata;
-    let record = format!("/metadata/annotations/{}", annotations::OPERATION.replace('/', "~1"));
+    let record = Record::path();
     let mut patch = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": meta.uid}),
         json!({"op": "test", "path": record, "value": seen.annotation(annotations::OPERATION)}),

@@ -158,6 +158,11 @@ impl Record {
         text.map(|text| Self::parse(text)).transpose()
     }
 
+    /// Where an object has it, as a JSON pointer.
+    pub fn path() -> String {
+        format!("/metadata/annotations/{}", annotations::OPERATION.replace('/', "~1"))
+    }
+
     /// Reads an annotation's value.
     pub fn parse(text: &str) -> Result<Self, RecordError> {
         Ok(serde_json::from_str(text)?)

@@ -29,7 +29,7 @@ use super::attempt::state_of;
 use super::decision::{Decision, Intent, Settled, SnapshotDecision, Start, removable};
 use super::delete::away;
 use super::describe::{describe, waiting};
-use super::drive::{Operate, Progress, begin, drive, ran_after_all, removed};
+use super::drive::{Operate, Progress, begin, drive, taken_back};
 use super::observed::ObservedSnapshot;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -37,7 +37,7 @@ use crate::config::store::NoConfig;
 use crate::process::events::Note;
 use crate::run::Run;
 use crate::run::input_state::InputState;
-use crate::run::outcome::{Finish, State};
+use crate::run::outcome::Finish;
 use crate::time::elapsed;
 use crate::volume::content_view::ContentView;
 use crate::volume::snapshot::{DeletionPolicy, Form, Handle, VolumeSnapshotClass};
@@ -300,7 +300,7 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     if let Some(record) = half_made
         && let Some(run) = seen.snapshot_run
     {
-        return stop(seen, record, run, now);
+        return taken_back(run, record, seen.limits, now);
     }
     let unmade = half_made
         .is_some_and(|record| record.cancelled || (record.not_before.is_some() || record.gave_up) && !record.may_exist);
@@ -316,30 +316,6 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     } else {
         Decision::Own(let_go(seen, None, None))
     }
-}
-
-/// Stops a run whose snapshot is not wanted any more.
-fn stop(seen: &ObservedSnapshot<'_>, record: &Record, run: &Run, now: Timestamp) -> SnapshotDecision {
-    if let Some(record) = ran_after_all(run, record) {
-        return Decision::Record(Box::new(record));
-    }
-    let never_ran = matches!(run.state(), State::Waiting { never_ran: true, .. });
-    if run.leaving_since().is_some() {
-        return removed(run, record.operation, seen.limits, now);
-    }
-    // Its image, which perhaps nobody can pull, is not needed to delete what it has not made.
-    let cancelled = never_ran && run.attempt() == record.attempt && !record.may_exist;
-    if record.cancelled != cancelled {
-        return Decision::Record(Box::new(Record {
-            cancelled,
-            ..record.clone()
-        }));
-    }
-    Decision::Stop(if cancelled {
-        run.to_remove_as_it_is()
-    } else {
-        run.to_remove()
-    })
 }
 
 /// The content's finalizer goes, and with it the content.

@@ -13,7 +13,7 @@ use mooring_contract::request::Request;
 use super::decision::{ClaimDecision, Decision, ForClaim, Refuse, Undone, name_and_uid, removable};
 use super::delete::Deletion;
 use super::describe::{SubjectKind, action, waiting};
-use super::drive::{ran_after_all, removed};
+use super::drive::{removed, taken_back};
 use super::observed::ObservedClaim;
 use super::reclaim::{ReclaimPolicy, may_delete};
 use super::record::Record;
@@ -21,7 +21,6 @@ use super::{attributes, request};
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::Run;
-use crate::run::outcome::State;
 use crate::time::{elapsed, later};
 use crate::volume::persistent_volume;
 
@@ -98,45 +97,19 @@ pub fn plan_refused(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -
 
 /// Stops a run whose volume is not wanted any more.
 fn stop(seen: &ObservedClaim<'_>, record: &Record, run: &Run, now: Timestamp) -> ClaimDecision {
-    let current = run.attempt() == record.attempt && record.is_provision();
-    let earlier = run.attempt() < record.attempt && record.is_provision();
-    if let Some(record) = ran_after_all(run, record).filter(|_| earlier) {
-        return Decision::Record(Box::new(record));
-    }
-    let ran = run.has_started();
-    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
-    let node = run.node().filter(|node| local && current && record.node != *node);
-    if record.cancelled && ran || node.is_some() {
-        // It ran after all, or it is not yet known where.
-        return Decision::Record(Box::new(Record {
-            cancelled: record.cancelled && !ran,
-            node: node.map_or_else(|| record.node.clone(), str::to_owned),
-            ..record.clone()
-        }));
-    }
-    let unmade = current
-        && match run.state() {
-            State::Finished(finish) => !finish.may_have_run,
-            State::Waiting { never_ran, .. } => never_ran,
-            State::Running | State::Leaving => false,
-        };
-    if unmade && !record.may_exist && !record.cancelled {
-        // A run whose container was never made has made nothing: its image, which perhaps nobody can pull, is not
-        // needed to delete that. One of an earlier attempt says nothing of this one: another controller may have begun
-        // this one, and a watch that lags still shows the other.
-        return Decision::Record(Box::new(Record {
-            cancelled: true,
-            ..record.clone()
-        }));
-    }
-    if run.leaving_since().is_some() {
+    if !record.is_provision() {
         return removed(run, record.operation, seen.limits, now);
     }
-    Decision::Stop(if record.cancelled || earlier && !record.may_exist {
-        run.to_remove_as_it_is()
-    } else {
-        run.to_remove()
-    })
+    let local = seen.config.as_ref().is_ok_and(|config| config.is_node_local());
+    let node = run.node().filter(|node| record.node != *node);
+    if let Some(node) = node.filter(|_| local && run.attempt() == record.attempt) {
+        // It is not yet known where it ran.
+        return Decision::Record(Box::new(Record {
+            node: node.to_owned(),
+            ..record.clone()
+        }));
+    }
+    taken_back(run, record, seen.limits, now)
 }
 
 /// Runs `delete` for a claim that exists.

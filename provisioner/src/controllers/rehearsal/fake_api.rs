@@ -418,7 +418,7 @@ fn json_patch(object: &mut Value, operation: &Value) -> bool {
     let value = operation["value"].clone();
     match (operation["op"].as_str().unwrap(), object.pointer_mut(parent)) {
         ("test", _) => object.pointer(path).unwrap_or(&Value::Null) == &value,
-        ("add", Some(Value::Object(parent))) => {
+        ("add" | "replace", Some(Value::Object(parent))) => {
             parent.insert(last, value);
             true
         }

@@ -192,6 +192,27 @@ fn what_was_given_up_is_tried_again_with_a_config_map_that_changed_before_its_an
     play(&deletion).unwrap();
 }
 
+/// Proves: P1
+#[test]
+fn what_a_run_makes_is_deleted_although_its_controller_was_killed_while_taking_it_back() {
+    let before = [
+        Step::LookAtAll { backwards: false },
+        Step::Pods(Fate::NoImage),
+        Step::Delete("claims", 0),
+    ];
+    let unseen = [Step::Pods(Fate::Lost { effect: true }), Step::NodeGoes, Step::Restart];
+    let faults = (1..=3).flat_map(|nth| {
+        Fault::ALL.map(|fault| Step::Fail {
+            nth,
+            fault,
+            kills: true,
+        })
+    });
+    for fault in faults {
+        play(&[&before, &[fault, Step::Look(0)][..], &unseen].concat()).unwrap();
+    }
+}
+
 /// Proves: P1, P2, P3, P4
 #[test]
 fn whatever_happens_there_is_one_volume_for_each_claim_and_whoever_waits_is_told() {

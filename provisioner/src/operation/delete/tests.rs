@@ -41,13 +41,13 @@ fn nothing_of_ours_is_nothing_to_undo() {
 fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
     let mut world = undoing(&json!({}));
     world.provision_run = Some(run("provision", 1, 10, &no_image()));
-    let Decision::Record(noted) = world.plan() else {
+    let Decision::Cancel { record, run: removed } = world.plan() else {
         panic!()
     };
-    assert!(noted.cancelled);
-    world.record = Some(*noted);
-    let Decision::Stop(stop) = world.plan() else { panic!() };
-    assert!(stop.is_exact(), "only if it has not begun meanwhile");
+    assert!(record.cancelled);
+    assert!(removed.is_exact(), "only if it has not begun meanwhile");
+    world.record = Some(*record);
+    assert!(matches!(world.plan(), Decision::Stop(removed) if removed.is_exact()));
     world.provision_run = Some(leaving(run("provision", 1, 10, &no_image())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
     world.provision_run = None;

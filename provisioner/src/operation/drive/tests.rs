@@ -70,6 +70,7 @@ fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
         Decision::Start(start) => format!("start {} {:?}", start.record.attempt, start.intent),
         Decision::Supply { after, say, .. } => format!("supply {}{}", after.unwrap().as_secs(), told(say)),
         Decision::Record(_) => "record".to_owned(),
+        Decision::Cancel { .. } => "cancel".to_owned(),
         Decision::Fail(failed) => {
             let Record { gave_up, may_exist, .. } = failed.record;
             let end = if gave_up { ", given up" } else { "" };

@@ -53,6 +53,7 @@ fn word(decision: &ClaimDecision) -> String {
         Decision::Record(record) => format!("note {}", record.node),
         Decision::Fail(failed) => format!("fail {} {}", failed.category.as_str(), failed.record.attempt),
         Decision::Stop(_) => "stop".into(),
+        Decision::Cancel { .. } => "cancel".into(),
         Decision::Tidy(runs) => format!("tidy {}", runs.len()),
         Decision::Own(ForClaim::Accept(accept)) => {
             format!("accept{}", if accept.volume_patch.is_some() { " patched" } else { "" })
