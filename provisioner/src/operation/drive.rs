@@ -239,7 +239,12 @@ pub(super) fn begin<O: Operate>(operation: &O) -> Decision<O::Own> {
 
 /// The record, where an earlier attempt was taken for one that never ran, and its node says only now that it did.
 pub(super) fn ran_after_all(run: &Run, record: &Record) -> Option<Record> {
-    let is_news = run.attempt() < record.attempt && !record.may_exist && run.has_started();
+    ran_late(run.attempt(), run.has_started(), record)
+}
+
+/// The same of a run of this attempt, which may be gone.
+pub(super) fn ran_late(attempt: u32, has_started: bool, record: &Record) -> Option<Record> {
+    let is_news = attempt < record.attempt && !record.may_exist && has_started;
     is_news.then(|| Record {
         may_exist: true,
         cancelled: false,

@@ -20,7 +20,7 @@ use super::decision::{
     Accept, ClaimDecision, Decision, First, ForClaim, Refuse, Reschedule, Start, name_and_uid, removable,
 };
 use super::describe::{Effect, action, describe, waiting};
-use super::drive::{Operate, Progress, begin, drive, to_remove};
+use super::drive::{Operate, Progress, begin, drive, ran_late, to_remove};
 use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use super::source::{self, Found};
@@ -254,6 +254,12 @@ impl Operate for Provisioning<'_> {
 
     fn instead(&self, record: &Record) -> Option<ClaimDecision> {
         let seen = self.seen;
+        let late = seen
+            .departed
+            .and_then(|run| ran_late(run.attempt, run.end.started, record));
+        if let Some(record) = late {
+            return Some(Decision::Record(Box::new(record)));
+        }
         if let Some(departed) = ended_unseen(seen, record) {
             let mut unseen = Self::of(seen, self.progress.record, self.progress.now);
             unseen.progress.state = unseen.progress.state.when_begun(departed.state.clone());

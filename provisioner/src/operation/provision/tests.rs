@@ -727,11 +727,19 @@ fn a_pod_that_somebody_took_away_is_a_failed_attempt() {
     for (attempt, status, want) in [
         (2, running(), "fail node 3"),
         (2, ended(0, ""), "start 2 known"),
-        (1, ended(143, ""), "start 2 known"),
+        (1, no_image(), "start 2 known"),
     ] {
         world.departed = departed(attempt, &status);
         assert_eq!(planned(&world), want, "{attempt} {status}");
     }
+    // It was taken for one that never ran.
+    world.departed = departed(1, &ended(143, ""));
+    let Decision::Record(noted) = world.plan() else {
+        panic!()
+    };
+    assert!(noted.may_exist);
+    world.record = Some(*noted);
+    assert_eq!(planned(&world), "start 2 known");
     // It is noted once.
     world.record = Some(failed.record);
     world.departed = departed(2, &ended(143, ""));
