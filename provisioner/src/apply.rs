@@ -90,10 +90,7 @@ pub(crate) async fn carry_out<K: Subject>(
         }
         Decision::Cancel { record, run } => apply.cancel(&record, &run).await?,
         Decision::Fail(failed) => apply.fail(*failed).await?,
-        Decision::Stop(run) => {
-            apply.remove(&run).await?;
-            Action::await_change()
-        }
+        Decision::Stop(run) => apply.stop(&run).await?,
         Decision::Tidy(runs) => apply.tidy(&runs).await?,
     };
     Ok(action)
@@ -260,6 +257,14 @@ impl<K: Subject> Apply<'_, K> {
         Ok(())
     }
 
+    /// Removes a run that nobody wants any more. That of a claim which is gone is all that tells of its volume.
+    async fn stop(&self, run: &RunRef) -> Result<Action, ApplyError> {
+        if K::KIND != Some(SubjectKind::Claim) || live(&*self.subject, &self.shared.context.client).await?.is_some() {
+            self.remove(run).await?;
+        }
+        Ok(Action::await_change())
+    }
+
     /// Removes runs of operations that are over. What was watched of the claim may be older than its run, so it is
     /// read.
     async fn tidy(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
@@ -269,7 +274,7 @@ impl<K: Subject> Apply<'_, K> {
         }
         if K::KIND == Some(SubjectKind::Claim) {
             let live = live(&*self.subject, &self.shared.context.client).await?;
-            if live.is_some_and(|live| live.resource_version != self.subject.meta().resource_version) {
+            if live.is_none_or(|live| live.resource_version != self.subject.meta().resource_version) {
                 return Ok(Action::requeue(Duration::from_secs(1)));
             }
         }

@@ -22,7 +22,7 @@ use super::request::{self, NoHistory};
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
-use crate::run::outcome::Finish;
+use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 use crate::volume::persistent_volume::{self, is_ours};
@@ -80,14 +80,17 @@ fn is_going(volume: &PersistentVolume) -> bool {
 }
 
 /// A volume that stays. What is left of its runs goes: one that was to delete it before somebody decided otherwise, and
-/// the one that made it, if the claim that it was made for is gone.
+/// the one that made it and those that changed it, if the claim is gone that they were for.
 fn stay(seen: &ObservedVolume<'_>) -> VolumeDecision {
     let volume = seen.volume;
     let uid = volume.metadata.uid.as_deref().unwrap_or_default();
+    let is_left = |run: &&Run| !seen.claimed && run.state() != State::Running;
     let is_of_gone = !seen.claimed || persistent_volume::made_for(volume) != persistent_volume::claim_uid(volume);
     let left = removable([
         seen.making_run.filter(|_| is_of_gone),
         seen.delete_run.filter(|run| run.goes_with(uid)),
+        seen.expand_run.filter(is_left),
+        seen.modify_run.filter(is_left),
     ]);
     if left.is_empty() {
         Decision::Rest

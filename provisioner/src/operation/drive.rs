@@ -12,7 +12,7 @@ use mooring_contract::request::Request;
 
 use super::attempt::{begun, failed, given_up, held_back};
 use super::decision::{Decision, Failed, Intent, Start};
-use super::describe::waiting;
+use super::describe::{Effect, describe, waiting};
 use super::limits::Limits;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
@@ -42,9 +42,13 @@ impl Progress<'_> {
     /// The record of the next attempt, by this ConfigMap.
     pub(super) fn next(&self, config: &ProvisionerConfig) -> Record {
         let place = self.id.in_namespace(&config.reference.namespace);
+        let effect = describe(self.id.operation).effect;
+        let makes = matches!(effect, Effect::MakesVolume | Effect::TakesSnapshot);
         match self.record {
             None => Record::first(self.id.operation, place, self.now, config),
+            // One of this attempt was begun, or may have been, and is gone: that the next never runs says nothing of it.
             Some(record) => Record {
+                may_exist: record.may_exist || self.recorded == Intent::Recorded && makes && record.has_begun(),
                 config: config.reference.to_string(),
                 config_uid: config.uid.clone(),
                 run: place,

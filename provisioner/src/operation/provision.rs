@@ -32,7 +32,6 @@ use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
 use crate::run::departed::Departed;
 use crate::run::outcome::Finish;
-use crate::run::worker::is_place_of_worker;
 use crate::run::{Run, RunRef};
 use crate::time::{elapsed, later, whole_seconds};
 use crate::volume::acceptance::{Expected, Refusal, check};
@@ -228,7 +227,7 @@ fn ongoing(seen: &ObservedClaim<'_>, record: &Record, now: Timestamp) -> ClaimDe
 /// is repeated at once, since nobody can judge it any more.
 fn ended_unseen<'a>(seen: &ObservedClaim<'a>, record: &Record) -> Option<&'a Departed> {
     let departed = seen.departed.filter(|run| run.attempt == record.attempt)?;
-    let begun = record.not_before.is_none() && !record.gave_up && record.is_provision();
+    let begun = record.has_begun() && record.is_provision();
     (begun && departed.end.outcome != Outcome::Done).then_some(departed)
 }
 
@@ -316,9 +315,6 @@ impl Operate for Provisioning<'_> {
             // Without a volume on it, or gone together with what was on it.
             next.node.clear();
         }
-        // It was begun on a worker, and went without a word of how it ended.
-        let begun = record.filter(|record| record.not_before.is_none() && !record.gave_up);
-        next.may_exist |= begun.is_some_and(|record| is_place_of_worker(&record.run));
         let Asked { request, from } = asked(seen, config, node.as_ref()).map_err(|error| {
             Box::new(Decision::wait_for(if error.is_wait() {
                 waiting(seen.making(), error.to_string())

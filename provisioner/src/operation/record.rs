@@ -130,6 +130,11 @@ impl Record {
         is_change && self.gave_up && !self.uncertain
     }
 
+    /// Whether its attempt has begun.
+    pub fn has_begun(&self) -> bool {
+        self.not_before.is_none() && !self.gave_up
+    }
+
     /// Whether its run may have made or changed something, or may be there: only the ConfigMap that the record names
     /// has that storage.
     pub fn is_of_its_config(&self) -> bool {
@@ -148,7 +153,7 @@ impl Record {
 
     /// Whether a copy of this PV is being made by it now: a run of it may be there, or is about to be.
     pub fn copies(&self, pv_name: &str) -> bool {
-        let begun = self.not_before.is_none() && !self.gave_up && !self.cancelled && !self.refused;
+        let begun = self.has_begun() && !self.cancelled && !self.refused;
         describe(self.operation).reads == Reads::SourceVolume && begun && self.source == pv_name
     }
 

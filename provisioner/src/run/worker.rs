@@ -117,8 +117,3 @@ impl Worker {
         self.0.status.as_ref()?.phase.as_deref()
     }
 }
-
-/// Whether `namespace/name`, in a record, is a worker's.
-pub fn is_place_of_worker(place: &str) -> bool {
-    place.split_once('/').is_some_and(|(_, name)| name.starts_with(PREFIX))
-}

@@ -213,6 +213,50 @@ fn what_a_run_makes_is_deleted_although_its_controller_was_killed_while_taking_i
     }
 }
 
+/// Proves: P1
+#[test]
+fn what_an_attempt_made_is_deleted_although_the_run_seen_last_never_ran_or_the_claim_seen_last_is_gone() {
+    const LOOK: Step = Step::LookAtAll { backwards: false };
+    let made = Step::Pods(Fate::Done);
+    for steps in [
+        // The run of the attempt that was seen last is not its first.
+        vec![
+            LOOK,
+            Step::Look(0),
+            Step::Pods(Fate::Lost { effect: true }),
+            Step::NodeGoes,
+            LOOK,
+            Step::Delete("claims", 0),
+            LOOK,
+        ],
+        // The run is all that tells of the volume.
+        vec![
+            LOOK,
+            Step::Delete("claims", 0),
+            Step::Lag("claims"),
+            Step::TakeAway("claims", 0),
+            made,
+            LOOK,
+            LOOK,
+        ],
+        // The claim is gone, and its volume stays.
+        vec![
+            LOOK,
+            made,
+            LOOK,
+            Step::Retain(0),
+            Step::Bind { quick: false },
+            Step::Grow { claim: 0, gib: 2 },
+            LOOK,
+            Step::TakeAway("claims", 0),
+            Step::Retain(0),
+            LOOK,
+        ],
+    ] {
+        play(&steps).unwrap_or_else(|wrong| panic!("{wrong}\nafter {steps:#?}"));
+    }
+}
+
 /// Proves: P1, P2, P3, P4
 #[test]
 fn whatever_happens_there_is_one_volume_for_each_claim_and_whoever_waits_is_told() {

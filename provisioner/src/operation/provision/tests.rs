@@ -162,7 +162,7 @@ fn a_run_is_waited_for_and_its_end_judged() {
     let none = &[][..];
     let printed = r#"{"client":"nfs","source":"h:/x"}"#;
     let table: Vec<(&str, Option<Attempt>, Keys<'_>)> = vec![
-        ("start 1 known", None, none),
+        ("start 1 written", None, none),
         ("supply 20", Some((1, 10, json!({"phase": "Pending"}))), none),
         (
             "supply 260 ProvisioningWaiting",
@@ -595,7 +595,7 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
     assert_eq!(planned(&world), "wait 350");
     // A retry goes where the first attempt was, unless that node is gone.
     world.provision_run = None;
-    assert_eq!(planned(&world), "start 1 known on node-a");
+    assert_eq!(planned(&world), "start 1 written on node-a");
     world.nodes = vec!["node-b"];
     assert_eq!(planned(&world), "start 1 written");
     // The scheduler changed its mind after an attempt that may have made something.
@@ -726,8 +726,8 @@ fn a_pod_that_somebody_took_away_is_a_failed_attempt() {
     assert!(failed.say.text.contains("its Pod was deleted"), "{}", failed.say.text);
     for (attempt, status, want) in [
         (2, running(), "fail node 3"),
-        (2, ended(0, ""), "start 2 known"),
-        (1, no_image(), "start 2 known"),
+        (2, ended(0, ""), "start 2 written"),
+        (1, no_image(), "start 2 written"),
     ] {
         world.departed = departed(attempt, &status);
         assert_eq!(planned(&world), want, "{attempt} {status}");
