@@ -1,5 +1,6 @@
-//! Random lives of claims, volumes and snapshots against a model of the storage: made, expanded, modified, deleted, taken
-//! away, handed on, snapshotted; while nodes and ConfigMaps go, watches lag, API calls fail and controllers are killed.
+//! Random lives of claims, volumes and snapshots against a model of the storage: made, copied, expanded, modified,
+//! deleted, taken away, handed on, snapshotted; while nodes and ConfigMaps go, watches lag, API calls fail and
+//! controllers are killed.
 //!
 //! Whatever happened, everything comes to rest. Then there is one volume for each claim that wants one and none for
 //! others, a volume has the size and the class that its claim says, nothing that is retained was deleted, and whoever
@@ -26,6 +27,8 @@ const ALL_SEEDS: u64 = 10_000;
 enum Step {
     /// A user asks for the claim of this number, if it is not there.
     Claim(usize),
+    /// The same, for a copy of another claim's volume.
+    Clone { claim: usize, source: usize },
     /// A user takes a snapshot of a bound claim, which stays when its objects go if it is to be retained.
     Snapshot { claim: usize, retain: bool },
     /// A user asks for so many GiB.
@@ -113,6 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         10 => any::<bool>().prop_map(|quick| Step::Bind { quick }),
         4 => Just(Step::Collect),
         4 => (0..2_usize).prop_map(Step::Claim),
+        3 => (0..2_usize, 0..2_usize).prop_map(|(claim, source)| Step::Clone { claim, source }),
         3 => (0..2_usize, any::<bool>()).prop_map(|(claim, retain)| Step::Snapshot { claim, retain }),
         4 => (0..2_usize, 2..5_u64).prop_map(|(claim, gib)| Step::Grow { claim, gib }),
         4 => (0..2_usize, 0..2_usize).prop_map(|(claim, class)| Step::Modify { claim, class }),

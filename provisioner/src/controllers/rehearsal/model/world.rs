@@ -105,6 +105,10 @@ fn claim_of<'a>(state: &'a FakeState, volume: &Value) -> Option<&'a Value> {
     state.each("claims").find(|claim| claim["metadata"]["uid"] == *uid)
 }
 
+fn makes_volume(request: &Request) -> bool {
+    matches!(request.operation, Operation::Provision | Operation::Clone)
+}
+
 fn asked(pod: &Value) -> Request {
     serde_json::from_str(text(&pod["metadata"]["annotations"]["mooring.dev/request"])).unwrap()
 }
@@ -150,7 +154,7 @@ impl World {
         }
         world.theatre.api.lock().delete("claims", "default/data");
         world.start();
-        world.claim(0);
+        world.claim(0, &json!({}));
         world
     }
 
@@ -189,7 +193,10 @@ impl World {
     fn configure(&self) {
         let good = config(&[
             ("volume-source", "csi"),
-            ("operations", "provision,delete,expand,modify,snapshot,delete-snapshot"),
+            (
+                "operations",
+                "provision,clone,delete,expand,modify,snapshot,delete-snapshot",
+            ),
         ]);
         let there = (0..CONFIGS.len()).filter(|at| self.there[*at]).map(|at| {
             let good = ProvisionerConfig {
@@ -213,7 +220,14 @@ impl World {
 
     pub(super) async fn take(&mut self, step: Step) -> Result<(), String> {
         match step {
-            Step::Claim(at) => self.claim(at),
+            Step::Claim(at) => self.claim(at, &json!({})),
+            Step::Clone { claim, source } => {
+                let source = json!({"kind": "PersistentVolumeClaim", "name": format!("data-{source}")});
+                // As large as any source gets.
+                let resources = json!({"requests": {"storage": "4Gi"}});
+                let spec = json!({"dataSource": source, "dataSourceRef": source, "resources": resources});
+                self.claim(claim, &spec);
+            }
             Step::Snapshot { claim, retain } => self.snapshot(claim, retain),
             Step::Grow { claim, gib } => self.grow(claim, gib),
             Step::Modify { claim, class } => self.modify(claim, CLASSES[class]),
@@ -262,8 +276,11 @@ impl World {
         Some(all.swap_remove(at))
     }
 
-    fn claim(&mut self, at: usize) {
+    fn claim(&mut self, at: usize, spec: &Value) {
         let mut claim = departures::claim(&format!("data-{at}"));
+        for (key, value) in spec.as_object().unwrap() {
+            claim["spec"][key] = value.clone();
+        }
         let mut state = self.theatre.api.lock();
         if state.get("claims", &key_of(&claim)).is_none() {
             self.made += 1;
@@ -345,7 +362,7 @@ impl World {
         };
         let noted = text(&object["metadata"]["annotations"]["mooring.dev/operation"]);
         let has_made_before = noted.contains(r#""may-exist":true"#);
-        let of_it = |pod: &&Value| asked(pod).operation == Operation::Provision && asked(pod).pv_name == name;
+        let of_it = |pod: &&Value| makes_volume(&asked(pod)) && asked(pod).pv_name == name;
         let remembers = state.each("pods").find(of_it).is_some_and(|run| !is_going(run)) && !has_made_before;
         if kind != "claims" || is_held(&object, finalizers::CLAIM) && !remembers {
             self.given_up.insert(name);
@@ -374,8 +391,10 @@ impl World {
     fn retain(&self, at: usize) {
         let Some(mut volume) = self.safe_volume(at) else { return };
         let mut state = self.theatre.api.lock();
-        // A volume that nobody was given yet is nothing to retain.
-        if !claim_of(&state, &volume).is_some_and(|claim| is_held(claim, finalizers::CLAIM)) {
+        // A volume that nobody was given yet is nothing to retain: its claim would get it once more.
+        let is_own = |claim: &Value| volume_of(&volume).1.strip_prefix("pvc-") == claim["metadata"]["uid"].as_str();
+        let is_waiting = |claim: &Value| is_own(claim) && claim["spec"]["volumeName"].is_null();
+        if !claim_of(&state, &volume).is_some_and(|claim| is_held(claim, finalizers::CLAIM) || is_waiting(claim)) {
             volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
             state.put("volumes", volume);
         }

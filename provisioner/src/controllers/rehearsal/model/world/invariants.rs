@@ -134,7 +134,11 @@ impl World {
         waiting.extend(contents.map(|content| (of(content), content)));
         let pods = state.each("pods").filter(|pod| !has_subject(&state, pod));
         waiting.extend(pods.map(|pod| (name(pod), pod)));
-        waiting.retain(|name, _| !told.iter().any(|(of, _)| of.name.as_ref() == Some(name)));
+        let is_told = |name: &String| told.iter().any(|(of, _)| of.name.as_ref() == Some(name));
+        // Of the runs of an object that is gone, Events are about one.
+        let uid = |pod: &Value| text(&pod["metadata"]["labels"]["mooring.dev/claim-uid"]).to_owned();
+        let settled: BTreeSet<_> = state.each("pods").filter(|pod| is_told(&name(pod))).map(uid).collect();
+        waiting.retain(|name, object| !is_told(name) && !settled.contains(&uid(object)));
         if waiting.is_empty() {
             return Ok(());
         }
@@ -180,6 +184,11 @@ impl World {
             let name = text(&claim["spec"]["volumeName"]);
             let volume = state.get("volumes", &format!("/{name}"));
             let has_it = volume.is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]);
+            if name.is_empty() && !is_going(claim) && !claim["spec"]["dataSource"].is_null() {
+                // It waits for its source, of which it may have a part.
+                half_made.insert(format!("pvc-{}", text(&claim["metadata"]["uid"])));
+                continue;
+            }
             if is_going(claim) || is_held(claim, finalizers::CLAIM) || !has_it && !self.given_up.contains(name) {
                 return wrong("a claim is without its volume", claim);
             }

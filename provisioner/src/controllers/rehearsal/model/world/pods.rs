@@ -29,7 +29,14 @@ fn exclude(one: &Request, other: &Request) -> bool {
     let changes = both
         .iter()
         .any(|run| matches!(run.operation, Operation::Expand | Operation::Modify));
-    same_snapshot || one.pv_name == other.pv_name && (deletes || changes) && !reads_none
+    let copies = |run: &Request, source: &Request| {
+        let of = run.source.as_ref().filter(|_| run.operation == Operation::Clone);
+        of.is_some_and(|of| of.pv_name == source.pv_name)
+    };
+    let reads = copies(one, other) || copies(other, one);
+    reads && (deletes || changes)
+        || same_snapshot
+        || one.pv_name == other.pv_name && (deletes || changes) && !reads_none
 }
 
 fn lost(state: &FakeState) -> Vec<Value> {
@@ -111,15 +118,17 @@ impl World {
     fn effect(&mut self, pod: &Value) -> Result<String, String> {
         let request = asked(pod);
         let config = text(&pod["metadata"]["annotations"]["mooring.dev/config"]).to_owned();
-        let volume = (config.clone(), request.pv_name);
-        let class = request
-            .attributes
-            .map(|attributes| attributes.class)
-            .unwrap_or_default();
-        let snapshot = request.snapshot.map(|snapshot| snapshot.name).unwrap_or_default();
+        let volume = (config.clone(), request.pv_name.clone());
+        let class = request.attributes.as_ref().map(|attributes| attributes.class.clone());
+        let class = class.unwrap_or_default();
+        let snapshot = request.snapshot.as_ref().map(|snapshot| snapshot.name.clone());
+        let snapshot = snapshot.unwrap_or_default();
         let snapshot = (config, snapshot);
         let answer = match request.operation {
-            Operation::Provision => {
+            Operation::Clone if !self.is_there_to_copy(&request) => {
+                return Err(format!("what was to be copied to {volume:?} went before"));
+            }
+            Operation::Provision | Operation::Clone => {
                 let size = request.size;
                 self.features.entry(volume.clone()).or_insert(Features { size, class });
                 self.storage.insert(volume);
@@ -157,6 +166,11 @@ impl World {
             other => return Err(format!("nobody asked for {other:?}")),
         };
         Ok(answer)
+    }
+
+    fn is_there_to_copy(&self, clone: &Request) -> bool {
+        let source = clone.source.as_ref().unwrap();
+        self.given_up.contains(&source.pv_name) || self.storage.iter().any(|(_, name)| *name == source.pv_name)
     }
 
     /// Nothing goes on that excludes what begins.
