@@ -465,8 +465,11 @@ impl Apply<'_, PersistentVolumeClaim> {
     async fn altered(&mut self, altered: Altered) -> Result<Action, ApplyError> {
         if let Some((place, id)) = &altered.without {
             let namespace = place.split_once('/').map_or("", |(namespace, _)| namespace);
-            if let Some(run) = find(&self.shared.context.client, namespace, id).await? {
+            let found = find(&self.shared.context.client, namespace, id).await?;
+            for run in &found {
                 self.remove(&run.to_remove()).await?;
+            }
+            if !found.is_empty() {
                 return Ok(Action::requeue(Duration::from_secs(1)));
             }
         }

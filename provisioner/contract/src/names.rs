@@ -221,6 +221,9 @@ pub mod annotations {
     pub const INPUT_STATE: &str = "mooring.dev/input-state";
     /// On a worker: the number of runs that it was given. The one that it has now is the last of them.
     pub const RUNS: &str = "mooring.dev/runs";
+    /// On a worker: the uid of the object that its run belongs to, or nothing. It says so of the last run that it was
+    /// given.
+    pub const OWNER: &str = "mooring.dev/owner";
     /// On a worker that has a run: since when.
     pub const BEGUN: &str = "mooring.dev/begun";
     /// On a worker that has a run: the seconds that the run may take.

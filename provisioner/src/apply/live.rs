@@ -17,6 +17,7 @@ use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::process::call::{CallError, is_not_found};
 use crate::run::carrier::{Carrier, selector};
+use crate::run::end::find;
 use crate::run::{Run, RunId};
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
@@ -196,7 +197,8 @@ async fn going_on(
     let found = carriers.list(&ListParams::default().labels(&selector())).await;
     let found = found.map_err(|source| CallError::new("list", "provisioning Pods", namespace, source))?;
     let is_open = |run: &Run| !run.is_over() && run.operation().is_some_and(|it| describe(it).reads == reads);
-    let open = found.items.into_iter().map(Run::of).filter(is_open);
+    let found = found.items.into_iter().map(Run::of);
+    let open = found.map(|run| shared.cache.reported(run)).filter(is_open);
     let mut asked = open.filter_map(|run| run.request().ok());
     Ok(asked.find(wanted))
 }
@@ -242,11 +244,9 @@ async fn runs(shared: &Shared, copy: &PersistentVolumeClaim, record: &Record) ->
     let Some((namespace, _)) = record.run.split_once('/') else {
         return Ok(false);
     };
-    let name = RunId::new(content::making(copy), &copy.uid().unwrap_or_default()).name();
-    let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
-    let found = carriers.get_opt(&name).await;
-    let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;
-    Ok(found.is_some_and(|found| !Run::of(found).is_over()))
+    let id = RunId::new(content::making(copy), &copy.uid().unwrap_or_default());
+    let found = find(&shared.context.client, namespace, &id).await?;
+    Ok(found.into_iter().any(|run| !shared.cache.reported(run).is_over()))
 }
 
 /// A node as it is now, as far as an attachment of this PV goes by it.

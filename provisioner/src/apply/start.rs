@@ -5,6 +5,9 @@
 //! record of before writes its own first and then looks whether anything has the run, and whoever gives something the
 //! run first writes that on it and then reads the record. A controller that may not write on a worker goes on in the
 //! same way, from its own record that names the worker.
+//!
+//! Without a record, what carries a run out is the record. Whoever gives something such a run first writes that on it and
+//! then looks whether anything else has the run, and takes it back if so.
 
 use std::time::Duration;
 
@@ -31,6 +34,7 @@ use crate::process::events::Note;
 use crate::run::begin::{Made, Prepared};
 use crate::run::end::find;
 use crate::run::error::RunError;
+use crate::run::Run;
 use crate::run::order::{Order, Owner};
 use crate::run::worker::Worker;
 
@@ -84,15 +88,13 @@ impl<K: Subject> Apply<'_, K> {
         }
         let worker = self.take_worker(&start);
         if let Some(worker) = &worker {
-            start.record.run = worker.place();
-            start.intent = Intent::ToRecord;
+            name_carrier(&mut start, worker.place());
         }
         let begun = match (self.begin(&start, worker.as_ref()).await, &worker) {
             (Err(ApplyError::Run(RunError::NoLoan(refusal))), Some(worker)) => {
                 shared.cache.workers.give_back(worker);
                 self.tell_of_refusal(&config, worker, &refusal);
-                start.record.run.clone_from(&place);
-                start.intent = Intent::ToRecord;
+                name_carrier(&mut start, place.clone());
                 self.begin(&start, None).await
             }
             (begun, _) => begun,
@@ -144,13 +146,9 @@ impl<K: Subject> Apply<'_, K> {
         Action::requeue(after.min(LOOK_AGAIN))
     }
 
-    /// A worker for a run, if one waits that can carry it out. It has to be a run with a record, which says where it
-    /// is.
+    /// A worker for a run, if one waits that can carry it out.
     fn take_worker(&self, start: &Start) -> Option<Worker> {
-        let can = matches!(start.intent, Intent::ToRecord | Intent::Recorded)
-            && describe(start.run.operation).on_worker
-            && start.node.is_none()
-            && start.allowed.is_empty();
+        let can = order(start).fits_worker();
         can.then(|| self.shared.cache.take_worker(&start.config))?
     }
 
@@ -172,12 +170,18 @@ impl<K: Subject> Apply<'_, K> {
     /// After the record was written: whether the run is there already, on whatever carries it out. A first record says
     /// that it is not.
     async fn is_there(&self, before: Option<&Record>, start: &Start) -> Result<bool, ApplyError> {
-        let before = before.filter(|_| describe(start.run.operation).on_worker);
         let Some((namespace, _)) = before.and_then(|before| before.run.split_once('/')) else {
             return Ok(false);
         };
         let found = find(&self.shared.context.client, namespace, &start.run).await?;
-        Ok(found.is_some())
+        Ok(!found.is_empty())
+    }
+
+    /// Whether nothing else has this run, as the API has it now.
+    async fn is_alone(&self, run: &Run, start: &Start) -> Result<bool, ApplyError> {
+        let namespace = run.namespace().unwrap_or_default();
+        let found = find(&self.shared.context.client, namespace, &start.run).await?;
+        Ok(found.iter().all(|other| other.uid() == run.uid()))
     }
 
     /// Hands a run that exists its properties, if it has none. Returns the run's uid.
@@ -190,7 +194,7 @@ impl<K: Subject> Apply<'_, K> {
             return Ok(Some(uid));
         }
         let supplied = async {
-            if !self.still_wanted(&start).await? {
+            if !self.still_wanted(&start).await? || !self.is_alone(&run, &start).await? {
                 // What was watched is old; or the source's deletion has not seen this run, which was not there then.
                 self.remove(&run.to_remove()).await?;
                 return Ok(());
@@ -252,7 +256,8 @@ impl<K: Subject> Apply<'_, K> {
         };
         // The run starts when it is handed its properties, so this is the last moment to see that it is not wanted any
         // more.
-        if !self.still_wanted(start).await? {
+        let is_recorded = start.intent.is_recorded();
+        if !self.still_wanted(start).await? || !is_recorded && !self.is_alone(&run, start).await? {
             // What was watched was old, or this process was held up: another replica has gone on.
             self.remove(&run.to_remove()).await?;
             return Ok(Begun::Unwanted);
@@ -344,6 +349,14 @@ impl<K: Subject> Apply<'_, K> {
             // goes with it.
             Intent::Run | Intent::Configured => true,
         })
+    }
+}
+
+/// Has the record of a run, if it has one, say what carries it out.
+fn name_carrier(start: &mut Start, place: String) {
+    if start.intent.is_recorded() {
+        start.record.run = place;
+        start.intent = Intent::ToRecord;
     }
 }
 

@@ -292,7 +292,11 @@ impl Cache {
 
     /// With what its worker says, if it is on one.
     pub(super) fn as_run(&self, carrier: Arc<Carrier>) -> Run {
-        let run = Run::of(carrier);
+        self.reported(Run::of(carrier))
+    }
+
+    /// The same of a run that was read.
+    pub fn reported(&self, run: Run) -> Run {
         if run.is_on_worker() {
             let uid = run.meta().uid.as_deref().unwrap_or_default();
             let report = self.workers.report(uid);

@@ -25,7 +25,7 @@ use crate::config::discovered::{Ending, Endings, Listing, Listings};
 use crate::config::storage_class::config_of;
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::describe;
-use crate::operation::discover::{DiscoverFailure, ObservedDiscovery, plan, result, run_of};
+use crate::operation::discover::{DiscoverFailure, Due, ObservedDiscovery, due_after, plan, result, run_of};
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::Run;
@@ -62,9 +62,23 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
     }
 }
 
-/// The run of each ConfigMap, by its uid, of whose end users and metrics know.
+/// The run of each ConfigMap of whose end users and metrics know.
 #[derive(Debug, Default)]
-pub(crate) struct Reported(BTreeMap<ConfigRef, String>);
+pub(crate) struct Reported(BTreeMap<ConfigRef, ReportedRun>);
+
+#[derive(Debug)]
+struct ReportedRun {
+    uid: String,
+    /// The version of the ConfigMap that it was for, and when the next one is due, if a worker has carried it out.
+    due: Option<(String, Due)>,
+}
+
+impl Reported {
+    fn due(&self, config: &ProvisionerConfig) -> Option<Due> {
+        let (fingerprint, due) = self.0.get(&config.reference)?.due.as_ref()?;
+        (*fingerprint == config.fingerprint).then_some(*due)
+    }
+}
 
 /// One look at everything: when to look again, and whether nothing failed.
 pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration, bool) {
@@ -99,7 +113,8 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
                 answers.insert(config.reference.clone(), listing);
             }
         }
-        let look = Box::pin(act(shared, config, run.as_ref())).instrument(span(config));
+        let due = reported.due(config);
+        let look = Box::pin(act(shared, config, run.as_ref(), due)).instrument(span(config));
         match shared.limiter.looking(&config.uid, look).await {
             Ok(due) => after = after.min(due.unwrap_or(LOOK_AGAIN)),
             Err(error) => {
@@ -159,10 +174,12 @@ async fn act(
     shared: &Shared,
     config: &Arc<ProvisionerConfig>,
     run: Option<&Run>,
+    due: Option<Due>,
 ) -> Result<Option<Duration>, ApplyError> {
     let seen = ObservedDiscovery {
         config,
         run,
+        due,
         kube_api: &shared.context.settings.kube_api,
         limits: &shared.limits,
     };
@@ -182,10 +199,16 @@ fn report(
     run: &Run,
     result: &Result<Discovered, DiscoverFailure>,
 ) {
-    if reported.0.get(&config.reference).map(String::as_str) == Some(run.uid().as_ref()) {
+    let known = reported.0.get(&config.reference);
+    if known.is_some_and(|known| known.uid == run.uid()) {
         return;
     }
-    reported.0.insert(config.reference.clone(), run.uid().into_owned());
+    let due = due_after(config, run, result, Timestamp::now());
+    let told = ReportedRun {
+        uid: run.uid().into_owned(),
+        due: run.is_on_worker().then(|| (config.fingerprint.clone(), due)),
+    };
+    reported.0.insert(config.reference.clone(), told);
     let (ended, category) = match result {
         Ok(_) => (OperationResult::Done, ""),
         Err(DiscoverFailure {

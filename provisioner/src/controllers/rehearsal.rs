@@ -32,14 +32,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
-use mooring_contract::property::keys;
 use mooring_contract::request::Request;
-use mooring_contract::worker::Order;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use self::fake_api::{FakeApi, FakeState, Fault, key_of};
-use self::fake_worker::FakeWorker;
+use self::fake_worker::{FakeWorker, WORKER, is_worker};
 use super::orphan;
 use super::reconcile::{Reconciled, look};
 use crate::apply::signer::Signer;
@@ -97,10 +95,64 @@ enum Offers {
     Attachments,
 }
 
+/// What carries runs out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// A Pod for each.
+    Pods,
+    /// A worker, and Pods where it is not free.
+    Worker,
+    /// A worker whose Pod is deleted after so many turns, and Pods.
+    Killed(usize),
+}
+
+impl By {
+    /// Pods, and one of the ways with a worker. The next rehearsal has another of them, so that all are played.
+    fn each(rehearsed: &impl std::fmt::Debug) -> [Self; 2] {
+        let ways = [Self::Worker, Self::Killed(2), Self::Killed(3), Self::Killed(5)];
+        let sum: usize = format!("{rehearsed:?}").bytes().map(usize::from).sum();
+        [Self::Pods, ways[sum % ways.len()]]
+    }
+}
+
+/// A run that has its properties and has not ended.
+struct Going {
+    /// What carries it out.
+    pod: Value,
+    /// It begins now.
+    is_new: bool,
+}
+
+impl Going {
+    fn is_on_worker(&self) -> bool {
+        is_worker(&self.pod)
+    }
+
+    fn operation(&self) -> &str {
+        self.label("mooring.dev/operation")
+    }
+
+    /// The uid of what it is about.
+    fn uid(&self) -> &str {
+        self.label("mooring.dev/claim-uid")
+    }
+
+    fn request(&self) -> Request {
+        let request = self.pod["metadata"]["annotations"]["mooring.dev/request"].as_str();
+        serde_json::from_str(request.unwrap()).unwrap()
+    }
+
+    fn label(&self, name: &str) -> &str {
+        self.pod["metadata"]["labels"][name].as_str().unwrap()
+    }
+}
+
 struct Theatre {
     api: FakeApi,
     /// A worker of the ConfigMap, if there is one.
     worker: Option<FakeWorker>,
+    /// The number of the run that it was last seen to have begun.
+    begun_on_worker: u64,
     script: Script,
     shared: Shared,
     /// The names of the volumes that the storage has.
@@ -111,6 +163,25 @@ struct Theatre {
     /// What the watches show that lag behind, by kind.
     lagging: BTreeMap<&'static str, Vec<Value>>,
 }
+
+/// What is written to make a volume.
+const MADE_BY_POD: [&str; 6] = [
+    "PATCH claims",
+    "POST pods",
+    "POST secrets",
+    "POST volumes",
+    "PATCH claims",
+    "DELETE pods",
+];
+
+/// The same by a worker, whose Pod is given the run and gives it back.
+const MADE_BY_WORKER: [&str; 5] = [
+    "PATCH claims",
+    "PATCH pods",
+    "POST volumes",
+    "PATCH claims",
+    "PATCH pods",
+];
 
 const UID: &str = "u1";
 const PV: &str = "pvc-u1";
@@ -214,6 +285,7 @@ impl Theatre {
             shared: shared(&api, script),
             api,
             worker: None,
+            begun_on_worker: 0,
             script,
             storage: BTreeSet::new(),
             attempts: 0,
@@ -318,41 +390,114 @@ impl Theatre {
         }
     }
 
-    /// Runs every Pod that has its Secret to its end, and what the worker has.
-    fn kubelet(&mut self) {
-        let pods = self.api.lock().all("pods");
-        if !pods.iter().any(|pod| pod["metadata"]["uid"] == "w1") {
-            self.worker = None;
-        }
-        if let Some(order) = self.worker.as_ref().and_then(FakeWorker::order) {
-            let (code, message) = self.effect_of(&order);
-            if let Some(worker) = &self.worker {
-                worker.end(code, &message);
-            }
-        }
-        for mut pod in pods {
-            let secrets = self.api.lock().all("secrets");
-            let owned = secrets.iter().any(|secret| {
-                secret["metadata"]["name"] == pod["spec"]["volumes"][0]["secret"]["secretName"]
-                    && secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
-            });
-            if !owned || !pod["status"]["phase"].is_null() {
-                continue;
-            }
-            let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
-            let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
-            let request: Request = serde_json::from_str(request).unwrap();
-            let (code, message) = self.effect(operation, &request.pv_name);
-            pod["status"] = crate::operation::tests::ended(code, &message);
-            pod["spec"]["nodeName"] = json!("node-a");
-            self.api.lock().put("pods", pod);
+    /// Has the ConfigMap have a worker.
+    async fn hire(&mut self, lost_answers: usize) {
+        let worker = FakeWorker::start(lost_answers).await;
+        let config = self.shared.context.configs.all().remove(0);
+        let pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
+        self.api.lock().put("pods", pod);
+        self.worker = Some(worker);
+    }
+
+    async fn carried_out(&mut self, by: By) {
+        if by != By::Pods {
+            self.hire(0).await;
         }
     }
 
-    /// What a worker does that has this order.
-    fn effect_of(&mut self, order: &Order) -> (i32, String) {
-        let property = |name: &str| &order.properties[name];
-        self.effect(property(keys::OPERATION), property(keys::PV_NAME))
+    /// The worker's Pod is deleted, and what it does ends.
+    fn kill_worker(&mut self) {
+        self.worker = None;
+        self.api.lock().delete("pods", WORKER);
+    }
+
+    /// The runs that have their properties and have not ended.
+    fn runs(&mut self) -> Vec<Going> {
+        let state = self.api.lock();
+        let has_secret = |pod: &Value| {
+            state.each("secrets").any(|secret| {
+                secret["metadata"]["name"] == pod["spec"]["volumes"][0]["secret"]["secretName"]
+                    && secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+            })
+        };
+        if state.get("pods", WORKER).is_none() {
+            self.worker = None;
+        }
+        let order = self.worker.as_ref().and_then(FakeWorker::order);
+        let number = order.map(|order| order.number);
+        let going = state.each("pods").filter_map(|pod| {
+            let is_new = match pod["status"]["phase"].as_str() {
+                _ if is_worker(pod) => number? != self.begun_on_worker,
+                None if has_secret(pod) => true,
+                Some("Running") => false,
+                _ => return None,
+            };
+            Some(Going {
+                pod: pod.clone(),
+                is_new,
+            })
+        });
+        going.collect()
+    }
+
+    /// The run that goes on, if there is one: there must not be two at once.
+    fn the_run(&mut self, what: &str) -> impl Iterator<Item = Going> + use<> {
+        let runs = self.runs();
+        let all: Vec<_> = runs
+            .iter()
+            .map(|going| (going.operation(), going.is_on_worker()))
+            .collect();
+        assert!(all.len() <= 1, "{what}: two run at once: {all:?}");
+        runs.into_iter()
+    }
+
+    /// A run begins or goes on, and whoever carries it out says so: nothing rests meanwhile.
+    fn goes_on(&mut self, going: Going) {
+        let mut state = self.api.lock();
+        if going.is_on_worker() {
+            let number = self.worker.as_ref().map(|worker| worker.report().number);
+            self.begun_on_worker = number.unwrap_or_default();
+            state.version += 1;
+            return;
+        }
+        let mut pod = going.pod;
+        if going.is_new {
+            pod["status"] = crate::operation::tests::running();
+            // By the clock of the controllers, so that it is not overdue.
+            pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
+        }
+        pod["spec"]["nodeName"] = json!("node-a");
+        state.put("pods", pod);
+    }
+
+    fn ends(&mut self, going: Going, code: i32, message: &str) {
+        let mut state = self.api.lock();
+        if going.is_on_worker() {
+            if let Some(worker) = &self.worker {
+                worker.end(code, message);
+            }
+            state.version += 1;
+            return;
+        }
+        let mut pod = going.pod;
+        pod["status"] = crate::operation::tests::ended(code, message);
+        pod["spec"]["nodeName"] = json!("node-a");
+        state.put("pods", pod);
+    }
+
+    /// The Pods, but for a worker that waits.
+    fn pods_left(&self) -> Vec<String> {
+        let state = self.api.lock();
+        let left = state.each("pods").filter(|pod| !fake_worker::is_free(pod));
+        left.map(key_of).collect()
+    }
+
+    /// Runs every Pod that has its Secret to its end, and what the worker has.
+    fn kubelet(&mut self) {
+        for going in self.runs().into_iter().filter(|going| going.is_new) {
+            let (code, message) = self.effect(going.operation(), &going.request().pv_name);
+            self.ends(going, code, &message);
+        }
     }
 
     /// What the image does to the volume of this name on the storage; its exit code and its answer.
@@ -463,10 +608,9 @@ impl Theatre {
     }
 
     fn check(&self, what: &str) {
+        assert_eq!(self.pods_left(), [""; 0], "{what}: Pods left");
         let state = self.api.lock();
         let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
-        let left: Vec<_> = state.each("pods").filter(|pod| !fake_worker::is_free(pod)).collect();
-        assert!(left.is_empty(), "{what}: Pods left: {left:#?}");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         if self.script.deleted_after.is_some() {
             assert_eq!(names("claims"), [""; 0], "{what}: the claim hangs");
@@ -598,20 +742,10 @@ async fn a_claim_costs_six_writes_until_it_is_bound_and_ten_in_its_whole_life() 
         let mut theatre = Theatre::open(script);
         theatre.play().await;
         theatre.check("its budget");
-        // The image's PersistentVolume is patched.
-        let volume = if image_makes_pv {
-            "PATCH volumes"
-        } else {
-            "POST volumes"
-        };
-        let made = [
-            "PATCH claims",
-            "POST pods",
-            "POST secrets",
-            volume,
-            "PATCH claims",
-            "DELETE pods",
-        ];
+        let mut made = MADE_BY_POD;
+        if image_makes_pv {
+            made[3] = "PATCH volumes";
+        }
         assert_eq!(theatre.api.lock().writes(), made);
         script.deleted_after = Some(20);
         let mut theatre = Theatre::open(script);

@@ -57,7 +57,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         let own_uid = seen.volume.metadata.uid.as_deref().unwrap_or_default();
         let is_its_own = match seen.record.filter(|record| record.is_delete()) {
             Some(record) => record.attempt == run.attempt(),
-            None => run.goes_with(own_uid),
+            None => run.belongs_to(own_uid),
         };
         if is_its_own && run.is_done() {
             return let_go(seen, true, None, Some(elapsed(run.made(), now)));
@@ -88,7 +88,7 @@ fn stay(seen: &ObservedVolume<'_>) -> VolumeDecision {
     let is_of_gone = !seen.claimed || persistent_volume::made_for(volume) != persistent_volume::claim_uid(volume);
     let left = removable([
         seen.making_run.filter(|_| is_of_gone),
-        seen.delete_run.filter(|run| run.goes_with(uid)),
+        seen.delete_run.filter(|run| run.belongs_to(uid)),
         seen.expand_run.filter(is_left),
         seen.modify_run.filter(is_left),
     ]);
@@ -344,12 +344,12 @@ impl<Own> Deletion<'_, Own> {
             return (self.gone)(None);
         }
         let owner = self.owner.as_ref();
-        let goes_with_it = |run: &Run| owner.is_some_and(|(_, uid)| run.goes_with(uid));
+        let is_its_own = |run: &Run| owner.is_some_and(|(_, uid)| run.belongs_to(uid));
         let intent = describe(Operation::Delete).intent_on(self.asked_by);
         match (self.progress.record, self.progress.run) {
             (Some(record), _) => drive(&self, record),
             // The run of a finished operation.
-            (None, Some(run)) if !goes_with_it(run) => Decision::Tidy(vec![run.to_remove()]),
+            (None, Some(run)) if !is_its_own(run) => Decision::Tidy(vec![run.to_remove()]),
             (None, None) if intent == Intent::ToRecord => begin(&self),
             // The record that a released PV without one amounts to.
             (None, run) => {

@@ -25,9 +25,6 @@ pub struct Description {
     pub undone_by: Option<Operation>,
     /// What has to exist, and must not be deleted, while it runs.
     pub reads: Reads,
-    /// Whether a worker may carry it out. What reads another volume or a snapshot has a Pod of its own: others look for
-    /// that by its name before they let go of what it reads.
-    pub on_worker: bool,
     /// How Events name it.
     pub events: EventText,
 }
@@ -82,6 +79,16 @@ pub enum Intent {
     Run,
     /// In the ConfigMap itself: it promises the operation, and no run of it is there.
     Configured,
+}
+
+impl Intent {
+    /// Whether a record has it, or is to have it.
+    pub fn is_recorded(self) -> bool {
+        match self {
+            Self::ToRecord | Self::Recorded => true,
+            Self::Released | Self::Run | Self::Configured => false,
+        }
+    }
 }
 
 /// A kind of object that asks for operations, by its own state.
@@ -207,7 +214,6 @@ const PROVISION: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Nothing,
-    on_worker: true,
     events: EventText {
         action: "Provision",
         doing: "provisioning",
@@ -223,7 +229,6 @@ const DELETE: Description = Description {
     effect: Effect::RemovesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: false,
     events: EventText {
         action: "Delete",
         doing: "deleting",
@@ -239,7 +244,6 @@ const EXPAND: Description = Description {
     effect: Effect::ExpandsVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: true,
     events: EventText {
         action: "Expand",
         doing: "expanding",
@@ -255,7 +259,6 @@ const MODIFY: Description = Description {
     effect: Effect::ModifiesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: true,
     events: EventText {
         action: "Modify",
         doing: "modifying",
@@ -271,7 +274,6 @@ const CLONE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::SourceVolume,
-    on_worker: false,
     events: EventText {
         action: "Clone",
         doing: "cloning",
@@ -287,7 +289,6 @@ const SNAPSHOT: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteSnapshot),
     reads: Reads::SnapshotVolume,
-    on_worker: false,
     events: EventText {
         action: "Snapshot",
         doing: "taking the snapshot",
@@ -304,7 +305,6 @@ const DELETE_SNAPSHOT: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: false,
     events: EventText {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
@@ -320,7 +320,6 @@ const SNAPSHOT_GROUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteGroup),
     reads: Reads::SnapshotVolume,
-    on_worker: false,
     events: EventText {
         action: "SnapshotGroup",
         doing: "taking the snapshots of the group",
@@ -337,7 +336,6 @@ const DELETE_GROUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: false,
     events: EventText {
         action: "DeleteGroup",
         doing: "deleting the snapshots of the group",
@@ -353,7 +351,6 @@ const RESTORE: Description = Description {
     effect: Effect::MakesVolume,
     undone_by: Some(Operation::Delete),
     reads: Reads::Snapshot,
-    on_worker: false,
     events: EventText {
         action: "Restore",
         doing: "restoring",
@@ -369,7 +366,6 @@ const BACKUP: Description = Description {
     effect: Effect::TakesSnapshot,
     undone_by: Some(Operation::DeleteBackup),
     reads: Reads::SnapshotVolume,
-    on_worker: false,
     events: EventText {
         action: "Backup",
         doing: "backing up the volume",
@@ -385,7 +381,6 @@ const DELETE_BACKUP: Description = Description {
     effect: Effect::RemovesSnapshot,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: false,
     events: EventText {
         action: "DeleteBackup",
         doing: "deleting the backup",
@@ -401,7 +396,6 @@ const DISCOVER: Description = Description {
     effect: Effect::KeepsAll,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: false,
     events: EventText {
         action: "Discover",
         doing: "discovering",
@@ -417,7 +411,6 @@ const ATTACH: Description = Description {
     effect: Effect::AttachesVolume,
     undone_by: Some(Operation::Detach),
     reads: Reads::Nothing,
-    on_worker: true,
     events: EventText {
         action: "Attach",
         doing: "attaching",
@@ -433,7 +426,6 @@ const DETACH: Description = Description {
     effect: Effect::DetachesVolume,
     undone_by: None,
     reads: Reads::Nothing,
-    on_worker: true,
     events: EventText {
         action: "Detach",
         doing: "detaching",

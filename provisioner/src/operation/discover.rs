@@ -2,7 +2,8 @@
 //!
 //! No record is kept. The run itself says when it ended and by which version of the ConfigMap it was made, so it stays
 //! until the next one is due, and a restart of the controller finds all that there is to know. What is printed is read
-//! again at every look at it.
+//! again at every look at it. A worker does not wait with it: when the next run is due, the controller remembers then,
+//! and one that starts anew asks again.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -44,9 +45,34 @@ pub struct ObservedDiscovery<'a> {
     /// The ConfigMap in force.
     pub config: &'a Arc<ProvisionerConfig>,
     pub run: Option<&'a Run>,
+    /// When the next run is due, if a worker carried out the last one for this version of the ConfigMap.
+    pub due: Option<Due>,
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
     pub limits: &'a Limits,
+}
+
+/// When the next run of a ConfigMap is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    At(Timestamp),
+    /// Not until the ConfigMap changes.
+    Never,
+}
+
+/// When the run after this one is due, which ended so at this time.
+pub fn due_after(
+    config: &ProvisionerConfig,
+    run: &Run,
+    result: &Result<Discovered, DiscoverFailure>,
+    ended: Timestamp,
+) -> Due {
+    let after = match result {
+        Ok(_) => config.discover_interval,
+        Err(failure) if failure.outcome == Outcome::GiveUp => return Due::Never,
+        Err(_) => (config.discover_interval / RETRY_PART).max(RETRY_LEAST),
+    };
+    Due::At(later(ended, jittered(after, &run.uid())))
 }
 
 /// Which run it is.
@@ -58,10 +84,10 @@ pub fn run_of(config: &ProvisionerConfig) -> RunId {
 pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let config = seen.config;
     let Some(run) = seen.run else {
-        return if config.operations.contains(&Operation::Discover) {
-            begin(&Discovery::of(seen, None, now))
-        } else {
-            RunDecision::Rest
+        return match seen.due {
+            _ if !config.operations.contains(&Operation::Discover) => RunDecision::Rest,
+            None => begin(&Discovery::of(seen, None, now)),
+            Some(due) => wait_or(due, now, || begin(&Discovery::of(seen, None, now))),
         };
     };
     let outdated =
@@ -120,16 +146,15 @@ impl Operate for Discovery<'_> {
         if run.leaving_since().is_some() {
             return Ok(removed(run, Operation::Discover, limits, now));
         }
-        if !run.is_over() {
-            // It did not end in time.
-            return Ok(RunDecision::Tidy(vec![run.to_remove()]));
+        let make_room = || RunDecision::Tidy(vec![run.to_remove()]);
+        if !run.is_over() || run.is_on_worker() {
+            // It did not end in time, or nobody needs it any more.
+            return Ok(make_room());
         }
-        let config = self.seen.config;
-        Ok(match result_of(finish) {
-            Ok(_) => next(run, config.discover_interval, now),
-            Err(failure) if failure.outcome == Outcome::GiveUp => RunDecision::Rest,
-            Err(_) => next(run, retry(config), now),
-        })
+        // A node's clock may be ahead.
+        let ended = run.ended().min(now);
+        let due = due_after(self.seen.config, run, &result_of(finish), ended);
+        Ok(wait_or(due, now, make_room))
     }
 
     fn fail(&self, record: &Record, finish: &Finish) -> RunDecision {
@@ -138,19 +163,14 @@ impl Operate for Discovery<'_> {
     }
 }
 
-fn retry(config: &ProvisionerConfig) -> Duration {
-    (config.discover_interval / RETRY_PART).max(RETRY_LEAST)
-}
-
-/// Waits until it is time for the next run, and then makes room for it.
-fn next(run: &Run, after: Duration, now: Timestamp) -> RunDecision {
-    // A node's clock may be ahead.
-    let due = later(run.ended().min(now), jittered(after, &run.uid()));
-    let left = elapsed(now, due);
-    if left.is_zero() {
-        RunDecision::Tidy(vec![run.to_remove()])
-    } else {
-        RunDecision::wait(left)
+/// Waits until it is time for the next run, and then does this.
+fn wait_or(due: Due, now: Timestamp, then: impl FnOnce() -> RunDecision) -> RunDecision {
+    match due {
+        Due::Never => RunDecision::Rest,
+        Due::At(due) => match elapsed(now, due) {
+            Duration::ZERO => then(),
+            left => RunDecision::wait(left),
+        },
     }
 }
 

@@ -87,8 +87,10 @@ pub fn plan(seen: &ObservedOrphans<'_>, now: Timestamp) -> OrphanDecision {
     let Orphans { change, done, undo } = *seen.runs;
     // Nothing else is run on a volume beside a change of it.
     let Some(first) = change.or(done) else {
-        // The last of a deletion that is over. One that runs may go on, and one that failed has nobody to tell.
-        let last = undo.filter(|undo| undo.is_over() && !young(undo));
+        // The last of a deletion that is over. One that runs may go on, and one that failed has nobody to tell. One that
+        // does not begin for want of its properties goes when its time is over.
+        let is_due = |undo: &Run| elapsed(now, undo.due(seen.limits.overdue)).is_zero();
+        let last = undo.filter(|undo| (undo.is_over() || is_due(undo)) && !young(undo));
         return last.map_or(Decision::Rest, |undo| Decision::Tidy(vec![undo.to_remove()]));
     };
     match first.state() {

@@ -733,7 +733,7 @@ fn node_of_volume(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, run: &Ru
 fn leftovers(seen: &ObservedClaim<'_>) -> Vec<RunRef> {
     let is_of_volume = |run: &Run| {
         let mut uids = seen.volumes.iter().filter_map(|volume| volume.metadata.uid.as_deref());
-        uids.any(|uid| run.goes_with(uid))
+        uids.any(|uid| run.belongs_to(uid))
     };
     let delete_run = seen.delete_run.filter(|run| !is_of_volume(run));
     removable([seen.provision_run, delete_run, seen.expand_run, seen.modify_run])

@@ -20,14 +20,14 @@ pub enum Ended {
     Gone,
 }
 
-/// The run as the API has it now, whatever attempt it was made for and whatever carries it out.
-pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Option<Run>, RunError> {
+/// The run as the API has it now, whatever attempt it was made for, on all that carries it out.
+pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Vec<Run>, RunError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let (uid, operation) = (&id.uid, id.operation.as_str());
     let of_this = format!("{}={uid},{}={operation}", labels::CLAIM_UID, labels::OPERATION);
     let found = pods.list(&ListParams::default().labels(&of_this)).await;
     let found = found.map_err(|source| CallError::new("list", "Pods of run", &id.name(), source))?;
-    Ok(found.items.into_iter().next().map(Run::of))
+    Ok(found.items.into_iter().map(Run::of).collect())
 }
 
 /// Removes this very run: with its Pod, unless that is a worker whose run has ended.

@@ -232,9 +232,18 @@ impl Run {
         matches!(self.state(), State::Finished(finish) if finish.outcome == Outcome::Done)
     }
 
+    /// Whether it was begun for the object of this uid, and for no other of its name.
+    pub fn belongs_to(&self, uid: &str) -> bool {
+        if self.is_on_worker() {
+            let owner = self.carrier.annotations().get(annotations::OWNER);
+            return owner.is_some_and(|owner| owner == uid);
+        }
+        self.carrier.owner_references().iter().any(|owner| owner.uid == uid)
+    }
+
     /// Whether Kubernetes removes it together with the object of this uid.
     pub fn goes_with(&self, uid: &str) -> bool {
-        self.carrier.owner_references().iter().any(|owner| owner.uid == uid)
+        !self.is_on_worker() && self.belongs_to(uid)
     }
 
     /// Names it for its removal, whatever has become of it since.

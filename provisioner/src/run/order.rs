@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::TopologySelectorTerm;
 use mooring_contract::request::Request;
+use mooring_contract::volume::Volume;
 
 use super::identity::RunId;
 use super::input_state::InputState;
@@ -28,6 +29,19 @@ pub struct Order<'a> {
     pub seals: bool,
     /// It may only read the volume of backups.
     pub backups_read_only: bool,
+}
+
+impl<'a> Order<'a> {
+    /// Whether a worker has all that the run needs: it is on any node, and has no volume with backups.
+    pub fn fits_worker(&self) -> bool {
+        self.node.is_none() && self.allowed.is_empty() && self.backup_volume().is_none()
+    }
+
+    /// The ConfigMap's volume with backups, if the run is about one.
+    pub(super) fn backup_volume(&self) -> Option<&'a Volume> {
+        let about_backup = self.request.snapshot.as_ref().is_some_and(|snapshot| snapshot.backup);
+        self.config.backup_volume.as_ref().filter(|_| about_backup)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -283,9 +283,7 @@ pub(super) fn backend(config: &ProvisionerConfig) -> Option<RunVolume<'_>> {
 /// The volumes of the ConfigMap that a run gets: the backend's, and that with backups if the run is about one.
 fn run_volumes<'a>(order: &Order<'a>) -> impl Iterator<Item = RunVolume<'a>> {
     let backend = backend(order.config);
-    let about_backup = order.request.snapshot.as_ref().is_some_and(|snapshot| snapshot.backup);
-    let backup = order.config.backup_volume.as_ref().filter(|_| about_backup);
-    let backup = backup.map(|volume| RunVolume {
+    let backup = order.backup_volume().map(|volume| RunVolume {
         name: "backup",
         path: paths::BACKUP,
         read_only: order.backups_read_only,

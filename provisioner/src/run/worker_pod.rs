@@ -203,10 +203,13 @@ fn loan(order: &Order<'_>, number: u64) -> BTreeMap<String, String> {
     notes.insert(annotations::RUNS.to_owned(), number.to_string());
     notes.insert(annotations::BEGUN.to_owned(), Timestamp::now().to_string());
     notes.insert(annotations::TIMEOUT.to_owned(), timeout.to_string());
+    let owner = order.owner.map_or("", |owner| owner.uid);
+    notes.insert(annotations::OWNER.to_owned(), owner.to_owned());
     notes
 }
 
-/// The patch that takes from a worker's Pod what [`lend`] wrote for the run of this number: the worker is free.
+/// The patch that takes from a worker's Pod what [`lend`] wrote for the run of this number: the worker is free. Its number
+/// stays, and whom the run belonged to, which the next run overwrites.
 pub(super) fn release_patch(number: u64) -> Patch<()> {
     let path = |folder: &str, key: &str| format!("/metadata/{folder}/{}", key.replace('~', "~0").replace('/', "~1"));
     let of_run = [
@@ -221,17 +224,20 @@ pub(super) fn release_patch(number: u64) -> Patch<()> {
         annotations::REQUEST,
         annotations::BEGUN,
         annotations::TIMEOUT,
+        annotations::INPUT_STATE,
     ];
-    let remove = |path: String| json!({"op": "remove", "path": path});
-    // A controller of an earlier version has not written it.
-    let state = path("annotations", annotations::INPUT_STATE);
-    let given = json!({"op": "add", "path": state, "value": ""});
+    // An earlier version may not have written it, and what is not there can't be removed.
+    let remove = |path: String| {
+        [
+            json!({"op": "add", "path": path, "value": ""}),
+            json!({"op": "remove", "path": path}),
+        ]
+    };
     let same_run = json!({"op": "test", "path": path("annotations", annotations::RUNS), "value": number.to_string()});
     let steps: Vec<Value> = [same_run]
         .into_iter()
-        .chain(of_run.map(|key| remove(path("labels", key))))
-        .chain(notes.map(|key| remove(path("annotations", key))))
-        .chain([given, remove(state)])
+        .chain(of_run.into_iter().flat_map(|key| remove(path("labels", key))))
+        .chain(notes.into_iter().flat_map(|key| remove(path("annotations", key))))
         .collect();
     Patch::Json(serde_json::from_value(Value::Array(steps)).unwrap_or_default())
 }

@@ -211,7 +211,8 @@ impl Rig {
         let deadline = Instant::now() + limit;
         let namespace = &self.config.reference.namespace;
         loop {
-            let state = end::find(&self.controller, namespace, id).await?.map(|run| run.state());
+            let found = end::find(&self.controller, namespace, id).await?;
+            let state = found.first().map(Run::state);
             if let Some(found) = state.as_ref().and_then(&wanted) {
                 return Ok(found);
             }
@@ -253,7 +254,7 @@ impl Rig {
             }
         }
         let deadline = Instant::now() + SLACK;
-        while end::find(&self.controller, namespace, id).await?.is_some() {
+        while !end::find(&self.controller, namespace, id).await?.is_empty() {
             if Instant::now() > deadline {
                 return Err(RigError::NoEnd {
                     name: id.in_namespace(namespace),

@@ -118,11 +118,7 @@ impl Stage {
             }
         }
         if let Some(WorkerMoves { lost_answers, .. }) = moves.by_worker {
-            let worker = FakeWorker::start(lost_answers).await;
-            let config = theatre.shared.context.configs.all().remove(0);
-            let pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
-            theatre.api.lock().put("pods", pod);
-            theatre.worker = Some(worker);
+            theatre.hire(lost_answers).await;
         }
         Self {
             theatre,

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::fake_api::key_of;
-use super::{Offers, PV, Script, Theatre, with_every_fault};
+use super::{By, Going, MADE_BY_POD, MADE_BY_WORKER, Offers, PV, Script, Theatre, with_every_fault};
 use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
 use crate::run::properties::tests::silver;
@@ -52,14 +52,16 @@ impl Copying {
 struct Stage {
     theatre: Theatre,
     copying: Copying,
+    by: By,
     runs: usize,
     /// For how many turns the present copying has gone on.
     going: usize,
 }
 
 impl Stage {
-    fn open(copying: Copying) -> Self {
-        let theatre = Theatre::open(Script::plain(Offers::Changes));
+    async fn open(copying: Copying, by: By) -> Self {
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+        theatre.carried_out(by).await;
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (SOURCE_PV.into(), "u0".into());
         let mut volume = crate::volume::acceptance::tests::volume();
@@ -92,11 +94,11 @@ impl Stage {
             }
             api.put("claims", copy);
         }
-        let mut theatre = theatre;
         several_at_once(&mut theatre.shared);
         let mut stage = Self {
             theatre,
             copying,
+            by,
             runs: 0,
             going: 0,
         };
@@ -113,64 +115,56 @@ impl Stage {
         self.theatre.binder();
     }
 
-    /// Runs every Pod that has its Secret. To copy takes long enough for everybody else to go on meanwhile.
+    /// Has all runs go on. To copy takes long enough for everybody else to go on meanwhile.
     fn kubelet(&mut self) {
-        let pods = self.theatre.api.lock().all("pods");
-        let of = |pod: &Value, operation: &str| pod["metadata"]["labels"]["mooring.dev/operation"] == operation;
-        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
-        let named = |pod: &Value, what: &str| pod["metadata"]["name"].as_str().unwrap().contains(what);
-        let copies = pods.iter().any(|pod| of(pod, "clone") && runs(pod));
-        for mut pod in pods {
-            let secrets = self.theatre.api.lock().all("secrets");
-            let owned = secrets
-                .iter()
-                .any(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
-            if !owned {
-                continue;
-            }
-            let deletes_source = of(&pod, "delete") && named(&pod, "u0");
-            if pod["status"]["phase"].is_null() {
+        let all = self.theatre.runs();
+        let copies = all.iter().any(|going| going.operation() == "clone" && !going.is_new);
+        for going in all {
+            let is_copy = going.operation() == "clone";
+            let deletes_source = going.operation() == "delete" && going.uid() == "u0";
+            if going.is_new {
+                self.going = if is_copy { 0 } else { self.going };
                 assert!(!(deletes_source && copies), "the source is deleted while it is copied");
-                if of(&pod, "clone") {
-                    assert!(self.theatre.storage.contains(SOURCE_PV), "a copy of nothing is begun");
-                }
-                pod["status"] = crate::operation::tests::running();
-                // By the clock of the controllers, so that it is not overdue.
-                pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
-            } else if runs(&pod) {
-                if of(&pod, "clone") && self.going < TURNS {
-                    self.going += 1;
-                    // As a kubelet that reports: it does not come to rest before the end.
-                    pod["status"]["message"] = json!(format!("turn {}", self.going));
-                    self.theatre.api.lock().put("pods", pod);
-                    continue;
-                }
-                if of(&pod, "clone") {
-                    self.going = 0;
-                }
-                let (mut code, mut message) = (0, String::new());
-                if of(&pod, "clone") {
-                    self.runs += 1;
-                    assert!(
-                        self.theatre.storage.contains(SOURCE_PV),
-                        "the source went while it was copied"
-                    );
-                    self.theatre.storage.insert(PV.to_owned());
-                    message = json!({"client": "nfs", "source": "h:/x"}).to_string();
-                    if self.copying.first_fails && self.runs == 1 {
-                        (code, message) = (75, "busy".to_owned());
-                    }
-                } else {
-                    assert!(of(&pod, "delete"), "{pod}");
-                    self.theatre.storage.remove(if deletes_source { SOURCE_PV } else { PV });
-                }
-                pod["status"] = crate::operation::tests::ended(code, &message);
-            } else {
+                assert!(
+                    !is_copy || self.theatre.storage.contains(SOURCE_PV),
+                    "a copy of nothing is begun"
+                );
+                self.theatre.goes_on(going);
                 continue;
             }
-            pod["spec"]["nodeName"] = json!("node-a");
-            self.theatre.api.lock().put("pods", pod);
+            if is_copy && self.going < TURNS {
+                self.going += 1;
+                self.theatre.goes_on(going);
+                continue;
+            }
+            let (mut code, mut message) = (0, String::new());
+            if is_copy {
+                self.going = 0;
+                self.runs += 1;
+                assert!(
+                    self.theatre.storage.contains(SOURCE_PV),
+                    "the source went while it was copied"
+                );
+                self.theatre.storage.insert(PV.to_owned());
+                message = json!({"client": "nfs", "source": "h:/x"}).to_string();
+                if self.copying.first_fails && self.runs == 1 {
+                    (code, message) = (75, "busy".to_owned());
+                }
+            } else {
+                assert_eq!(going.operation(), "delete");
+                self.theatre.storage.remove(if deletes_source { SOURCE_PV } else { PV });
+            }
+            self.theatre.ends(going, code, &message);
         }
+    }
+
+    /// A copy that the worker is at is made all the same.
+    fn kill_worker(&mut self) {
+        let is_copied = |going: &Going| going.is_on_worker() && going.operation() == "clone";
+        if self.theatre.runs().iter().any(is_copied) {
+            self.theatre.storage.insert(PV.to_owned());
+        }
+        self.theatre.kill_worker();
     }
 
     /// What the source's namespace lets others do.
@@ -197,6 +191,9 @@ impl Stage {
         } = self.copying;
         let mut quiet = 0;
         for turn in 0..120 {
+            if self.by == By::Killed(turn) {
+                self.kill_worker();
+            }
             if source_deleted_after == Some(turn) {
                 self.theatre.api.lock().delete("claims", &self.copying.source());
             }
@@ -224,10 +221,10 @@ impl Stage {
     }
 
     fn check(&self, what: &str) {
+        assert_eq!(self.theatre.pods_left(), [""; 0], "{what}: Pods left");
         let state = self.theatre.api.lock();
         let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
         let storage = &self.theatre.storage;
-        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         let source_stands = self.copying.source_deleted_after.is_none();
         assert_eq!(storage.contains(SOURCE_PV), source_stands, "{what}: the source");
@@ -262,14 +259,16 @@ fn several_at_once(shared: &mut Shared) {
 
 /// Plays without a fault, then with each call going wrong in every way, until there are no more calls to fail.
 async fn rehearse(copying: Copying) {
-    with_every_fault(&copying, async |fault, what| {
-        let mut stage = Stage::open(copying);
-        stage.theatre.fail(fault);
-        stage.play().await;
-        stage.check(what);
-        stage.theatre.calls()
-    })
-    .await;
+    for by in By::each(&copying) {
+        with_every_fault(&(copying, by), async |fault, what| {
+            let mut stage = Stage::open(copying, by).await;
+            stage.theatre.fail(fault);
+            stage.play().await;
+            stage.check(what);
+            stage.theatre.calls()
+        })
+        .await;
+    }
 }
 
 /// Proves: P1
@@ -327,13 +326,14 @@ async fn a_copy_from_another_namespace_ends_with_one_volume_whatever_fails() {
         .await;
     }
     // Nothing is begun before.
-    let mut stage = Stage::open(Copying {
+    let copying = Copying {
         elsewhere: Some(Granted {
             after: 200,
             until: None,
         }),
         ..Copying::default()
-    });
+    };
+    let mut stage = Stage::open(copying, By::Pods).await;
     for _ in 0..4 {
         stage.turn().await;
     }
@@ -381,7 +381,7 @@ async fn a_source_that_goes_after_it_was_looked_at_is_not_copied() {
             source_deleted_after: Some(0),
             ..Copying::default()
         };
-        let mut stage = Stage::open(copying);
+        let mut stage = Stage::open(copying, By::Pods).await;
         stage.copying.source_deleted_after = None;
         stage.theatre.api.lock().meanwhile = Some((nth, "claims", "default/old"));
         stage.play().await;
@@ -398,17 +398,11 @@ async fn a_source_that_goes_after_it_was_looked_at_is_not_copied() {
 
 /// Proves: P7
 #[tokio::test]
-async fn a_copy_costs_the_six_writes_of_any_other_volume() {
-    let mut stage = Stage::open(Copying::default());
-    stage.play().await;
-    stage.check("its budget");
-    let writes = [
-        "PATCH claims",
-        "POST pods",
-        "POST secrets",
-        "POST volumes",
-        "PATCH claims",
-        "DELETE pods",
-    ];
-    assert_eq!(stage.theatre.api.lock().writes(), writes);
+async fn a_copy_costs_the_writes_of_any_other_volume() {
+    for (by, writes) in [(By::Pods, &MADE_BY_POD[..]), (By::Worker, &MADE_BY_WORKER)] {
+        let mut stage = Stage::open(Copying::default(), by).await;
+        stage.play().await;
+        stage.check("its budget");
+        assert_eq!(stage.theatre.api.lock().writes(), writes);
+    }
 }

@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::fake_api::{FakeApi, Fault, key_of};
+use super::fake_worker::{FakeWorker, is_free};
 use super::{Offers, Script, read, shared};
 use crate::apply::Shared;
 use crate::cache::store::Cache;
@@ -37,6 +38,7 @@ struct Stage {
     /// What the image prints, and its exit code.
     prints: (i32, String),
     runs: usize,
+    worker: Option<FakeWorker>,
 }
 
 fn state(shared: &Shared) -> ConfigLoop {
@@ -55,6 +57,7 @@ impl Stage {
             claims: Vec::new(),
             prints: (0, String::new()),
             runs: 0,
+            worker: None,
         };
         stage.config("1");
         let labels = json!({"type": "provisioner-status"});
@@ -130,10 +133,31 @@ impl Stage {
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
         }
+        if let Some(worker) = &self.worker {
+            self.shared.cache.workers.note("w1", &worker.seat, worker.report());
+        }
+    }
+
+    /// A worker of this version of the ConfigMap.
+    async fn hire(&mut self) {
+        let map = read(self.api.lock().each("configmaps"));
+        self.state.know(map, self.shared.cache.clone());
+        Box::pin(self.state.turn()).await;
+        let config = self.shared.context.configs.all().remove(0);
+        let worker = FakeWorker::start(0).await;
+        let mut pod = worker.pod(CONFIG, &config.fingerprint);
+        pod["metadata"]["ownerReferences"] = json!([{"uid": "c1"}]);
+        self.api.lock().put("pods", pod);
+        self.worker = Some(worker);
     }
 
     fn kubelet(&mut self) {
         let mut state = self.api.lock();
+        if let Some(worker) = self.worker.as_ref().filter(|worker| worker.order().is_some()) {
+            worker.end(self.prints.0, &self.prints.1);
+            state.version += 1;
+            self.runs += 1;
+        }
         for mut pod in state.all("pods") {
             let owned = state
                 .all("secrets")
@@ -298,4 +322,31 @@ async fn a_discovery_that_brings_nothing_new_costs_the_writes_of_its_run_alone()
     let log = stage.api.lock().log[before..].to_vec();
     let writes: Vec<_> = log.iter().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(writes, ["DELETE", "POST", "POST"], "{log:?}");
+}
+
+/// Proves: P1, P7
+#[tokio::test]
+async fn a_worker_discovers_with_two_writes_and_is_free_at_once_whatever_fails() {
+    for fault in Fault::ALL {
+        for nth in 1.. {
+            let mut stage = Stage::open();
+            stage.uses(&[]);
+            stage.prints = (0, r#"{"parameter": "pool", "classes": ["ssd", "hdd"]}"#.to_owned());
+            stage.hire().await;
+            let before = stage.api.lock().log.len();
+            stage.api.fail(nth, fault);
+            stage.play().await;
+            let what = format!("call {nth} failed {fault:?}");
+            assert_eq!(stage.names("classes"), ["/ceph-hdd", "/ceph-ssd"], "{what}");
+            let api = stage.api.lock();
+            let mut left = api.each("pods").filter(|pod| !is_free(pod)).map(key_of);
+            // Where the worker had to go, the run has a Pod, which stays.
+            assert!(left.all(|pod| pod == "admin/discover-c1"), "{what}");
+            if api.calls() < nth {
+                let pods: Vec<_> = api.log[before..].iter().filter(|line| line.contains("pods")).collect();
+                assert_eq!(pods, ["PATCH /api/v1/namespaces/admin/pods/worker-1"; 2], "{what}");
+                break;
+            }
+        }
+    }
 }

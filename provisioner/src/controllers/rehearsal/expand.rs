@@ -1,10 +1,10 @@
 //! The growth of an existing claim, rehearsed like the rest of its life: it ends with the size that was asked for on
 //! the storage, in the PV and in the claim, and never are two things run on one volume at once.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::fake_api::key_of;
-use super::{Offers, PV, Script, Theatre, UID, with_every_fault};
+use super::{By, Going, Offers, PV, Script, Theatre, UID, with_every_fault};
 use crate::run::properties::tests::silver;
 
 /// What the image, the node and the user do.
@@ -27,14 +27,16 @@ const ASKED: u64 = 5;
 struct Stage {
     theatre: Theatre,
     growth: Growth,
+    by: By,
     /// The GiB that the storage has.
     storage: u64,
     runs: usize,
 }
 
 impl Stage {
-    fn open(growth: Growth) -> Self {
-        let theatre = Theatre::open(Script::plain(Offers::Changes));
+    async fn open(growth: Growth, by: By) -> Self {
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+        theatre.carried_out(by).await;
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (PV.into(), UID.into());
         let client = if growth.on_device { "local" } else { "nfs" };
@@ -60,6 +62,7 @@ impl Stage {
         Self {
             theatre,
             growth,
+            by,
             storage: 1,
             runs: 0,
         }
@@ -67,31 +70,30 @@ impl Stage {
 
     /// Ends every run that has its properties, as the image would. The kubelet of the theatre then finds nothing to do.
     fn image(&mut self, what: &str) {
-        let pods = self.theatre.api.lock().all("pods");
-        let secrets = self.theatre.api.lock().all("secrets");
-        let can_run = |pod: &&Value| {
-            let own = |secret: &&Value| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"];
-            pod["status"]["phase"].is_null() && secrets.iter().any(|secret| own(&secret))
-        };
-        let running: Vec<_> = pods.iter().filter(can_run).collect();
-        assert!(running.len() <= 1, "{what}: two run at once: {running:#?}");
-        let Some(pod) = running.first() else { return };
-        let mut pod = (*pod).clone();
-        let mut code = 0;
-        if pod["metadata"]["labels"]["mooring.dev/operation"] == "expand" {
-            let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
-            let request: Value = serde_json::from_str(request).unwrap();
-            self.runs += 1;
-            match self.growth.first_exit.filter(|_| self.runs == 1) {
-                Some(exit) => code = exit,
-                None => self.storage = self.storage.max(request["size"].as_u64().unwrap() >> 30),
+        for going in self.theatre.the_run(what) {
+            let mut code = 0;
+            if going.operation() == "expand" {
+                self.runs += 1;
+                match self.growth.first_exit.filter(|_| self.runs == 1) {
+                    Some(exit) => code = exit,
+                    None => self.storage = self.storage.max(going.request().size >> 30),
+                }
+            } else {
+                self.storage = 0;
             }
-        } else {
-            self.storage = 0;
+            self.theatre.ends(going, code, "no");
         }
-        pod["status"] = crate::operation::tests::ended(code, "no");
-        pod["spec"]["nodeName"] = json!("node-a");
-        self.theatre.api.lock().put("pods", pod);
+    }
+
+    /// What the worker does is done all the same.
+    fn kill_worker(&mut self, what: &str) {
+        for going in self.theatre.the_run(what).filter(Going::is_on_worker) {
+            match going.operation() {
+                "expand" => self.storage = self.storage.max(going.request().size >> 30),
+                _ => self.storage = 0,
+            }
+        }
+        self.theatre.kill_worker();
     }
 
     /// What the kubelet does to a mounted volume that a node has to enlarge.
@@ -126,6 +128,9 @@ impl Stage {
     async fn play(&mut self, what: &str) {
         let mut quiet = 0;
         for turn in 0..80 {
+            if self.by == By::Killed(turn) {
+                self.kill_worker(what);
+            }
             if self.growth.deleted_after == Some(turn) {
                 self.theatre.api.lock().delete("claims", "default/data");
             }
@@ -154,9 +159,9 @@ impl Stage {
     }
 
     fn check(&self, what: &str) {
+        assert_eq!(self.theatre.pods_left(), [""; 0], "{what}: Pods left");
         let api = self.theatre.api.lock();
         let names = |kind: &str| api.each(kind).map(key_of).collect::<Vec<_>>();
-        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         if self.growth.deleted_after.is_some() {
             assert_eq!(names("claims"), [""; 0], "{what}: the claim hangs");
@@ -188,14 +193,16 @@ impl Stage {
 
 /// Plays it without a fault, then with each call going wrong in every way.
 async fn rehearse(growth: Growth) {
-    with_every_fault(&growth, async |fault, what| {
-        let mut stage = Stage::open(growth);
-        stage.theatre.fail(fault);
-        stage.play(what).await;
-        stage.check(what);
-        stage.theatre.calls()
-    })
-    .await;
+    for by in By::each(&growth) {
+        with_every_fault(&(growth, by), async |fault, what| {
+            let mut stage = Stage::open(growth, by).await;
+            stage.theatre.fail(fault);
+            stage.play(what).await;
+            stage.check(what);
+            stage.theatre.calls()
+        })
+        .await;
+    }
 }
 
 /// Proves: P1
@@ -256,10 +263,11 @@ async fn a_claim_that_is_deleted_while_it_grows_ends_with_no_volume_and_never_wi
 #[tokio::test]
 async fn an_expansion_costs_six_writes() {
     for on_device in [false, true] {
-        let mut stage = Stage::open(Growth {
+        let growth = Growth {
             on_device,
             ..Growth::default()
-        });
+        };
+        let mut stage = Stage::open(growth, By::Pods).await;
         stage.play("its budget").await;
         stage.check("its budget");
         let writes = [

@@ -9,13 +9,18 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 use crate::run::workers::Seat;
+
+/// Its Pod.
+pub(super) const WORKER: &str = "admin/worker-1";
 
 #[derive(Debug)]
 pub(super) struct FakeWorker {
     pub(super) seat: Seat,
     state: Arc<Mutex<State>>,
+    listening: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
@@ -41,13 +46,13 @@ impl FakeWorker {
             ..State::default()
         }));
         let shared = state.clone();
-        tokio::spawn(async move {
+        let listening = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 // A controller that is killed says no goodbye.
                 let _ = answer(stream, &key, &shared).await;
             }
         });
-        Self { seat, state }
+        Self { seat, state, listening }
     }
 
     /// Its Pod, as the API has it.
@@ -90,10 +95,19 @@ impl FakeWorker {
     }
 }
 
+impl Drop for FakeWorker {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+pub(super) fn is_worker(pod: &Value) -> bool {
+    !pod["metadata"]["labels"]["mooring.dev/worker"].is_null()
+}
+
 /// Whether this Pod is a worker that has no run.
 pub(super) fn is_free(pod: &Value) -> bool {
-    let is_labelled = |label: &str| !pod["metadata"]["labels"][label].is_null();
-    is_labelled("mooring.dev/worker") && !is_labelled("mooring.dev/operation")
+    is_worker(pod) && pod["metadata"]["labels"]["mooring.dev/operation"].is_null()
 }
 
 async fn answer(mut stream: TcpStream, key: &str, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error>> {

@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use mooring_contract::request::Request;
 use serde_json::{Value, json};
 
 use super::fake_api::{Fault, key_of};
-use super::{Offers, PV, Script, Theatre, with_faults};
+use super::{By, Going, Offers, PV, Script, Theatre, with_faults};
 use crate::cache::limiter::Limiter;
 use crate::run::properties::tests::silver;
 use crate::volume::group_snapshot::tests::group_content;
@@ -40,6 +39,7 @@ struct Taking {
 struct Stage {
     theatre: Theatre,
     taking: Taking,
+    by: By,
     runs: usize,
     going: usize,
     was_ready: bool,
@@ -54,11 +54,13 @@ fn taken_of(end: &str) -> String {
 }
 
 impl Stage {
-    fn open(taking: Taking) -> Self {
-        let theatre = Theatre::open(Script::plain(Offers::Changes));
+    async fn open(taking: Taking, by: By) -> Self {
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+        theatre.carried_out(by).await;
         let mut stage = Self {
             theatre,
             taking,
+            by,
             runs: 0,
             going: 0,
             was_ready: false,
@@ -131,63 +133,52 @@ impl Stage {
         self.snapshot_controller();
     }
 
-    /// Runs every Pod that has its Secret. What copies takes long enough for everybody else to go on meanwhile.
+    /// Has all runs go on. What copies takes long enough for everybody else to go on meanwhile.
     fn kubelet(&mut self) {
-        let pods = self.theatre.api.lock().all("pods");
-        let operation = |pod: &Value| {
-            let label = &pod["metadata"]["labels"]["mooring.dev/operation"];
-            label.as_str().unwrap_or_default().to_owned()
-        };
-        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
-        let going = |wanted: &str| pods.iter().any(|pod| operation(pod) == wanted && runs(pod));
-        let (takes, restores) = (going("snapshot-group"), going("restore"));
-        for mut pod in pods {
-            let owned = self
-                .theatre
-                .api
-                .lock()
-                .each("secrets")
-                .any(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
-            if !owned {
-                continue;
-            }
-            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-            let operation = operation(&pod);
+        let all = self.theatre.runs();
+        let is_going = |operation: &str| all.iter().any(|going| going.operation() == operation && !going.is_new);
+        let (takes, restores) = (is_going("snapshot-group"), is_going("restore"));
+        for going in all {
+            let operation = going.operation();
             let copies = operation == "snapshot-group" || operation == "restore";
-            if pod["status"]["phase"].is_null() {
-                let of_source = SOURCES.iter().any(|end| name == format!("delete-{end}"));
+            if going.is_new {
+                self.going = if copies { 0 } else { self.going };
+                let of_source = operation == "delete" && SOURCES.contains(&going.uid());
                 assert!(!(of_source && takes), "a volume is deleted while its snapshot is taken");
                 assert!(
                     operation != "delete-group" || !restores,
                     "a group is deleted while one of its snapshots is restored"
                 );
                 assert!(operation != "delete-group" || !takes, "two runs on one group");
-                pod["status"] = crate::operation::tests::running();
-                pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
-            } else if runs(&pod) {
-                if copies && self.going < TURNS {
-                    self.going += 1;
-                    pod["status"]["message"] = json!(format!("turn {}", self.going));
-                    self.theatre.api.lock().put("pods", pod);
-                    continue;
-                }
-                let (code, message) = self.end(&pod, &operation);
-                pod["status"] = crate::operation::tests::ended(code, &message);
+                self.theatre.goes_on(going);
+            } else if copies && self.going < TURNS {
+                self.going += 1;
+                self.theatre.goes_on(going);
             } else {
-                continue;
+                let (code, message) = self.end(&going);
+                self.theatre.ends(going, code, &message);
             }
-            pod["spec"]["nodeName"] = json!("node-a");
-            self.theatre.api.lock().put("pods", pod);
         }
     }
 
+    /// A group that the worker takes is taken all the same.
+    fn kill_worker(&mut self) {
+        for going in self.theatre.runs().iter().filter(|going| going.is_on_worker()) {
+            match going.operation() {
+                "restore" => self.theatre.storage.extend([PV.to_owned()]),
+                "snapshot-group" => self.theatre.storage.extend(SOURCES.map(taken_of)),
+                _ => {}
+            }
+        }
+        self.theatre.kill_worker();
+    }
+
     /// What a run leaves on the storage.
-    fn end(&mut self, pod: &Value, operation: &str) -> (i32, String) {
+    fn end(&mut self, going: &Going) -> (i32, String) {
         self.going = 0;
-        let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
-        let request: Request = serde_json::from_str(request).unwrap();
+        let request = going.request();
         let storage = &mut self.theatre.storage;
-        match operation {
+        match going.operation() {
             "snapshot-group" => {
                 self.runs += 1;
                 assert_eq!(request.members().len(), 2, "one run for all of them");
@@ -319,6 +310,9 @@ impl Stage {
         let deleted_after = self.taking.deleted_after.or(self.taking.source_deleted_after);
         let faulty_after = deleted_after.unwrap_or(0).saturating_sub(1);
         for turn in 0..160 {
+            if self.by == By::Killed(turn) {
+                self.kill_worker();
+            }
             if turn == faulty_after {
                 self.theatre.fail(fault);
             }
@@ -343,10 +337,10 @@ impl Stage {
     }
 
     fn check(&self, what: &str) {
+        assert_eq!(self.theatre.pods_left(), [""; 0], "{what}: Pods left");
         let state = self.theatre.api.lock();
         let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
         let storage = &self.theatre.storage;
-        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         let source_stands = self.taking.source_deleted_after.is_none();
         assert_eq!(storage.contains(&pv("u9")), source_stands, "{what}: the source");
@@ -385,13 +379,15 @@ impl Stage {
 }
 
 async fn rehearse(taking: Taking, faults: &[Fault]) {
-    with_faults(&taking, faults, async |fault, what| {
-        let mut stage = Stage::open(taking);
-        stage.play(fault).await;
-        stage.check(what);
-        stage.theatre.calls()
-    })
-    .await;
+    for by in By::each(&taking) {
+        with_faults(&(taking, by), faults, async |fault, what| {
+            let mut stage = Stage::open(taking, by).await;
+            stage.play(fault).await;
+            stage.check(what);
+            stage.theatre.calls()
+        })
+        .await;
+    }
 }
 
 /// Calls go wrong in one way after one turn, and in another after the next. That every call may go wrong in every way
@@ -457,10 +453,11 @@ async fn no_volume_of_a_group_is_deleted_while_its_snapshot_is_taken() {
 /// Proves: P2
 #[tokio::test]
 async fn a_retained_group_whose_run_outlives_its_content_stays() {
-    let mut stage = Stage::open(Taking {
+    let taking = Taking {
         retain: true,
         ..Taking::default()
-    });
+    };
+    let mut stage = Stage::open(taking, By::Pods).await;
     let mut run = None;
     let is_ready =
         |stage: &Stage| stage.theatre.api.lock().get("groups", GROUP).unwrap()["status"]["readyToUse"] == true;
@@ -482,7 +479,7 @@ async fn a_retained_group_whose_run_outlives_its_content_stays() {
 /// Proves: P7
 #[tokio::test]
 async fn a_group_costs_the_writes_of_a_snapshot_and_one_more_for_each_volume() {
-    let mut stage = Stage::open(Taking::default());
+    let mut stage = Stage::open(Taking::default(), By::Pods).await;
     stage.play(None).await;
     stage.check("its budget");
     let taken = [
@@ -496,10 +493,11 @@ async fn a_group_costs_the_writes_of_a_snapshot_and_one_more_for_each_volume() {
         "PATCH contents",
     ];
     assert_eq!(stage.theatre.api.lock().writes(), taken);
-    let mut stage = Stage::open(Taking {
+    let taking = Taking {
         deleted_after: Some(20),
         ..Taking::default()
-    });
+    };
+    let mut stage = Stage::open(taking, By::Pods).await;
     stage.play(None).await;
     stage.check("a whole life");
     let deleted = [

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::fake_api::key_of;
-use super::{Offers, PV, Script, Theatre, UID, with_every_fault};
+use super::{By, Going, Offers, PV, Script, Theatre, UID, with_every_fault};
 use crate::run::properties::tests::silver;
 
 /// What the image and the user do.
@@ -29,6 +29,7 @@ const ASKED: &str = "gold";
 struct Stage {
     theatre: Theatre,
     change: Change,
+    by: By,
     /// The `tier` that the storage has; none if the volume is gone.
     storage: Option<String>,
     size: u64,
@@ -40,8 +41,9 @@ fn class(name: &str) -> Value {
 }
 
 impl Stage {
-    fn open(change: Change) -> Self {
-        let theatre = Theatre::open(Script::plain(Offers::Changes));
+    async fn open(change: Change, by: By) -> Self {
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+        theatre.carried_out(by).await;
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (PV.into(), UID.into());
         let mut volume = crate::volume::acceptance::tests::volume();
@@ -77,6 +79,7 @@ impl Stage {
         Self {
             theatre,
             change,
+            by,
             storage: Some(String::new()),
             size: 1,
             runs: 0,
@@ -85,36 +88,33 @@ impl Stage {
 
     /// Ends every run that has its properties, as the image would.
     fn image(&mut self, what: &str) {
-        let pods = self.theatre.api.lock().all("pods");
-        let secrets = self.theatre.api.lock().all("secrets");
-        let can_run = |pod: &&Value| {
-            let own = |secret: &&Value| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"];
-            pod["status"]["phase"].is_null() && secrets.iter().any(|secret| own(&secret))
-        };
-        let running: Vec<_> = pods.iter().filter(can_run).collect();
-        assert!(running.len() <= 1, "{what}: two run at once: {running:#?}");
-        let Some(pod) = running.first() else { return };
-        let mut pod = (*pod).clone();
-        let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str();
-        let request: Value = serde_json::from_str(request.unwrap()).unwrap();
-        let mut code = 0;
-        match pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap() {
-            "modify" => {
-                self.runs += 1;
-                if let Some(exit) = self.change.first_exit.filter(|_| self.runs == 1) {
-                    code = exit;
-                } else {
-                    let tier = request["attributes"]["parameters"]["tier"].as_str().unwrap();
-                    self.storage = Some(tier.to_owned());
-                }
+        for going in self.theatre.the_run(what) {
+            let is_first = going.operation() == "modify" && self.runs == 0;
+            self.runs += usize::from(going.operation() == "modify");
+            let code = self.change.first_exit.filter(|_| is_first).unwrap_or(0);
+            if code == 0 {
+                self.effect(&going);
             }
-            "expand" => self.size = self.size.max(request["size"].as_u64().unwrap() >> 30),
-            "delete" => self.storage = None,
-            other => panic!("{what}: {other}"),
+            self.theatre.ends(going, code, "no");
         }
-        pod["status"] = crate::operation::tests::ended(code, "no");
-        pod["spec"]["nodeName"] = json!("node-a");
-        self.theatre.api.lock().put("pods", pod);
+    }
+
+    fn effect(&mut self, going: &Going) {
+        let request = going.request();
+        match going.operation() {
+            "modify" => self.storage = Some(request.attributes.unwrap().parameters["tier"].clone()),
+            "expand" => self.size = self.size.max(request.size >> 30),
+            "delete" => self.storage = None,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// What the worker does is done all the same.
+    fn kill_worker(&mut self, what: &str) {
+        for going in self.theatre.the_run(what).filter(Going::is_on_worker) {
+            self.effect(&going);
+        }
+        self.theatre.kill_worker();
     }
 
     fn released(&self) {
@@ -132,6 +132,9 @@ impl Stage {
     async fn play(&mut self, what: &str) {
         let mut quiet = 0;
         for turn in 0..80 {
+            if self.by == By::Killed(turn) {
+                self.kill_worker(what);
+            }
             if self.change.deleted_after == Some(turn) {
                 self.theatre.api.lock().delete("claims", "default/data");
             }
@@ -166,9 +169,9 @@ impl Stage {
     }
 
     fn check(&self, what: &str) {
+        assert_eq!(self.theatre.pods_left(), [""; 0], "{what}: Pods left");
         let api = self.theatre.api.lock();
         let names = |kind: &str| api.each(kind).map(key_of).collect::<Vec<_>>();
-        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         if self.change.deleted_after.is_some() {
             assert_eq!(names("claims"), [""; 0], "{what}: the claim hangs");
@@ -213,14 +216,16 @@ impl Stage {
 
 /// Plays it without a fault, then with each call going wrong in every way.
 async fn rehearse(change: Change) {
-    with_every_fault(&change, async |fault, what| {
-        let mut stage = Stage::open(change);
-        stage.theatre.fail(fault);
-        stage.play(what).await;
-        stage.check(what);
-        stage.theatre.calls()
-    })
-    .await;
+    for by in By::each(&change) {
+        with_every_fault(&(change, by), async |fault, what| {
+            let mut stage = Stage::open(change, by).await;
+            stage.theatre.fail(fault);
+            stage.play(what).await;
+            stage.check(what);
+            stage.theatre.calls()
+        })
+        .await;
+    }
 }
 
 /// Proves: P1
@@ -295,7 +300,7 @@ async fn a_claim_that_is_deleted_while_it_is_modified_ends_with_no_volume_and_ne
 /// Proves: P7
 #[tokio::test]
 async fn a_modification_costs_six_writes() {
-    let mut stage = Stage::open(Change::default());
+    let mut stage = Stage::open(Change::default(), By::Pods).await;
     stage.play("its budget").await;
     stage.check("its budget");
     let writes = [

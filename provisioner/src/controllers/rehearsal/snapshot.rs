@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::fake_api::key_of;
-use super::{Offers, PV, Script, Theatre, with_every_fault};
+use super::{By, Going, Offers, PV, Script, Theatre, with_every_fault};
 use crate::cache::limiter::Limiter;
 use crate::config::ConfigRef;
 use crate::process::events::{EventRecorder, Writer, reasons};
@@ -55,6 +55,7 @@ impl Taking {
 struct Stage {
     theatre: Theatre,
     taking: Taking,
+    by: By,
     runs: usize,
     /// For how many turns the present run has gone on.
     going: usize,
@@ -63,8 +64,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn open(taking: Taking) -> Self {
-        let theatre = Theatre::open(Script::plain(Offers::Changes));
+    async fn open(taking: Taking, by: By) -> Self {
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+        theatre.carried_out(by).await;
         let mut made_by = silver();
         (made_by.pv_name, made_by.pvc_uid) = (SOURCE_PV.into(), "u0".into());
         (made_by.pvc_namespace, made_by.pvc_name) = ("default".into(), "old".into());
@@ -119,6 +121,7 @@ impl Stage {
         let mut stage = Self {
             theatre,
             taking,
+            by,
             runs: 0,
             going: 0,
             was_ready: false,
@@ -136,68 +139,65 @@ impl Stage {
         self.snapshot_controller();
     }
 
-    /// Runs every Pod that has its Secret. What copies takes long enough for everybody else to go on meanwhile.
+    /// Has all runs go on. What copies takes long enough for everybody else to go on meanwhile.
     fn kubelet(&mut self) {
-        let pods = self.theatre.api.lock().all("pods");
-        let of = |pod: &Value, operation: &str| pod["metadata"]["labels"]["mooring.dev/operation"] == operation;
-        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
-        let going = |operation: &str| pods.iter().any(|pod| of(pod, operation) && runs(pod));
+        let all = self.theatre.runs();
+        let is_going = |operation: &str| all.iter().any(|going| going.operation() == operation && !going.is_new);
         let (take, delete) = (self.taking.form.take().as_str(), self.taking.form.delete().as_str());
         let kept = self.taking.name();
-        let (takes, restores) = (going(take), going("restore"));
-        for mut pod in pods.clone() {
-            let secrets = self.theatre.api.lock().all("secrets");
-            let owned = secrets
-                .iter()
-                .any(|secret| secret["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]);
-            if !owned {
-                continue;
-            }
-            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-            let copies = of(&pod, take) || of(&pod, "restore");
-            let from = if of(&pod, take) { SOURCE_PV } else { &kept };
-            if pod["status"]["phase"].is_null() {
+        let (takes, restores) = (is_going(take), is_going("restore"));
+        for going in all {
+            let operation = going.operation().to_owned();
+            let copies = operation == take || operation == "restore";
+            let from = if operation == take { SOURCE_PV } else { &kept };
+            if going.is_new {
+                self.going = if copies { 0 } else { self.going };
                 assert!(
-                    !(name == "delete-u0" && takes),
+                    !(operation == "delete" && going.uid() == "u0" && takes),
                     "the volume is deleted while its snapshot is taken"
                 );
                 assert!(
-                    !(of(&pod, delete) && restores),
+                    !(operation == delete && restores),
                     "the snapshot is deleted while it is restored"
                 );
-                assert!(!(of(&pod, delete) && takes), "two runs on one snapshot");
+                assert!(!(operation == delete && takes), "two runs on one snapshot");
                 assert!(
                     !copies || self.theatre.storage.contains(from),
-                    "a copy of nothing is begun: {name}"
+                    "a copy of nothing is begun: {operation}"
                 );
-                pod["status"] = crate::operation::tests::running();
-                pod["status"]["startTime"] = json!(k8s_openapi::jiff::Timestamp::now().to_string());
-            } else if runs(&pod) {
-                if copies && self.going < TURNS {
-                    self.going += 1;
-                    pod["status"]["message"] = json!(format!("turn {}", self.going));
-                    self.theatre.api.lock().put("pods", pod);
-                    continue;
-                }
-                let (code, message) = self.end(&pod, &name, from, copies);
-                pod["status"] = crate::operation::tests::ended(code, &message);
+                self.theatre.goes_on(going);
+            } else if copies && self.going < TURNS {
+                self.going += 1;
+                self.theatre.goes_on(going);
             } else {
-                continue;
+                let (code, message) = self.end(&going, from, copies);
+                self.theatre.ends(going, code, &message);
             }
-            pod["spec"]["nodeName"] = json!("node-a");
-            self.theatre.api.lock().put("pods", pod);
         }
     }
 
+    /// What copies on the worker has its effect all the same.
+    fn kill_worker(&mut self) {
+        let take = self.taking.form.take().as_str();
+        for going in self.theatre.runs().iter().filter(|going| going.is_on_worker()) {
+            match going.operation() {
+                "restore" => self.theatre.storage.insert(PV.to_owned()),
+                operation if operation == take => self.theatre.storage.insert(self.taking.name()),
+                _ => false,
+            };
+        }
+        self.theatre.kill_worker();
+    }
+
     /// What a run leaves on the storage.
-    fn end(&mut self, pod: &Value, name: &str, from: &str, copies: bool) -> (i32, String) {
+    fn end(&mut self, going: &Going, from: &str, copies: bool) -> (i32, String) {
         let storage = &mut self.theatre.storage;
+        let operation = going.operation();
         if copies {
             self.going = 0;
             self.runs += 1;
-            assert!(storage.contains(from), "what {name} copies went meanwhile");
+            assert!(storage.contains(from), "what {operation} copies went meanwhile");
         }
-        let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
         let taken = self.taking.name();
         match operation {
             "snapshot" | "backup" => {
@@ -213,12 +213,12 @@ impl Stage {
             }
             "delete-snapshot" | "delete-backup" => {
                 assert_eq!(operation, self.taking.form.delete().as_str());
-                let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
+                let request = json!(going.request()).to_string();
                 assert!(request.contains(&taken) && request.contains("h:/x"), "{request}");
                 storage.remove(&taken);
             }
             "delete" => {
-                storage.remove(if name == "delete-u0" { SOURCE_PV } else { PV });
+                storage.remove(if going.uid() == "u0" { SOURCE_PV } else { PV });
             }
             other => panic!("{other}"),
         }
@@ -264,7 +264,7 @@ impl Stage {
 
     /// A snapshot that is ready. The controller died before it removed the run that took it, and another one starts.
     async fn with_run_left(taking: Taking) -> Self {
-        let mut stage = Self::open(taking);
+        let mut stage = Self::open(taking, By::Pods).await;
         let place = format!("admin/{}-s1", taking.form.take().as_str());
         let mut run = None;
         while stage.state_of_content() != json!(true) {
@@ -278,7 +278,7 @@ impl Stage {
 
     /// A snapshot that is being taken.
     async fn being_taken(taking: Taking) -> Self {
-        let mut stage = Self::open(taking);
+        let mut stage = Self::open(taking, By::Pods).await;
         while stage.going == 0 {
             stage.turn().await;
         }
@@ -346,6 +346,9 @@ impl Stage {
     async fn play(&mut self) {
         let mut quiet = 0;
         for turn in 0..160 {
+            if self.by == By::Killed(turn) {
+                self.kill_worker();
+            }
             if self.taking.deleted_after == Some(turn) {
                 self.delete_snapshot();
             }
@@ -369,10 +372,10 @@ impl Stage {
     }
 
     fn check(&self, what: &str) {
+        assert_eq!(self.theatre.pods_left(), [""; 0], "{what}: Pods left");
         let state = self.theatre.api.lock();
         let names = |kind: &str| state.each(kind).map(key_of).collect::<Vec<_>>();
         let storage = &self.theatre.storage;
-        assert_eq!(names("pods"), [""; 0], "{what}: Pods left");
         assert_eq!(names("secrets"), [""; 0], "{what}: Secrets left");
         let source_stands = self.taking.source_deleted_after.is_none();
         assert_eq!(storage.contains(SOURCE_PV), source_stands, "{what}: the source");
@@ -425,14 +428,16 @@ fn form_at(turn: usize) -> Form {
 
 /// Plays without a fault, then with each call going wrong in every way, until there are no more calls to fail.
 async fn rehearse(taking: Taking) {
-    with_every_fault(&taking, async |fault, what| {
-        let mut stage = Stage::open(taking);
-        stage.theatre.fail(fault);
-        stage.play().await;
-        stage.check(what);
-        stage.theatre.calls()
-    })
-    .await;
+    for by in By::each(&taking) {
+        with_every_fault(&(taking, by), async |fault, what| {
+            let mut stage = Stage::open(taking, by).await;
+            stage.theatre.fail(fault);
+            stage.play().await;
+            stage.check(what);
+            stage.theatre.calls()
+        })
+        .await;
+    }
 }
 
 /// Proves: P1
@@ -592,7 +597,7 @@ async fn of_a_snapshot_that_was_deleted_nobody_is_told_that_it_stays() {
 
 /// Proves: P7
 #[tokio::test]
-async fn a_snapshot_or_backup_costs_six_writes_and_its_deletion_five() {
+async fn a_snapshot_or_backup_costs_six_writes_and_its_deletion_five_and_one_less_by_a_worker() {
     let taken = [
         "PATCH contents",
         "POST pods",
@@ -608,25 +613,34 @@ async fn a_snapshot_or_backup_costs_six_writes_and_its_deletion_five() {
         "PATCH contents",
         "DELETE pods",
     ];
+    let by_worker = |writes: &[&'static str]| -> Vec<&'static str> {
+        let mut writes = writes.to_vec();
+        writes.splice(1..3, ["PATCH pods"]);
+        *writes.last_mut().unwrap() = "PATCH pods";
+        writes
+    };
     for form in [Form::Snapshot, Form::Backup] {
         let taking = Taking {
             form,
             ..Taking::default()
         };
-        let mut stage = Stage::open(taking);
-        stage.play().await;
-        stage.check("its budget");
-        assert_eq!(stage.theatre.api.lock().writes(), taken, "{form:?}");
-        let mut stage = Stage::open(Taking {
-            deleted_after: Some(20),
-            ..taking
-        });
-        stage.play().await;
-        stage.check("a whole life");
-        assert_eq!(
-            stage.theatre.api.lock().writes(),
-            [&taken[..], &deleted].concat(),
-            "{form:?}"
-        );
+        for (by, taken, deleted) in [
+            (By::Pods, taken.to_vec(), deleted.to_vec()),
+            (By::Worker, by_worker(&taken), by_worker(&deleted)),
+        ] {
+            let mut stage = Stage::open(taking, by).await;
+            stage.play().await;
+            stage.check("its budget");
+            assert_eq!(stage.theatre.api.lock().writes(), taken, "{form:?}");
+            let taking = Taking {
+                deleted_after: Some(20),
+                ..taking
+            };
+            let mut stage = Stage::open(taking, by).await;
+            stage.play().await;
+            stage.check("a whole life");
+            let whole = [taken, deleted].concat();
+            assert_eq!(stage.theatre.api.lock().writes(), whole, "{form:?}");
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! A claim's life with a worker, rehearsed like the rest: one volume for a claim that stands, none for one that is gone,
 //! and no run that is begun twice at once, also when the worker is killed.
 
-use super::fake_worker::FakeWorker;
-use super::{Offers, Script, Theatre, with_every_fault};
+use serde_json::json;
+
+use super::fake_worker::WORKER;
+use super::{MADE_BY_WORKER, Offers, Script, Theatre, with_every_fault};
 use crate::process::events::EventRecorder;
 
 #[derive(Debug, Clone, Copy)]
@@ -16,11 +18,7 @@ struct Life {
 
 async fn open(life: Life) -> Theatre {
     let mut theatre = Theatre::open(life.script);
-    let worker = FakeWorker::start(life.lost_answers).await;
-    let config = theatre.shared.context.configs.all().remove(0);
-    let pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
-    theatre.api.lock().put("pods", pod);
-    theatre.worker = Some(worker);
+    theatre.hire(life.lost_answers).await;
     theatre
 }
 
@@ -35,11 +33,10 @@ async fn rehearse(life: Life) {
             theatre.turn().await;
         }
         if life.killed_after.is_some() {
-            if let Some(order) = theatre.worker.as_ref().and_then(FakeWorker::order) {
-                theatre.effect_of(&order);
+            for going in theatre.runs().iter().filter(|going| going.is_on_worker()) {
+                theatre.effect(going.operation(), &going.request().pv_name);
             }
-            theatre.worker = None;
-            theatre.api.lock().delete("pods", "admin/worker-1");
+            theatre.kill_worker();
         }
         theatre.play().await;
         theatre.check(what);
@@ -155,24 +152,71 @@ async fn where_no_worker_may_be_given_a_run_one_pod_makes_the_volume_and_the_con
     );
 }
 
+/// Proves: P1
+#[tokio::test]
+async fn a_deletion_that_another_controller_has_begun_elsewhere_is_not_begun() {
+    for other_has_worker in [false, true] {
+        let mut theatre = open(Life {
+            script: script(false, None),
+            lost_answers: 0,
+            killed_after: None,
+        })
+        .await;
+        theatre.play().await;
+        let run = json!({
+            "mooring.dev/component": "provisioning", "mooring.dev/operation": "delete", "mooring.dev/claim-uid": "u1",
+            "mooring.dev/attempt": "1",
+        });
+        {
+            let mut state = theatre.api.lock();
+            state.delete("claims", "default/data");
+            let worker = state.get("pods", WORKER).unwrap();
+            // This controller's watch has not shown what the other one did.
+            let (shown, mut other) = if other_has_worker {
+                (vec![], worker)
+            } else {
+                let pod = json!({"metadata": {"namespace": "admin", "name": "delete-u1", "labels": {}}});
+                (vec![worker], pod)
+            };
+            theatre.lagging.insert("pods", shown);
+            for (label, value) in run.as_object().unwrap() {
+                other["metadata"]["labels"][label] = value.clone();
+            }
+            state.put("pods", other);
+        }
+        theatre.binder();
+        theatre.turn_of_controllers().await;
+        let left = if other_has_worker { WORKER } else { "admin/delete-u1" };
+        assert_eq!(theatre.pods_left(), [left]);
+        let state = theatre.api.lock();
+        assert_eq!(
+            state.each("pods").count(),
+            1,
+            "its own is still there: {:#?}",
+            state.log
+        );
+        assert_eq!(state.each("secrets").count(), 0);
+        let given = theatre.worker.as_ref().map(|worker| worker.report().number);
+        assert_eq!(given, Some(1), "the worker was given the run");
+    }
+}
+
 /// Proves: P7
 #[tokio::test]
-async fn a_volume_of_a_worker_s_costs_five_writes() {
-    let mut theatre = open(Life {
-        script: script(false, None),
-        lost_answers: 0,
-        killed_after: None,
-    })
-    .await;
-    theatre.play().await;
-    theatre.check("its budget");
-    // Its Pod is given the run, and gives it back.
-    let writes = [
-        "PATCH claims",
-        "PATCH pods",
-        "POST volumes",
-        "PATCH claims",
-        "PATCH pods",
-    ];
-    assert_eq!(theatre.api.lock().writes(), writes);
+async fn a_volume_of_a_worker_s_costs_five_writes_and_its_deletion_four() {
+    let deleted = ["PATCH pods", "DELETE volumes", "PATCH volumes", "PATCH pods"];
+    for (deleted_after, writes) in [
+        (None, MADE_BY_WORKER.to_vec()),
+        (Some(20), [&MADE_BY_WORKER[..], &deleted].concat()),
+    ] {
+        let mut theatre = open(Life {
+            script: script(false, deleted_after),
+            lost_answers: 0,
+            killed_after: None,
+        })
+        .await;
+        theatre.play().await;
+        theatre.check("its budget");
+        assert_eq!(theatre.api.lock().writes(), writes);
+    }
 }

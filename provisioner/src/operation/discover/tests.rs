@@ -2,15 +2,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use mooring_contract::worker::{Report, RunEnd};
 use serde_json::{Value, json};
 
-use super::{ObservedDiscovery, plan, read, request, result};
+use super::{Due, ObservedDiscovery, due_after, plan, read, request, result};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, RunDecision};
 use crate::operation::limits::Limits;
 use crate::operation::tests::{ago, config, ended, leaving, no_image, now, run, running};
 use crate::operation::waits::assert_told;
 use crate::run::Run;
+use crate::time::later;
 
 const LIST: &str = r#"{"parameter": "pool", "classes": ["ssd"]}"#;
 
@@ -43,9 +46,14 @@ fn decide(config: &Arc<ProvisionerConfig>, run: Option<&Run>) -> (&'static str, 
 }
 
 fn plan_at(config: &Arc<ProvisionerConfig>, run: Option<&Run>, now: Timestamp) -> RunDecision {
+    plan_due(config, run, None, now)
+}
+
+fn plan_due(config: &Arc<ProvisionerConfig>, run: Option<&Run>, due: Option<Due>, now: Timestamp) -> RunDecision {
     let seen = ObservedDiscovery {
         config,
         run,
+        due,
         kube_api: "https://k:1",
         limits: &Limits::default(),
     };
@@ -94,6 +102,42 @@ fn a_run_stays_until_the_next_is_due() {
     // While a node's clock is ahead, the controller looks again after an interval.
     let (_, ahead) = decide_once(&config, Some(&ran(&config, -5000, list())));
     assert!(ahead.unwrap() <= Duration::from_secs(100));
+}
+
+#[test]
+fn a_worker_is_free_at_once_and_the_next_run_waits_until_it_is_due() {
+    let config = discovering(&[("discover-interval", "100s")]);
+    let report = |exit_code, message: &str| Report {
+        number: 1,
+        ended: Some(RunEnd {
+            exit_code,
+            message: message.to_owned(),
+            timed_out: false,
+        }),
+    };
+    let by_worker = |report: Report| {
+        let run = ran(&config, 0, running()).changed(|carrier| {
+            carrier.labels_mut().insert("mooring.dev/worker".into(), "true".into());
+            carrier.annotations_mut().insert("mooring.dev/runs".into(), "1".into());
+        });
+        run.reported(Some(report))
+    };
+    for (exit_code, message, expected) in [(0, LIST, Some(100)), (75, "busy", Some(10)), (78, "no", None)] {
+        let run = by_worker(report(exit_code, message));
+        assert!(
+            matches!(plan_at(&config, Some(&run), now()), RunDecision::Tidy(_)),
+            "{message}"
+        );
+        let due = due_after(&config, &run, &result(&run).unwrap(), now());
+        let next = |seconds| plan_due(&config, None, Some(due), later(now(), Duration::from_secs(seconds)));
+        match expected {
+            Some(seconds) => {
+                assert!(matches!(next(seconds / 2), RunDecision::Wait { .. }), "{message}");
+                assert!(matches!(next(seconds + 1), RunDecision::Start(_)), "{message}");
+            }
+            None => assert!(matches!(next(100_000), RunDecision::Rest), "{message}"),
+        }
+    }
 }
 
 #[test]

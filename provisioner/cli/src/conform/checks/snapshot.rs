@@ -87,14 +87,14 @@ impl<R: Runs> Kit<'_, R> {
         }
     }
 
-    fn take(form: Form, made: &MadeVolume) -> Ask<'_> {
+    pub(super) fn take(form: Form, made: &MadeVolume) -> Ask<'_> {
         Ask {
             snapshot: Some(Self::taken_of(form, made)),
             ..Ask::on(form.take(), made)
         }
     }
 
-    fn delete_taken(form: Form, made: &MadeVolume) -> Ask<'_> {
+    pub(super) fn delete_taken(form: Form, made: &MadeVolume) -> Ask<'_> {
         Ask {
             snapshot: Some(Self::taken_of(form, made)),
             ..Ask::on(form.delete(), made)

@@ -1,6 +1,7 @@
 //! What is tried of an image as a worker, if its ConfigMap asks for workers: whether runs there are as those in Pods of
 //! their own.
 
+use flex_provisioner::volume::snapshot::Form;
 use futures::future::FutureExt;
 use mooring_contract::operation::Operation;
 use mooring_contract::worker::SERVE;
@@ -86,18 +87,31 @@ impl<R: Runs> Kit<'_, R> {
         Ok(())
     }
 
-    /// What workers are given beside `provision`, as far as it is promised and can be tried.
+    /// What is tried on one volume beside `provision`, as far as it is promised and workers are given it.
     fn others_on_worker(&self) -> impl Iterator<Item = Operation> {
         let can_modify = !self.rig.attributes().is_empty();
+        let can_back_up = self.rig.config().backup_volume.is_none();
         let promised = self.rig.promised();
         [
             Operation::Expand,
             Operation::Modify,
+            Operation::Snapshot,
+            Operation::DeleteSnapshot,
+            Operation::Backup,
+            Operation::DeleteBackup,
             Operation::Attach,
             Operation::Detach,
+            Operation::Delete,
         ]
         .into_iter()
-        .filter(move |operation| promised.contains(operation) && (*operation != Operation::Modify || can_modify))
+        .filter(move |operation| {
+            let can = match operation {
+                Operation::Modify => can_modify,
+                Operation::Backup | Operation::DeleteBackup => can_back_up,
+                _ => true,
+            };
+            can && promised.contains(operation)
+        })
     }
 
     async fn worker_others(&self) -> Passed {
@@ -107,6 +121,10 @@ impl<R: Runs> Kit<'_, R> {
             .map(|operation| match operation {
                 Operation::Expand => Self::larger(&made),
                 Operation::Modify => Self::modified(&made, self.rig.attributes()),
+                Operation::Snapshot => Self::take(Form::Snapshot, &made),
+                Operation::DeleteSnapshot => Self::delete_taken(Form::Snapshot, &made),
+                Operation::Backup => Self::take(Form::Backup, &made),
+                Operation::DeleteBackup => Self::delete_taken(Form::Backup, &made),
                 Operation::Attach => attach(&made, FIRST),
                 Operation::Detach => detach(&made, FIRST),
                 other => Ask::on(other, &made),
