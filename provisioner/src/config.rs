@@ -186,8 +186,10 @@ pub struct ProvisionerConfig {
     pub timeout: Duration,
     /// How many runs may go on at once; no limit of its own if not said.
     pub max_parallel: Option<NonZeroUsize>,
-    /// How many Pods of the image stay, and carry out one run after another; 0 unless said otherwise.
+    /// How many Pods of the image may stay, and carry out one run after another; 0 unless said otherwise.
     pub workers: usize,
+    /// `workers-idle`: how long such a Pod stays without a run.
+    pub workers_idle: Duration,
     /// What the image can do.
     pub operations: BTreeSet<Operation>,
     /// Whether the image lets several nodes have a volume at once, if the claim asks for that.

@@ -31,10 +31,10 @@ use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
 use crate::process::call::CallError;
 use crate::process::events::Note;
+use crate::run::Run;
 use crate::run::begin::{Made, Prepared};
 use crate::run::end::find;
 use crate::run::error::RunError;
-use crate::run::Run;
 use crate::run::order::{Order, Owner};
 use crate::run::worker::Worker;
 
@@ -83,12 +83,16 @@ impl<K: Subject> Apply<'_, K> {
         );
         match taken {
             Place::Free => {}
-            Place::Full => return Ok(self.wait_for_place(&start, &place)),
+            Place::Full => {
+                self.want_worker(&start, &place);
+                return Ok(self.wait_for_place(&start, &place));
+            }
             Place::Begun(left) => return Ok(Action::requeue(left)),
         }
         let worker = self.take_worker(&start);
-        if let Some(worker) = &worker {
-            name_carrier(&mut start, worker.place());
+        match &worker {
+            Some(worker) => name_carrier(&mut start, worker.place()),
+            None => self.want_worker(&start, &place),
         }
         let begun = match (self.begin(&start, worker.as_ref()).await, &worker) {
             (Err(ApplyError::Run(RunError::NoLoan(refusal))), Some(worker)) => {
@@ -149,7 +153,16 @@ impl<K: Subject> Apply<'_, K> {
     /// A worker for a run, if one waits that can carry it out.
     fn take_worker(&self, start: &Start) -> Option<Worker> {
         let can = order(start).fits_worker();
-        can.then(|| self.shared.cache.take_worker(&start.config))?
+        can.then(|| self.shared.cache.take_worker(&start.config, is_waited_for(start)))?
+    }
+
+    /// Has there be a worker more, if the ConfigMap allows it: this run has found none.
+    fn want_worker(&self, start: &Start, place: &str) {
+        let cache = &self.shared.cache;
+        if start.config.workers > 0 && is_waited_for(start) && order(start).fits_worker() {
+            cache.workers.want(&start.config.reference.to_string(), place);
+            cache.wake_keeper();
+        }
     }
 
     /// The API lets no run be written on workers: the controller's rights are those of an earlier version, as a rule.
@@ -350,6 +363,11 @@ impl<K: Subject> Apply<'_, K> {
             Intent::Run | Intent::Configured => true,
         })
     }
+}
+
+/// Whether somebody waits for a run. For a discovery nobody does: it neither has a worker started nor keeps one.
+fn is_waited_for(start: &Start) -> bool {
+    start.intent != Intent::Configured
 }
 
 /// Has the record of a run, if it has one, say what carries it out.

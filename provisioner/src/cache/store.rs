@@ -238,12 +238,14 @@ impl Cache {
     }
 
     /// A worker for a run of this ConfigMap, which nobody else is given until it has the run or is given back.
-    pub fn take_worker(&self, config: &ProvisionerConfig) -> Option<Worker> {
+    /// `is_waited_for` says whether somebody waits for the run.
+    pub fn take_worker(&self, config: &ProvisionerConfig, is_waited_for: bool) -> Option<Worker> {
         let carriers = self.carriers.get(&config.reference.namespace)?;
         let is_free = |carrier: &Carrier| carrier::is_worker(carrier) && !carrier::has_run(carrier);
         let free = carriers.state_filter(is_free);
         let mut free = free.iter().filter_map(Worker::of);
-        free.find(|worker| worker.is_for(config) && !worker.is_leaving() && self.workers.take(worker))
+        let is_free = |worker: &Worker| worker.is_for(config) && !worker.is_leaving();
+        free.find(|worker| is_free(worker) && self.workers.take(worker, is_waited_for))
     }
 
     /// A worker's Pod is like this, or gone. Returns the run that it had and has no more.

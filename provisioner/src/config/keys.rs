@@ -18,8 +18,10 @@ pub const SECRET_NAME: &str = "secret-name";
 pub const TIMEOUT: &str = "timeout";
 /// How many runs may go on at once.
 pub const MAX_PARALLEL: &str = "max-parallel";
-/// How many Pods of the image stay, and carry out one run after another.
+/// How many Pods of the image may stay, and carry out one run after another.
 pub const WORKERS: &str = "workers";
+/// How long such a Pod stays without a run.
+pub const WORKERS_IDLE: &str = "workers-idle";
 /// What the image can do.
 pub const OPERATIONS: &str = "operations";
 /// Whether several nodes can have a volume attached at once.
@@ -56,6 +58,7 @@ pub const KNOWN: &[&str] = &[
     TIMEOUT,
     MAX_PARALLEL,
     WORKERS,
+    WORKERS_IDLE,
     OPERATIONS,
     MULTI_ATTACH,
     DISCOVER_INTERVAL,

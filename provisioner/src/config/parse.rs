@@ -28,6 +28,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long after a discovery the next one is due when the ConfigMap does not say.
 pub const DEFAULT_DISCOVER_INTERVAL: Duration = Duration::from_mins(10);
 
+/// How long a worker stays without a run when the ConfigMap does not say.
+pub const DEFAULT_WORKERS_IDLE: Duration = Duration::from_mins(10);
+
 /// What an image can do when the ConfigMap does not say.
 const DEFAULT_OPERATIONS: [Operation; 2] = [Operation::Provision, Operation::Delete];
 
@@ -85,9 +88,10 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let timeout = reader.read(keys::TIMEOUT, values::timeout);
     let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
     let workers = reader.read(keys::WORKERS, values::workers).unwrap_or(0);
+    let workers_idle = reader.read(keys::WORKERS_IDLE, values::interval);
     let operations = reader.operations();
     let multi_attach = reader.read(keys::MULTI_ATTACH, values::boolean).unwrap_or(false);
-    let discover_interval = reader.read(keys::DISCOVER_INTERVAL, values::discover_interval);
+    let discover_interval = reader.read(keys::DISCOVER_INTERVAL, values::interval);
     let volume_source = reader.volume_source();
     let provisioner = reader.provisioner(plugin_name, volume_source);
     let backend_volume = reader.read(keys::BACKEND_VOLUME, run_volume);
@@ -109,6 +113,12 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     reader.attachments(&operations, volume_source);
     if workers > 0 {
         reader.workers(volume_source, backend_volume.as_ref());
+    } else if reader.data.contains_key(keys::WORKERS_IDLE) {
+        reader.warn(
+            ProblemKind::Contradiction,
+            keys::WORKERS_IDLE,
+            "is set, but there are no workers: set workers, or remove this key",
+        );
     }
 
     let mut problems = reader.problems;
@@ -131,6 +141,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
             max_parallel,
             workers,
+            workers_idle: workers_idle.unwrap_or(DEFAULT_WORKERS_IDLE),
             operations,
             multi_attach,
             discover_interval: discover_interval.unwrap_or(DEFAULT_DISCOVER_INTERVAL),

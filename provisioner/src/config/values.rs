@@ -14,8 +14,8 @@ use crate::yaml;
 /// Shortest and longest time of one run.
 const TIMEOUT_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(24));
 
-/// Shortest and longest time from one discovery to the next.
-const DISCOVER_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
+/// Shortest and longest time from one discovery to the next, and that a worker stays without a run.
+const INTERVAL_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
 
 /// Most workers of one ConfigMap.
 const MAX_WORKERS: usize = 20;
@@ -69,10 +69,10 @@ pub fn timeout(text: &str) -> Result<Duration, ValueError> {
     Ok(timeout)
 }
 
-/// A length of time from one discovery to the next.
-pub fn discover_interval(text: &str) -> Result<Duration, ValueError> {
+/// A length of time from one discovery to the next, or that a worker stays without a run.
+pub fn interval(text: &str) -> Result<Duration, ValueError> {
     let interval = parse_duration(text)?;
-    let (least, most) = DISCOVER_LIMITS;
+    let (least, most) = INTERVAL_LIMITS;
     if interval < least || interval > most {
         return Err(ValueError::Interval(text.to_owned()));
     }
@@ -246,7 +246,7 @@ fn is_qualified_name(text: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::{boolean, count, discover_interval, node_selector, object_name, timeout, tolerations};
+    use super::{boolean, count, interval, node_selector, object_name, timeout, tolerations};
 
     #[test]
     fn a_run_gets_from_a_second_to_a_day() {
@@ -255,8 +255,8 @@ mod tests {
         assert!(timeout("0s").is_err());
         assert!(timeout("25h").is_err());
         assert!(timeout("24h").is_ok());
-        assert!(discover_interval("9s").is_err() && discover_interval("25h").is_err());
-        assert_eq!(discover_interval("10s"), Ok(Duration::from_secs(10)));
+        assert!(interval("9s").is_err() && interval("25h").is_err());
+        assert_eq!(interval("10s"), Ok(Duration::from_secs(10)));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Keeps as many workers as each ConfigMap asks for, and a connection to each.
+//! Keeps as many workers as runs want and each ConfigMap allows, and a connection to each. The first run that finds none
+//! has one started; one that has had no run for some time goes.
 //!
 //! Workers only make runs quicker: what goes wrong with them is told on the ConfigMap, and runs have Pods of their own
 //! meanwhile. So nothing else waits for this.
@@ -33,6 +34,9 @@ const CONTROLLER: &str = "workers";
 
 /// Longest time without a look.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// Shortest time from one look to the next that is due.
+const SOON: Duration = Duration::from_millis(100);
 
 /// How soon a look is repeated, and a connection that broke is made again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -72,12 +76,25 @@ struct Plan {
     remove: Vec<Worker>,
 }
 
-/// One worker is not needed any more if its ConfigMap has changed, asks for fewer, or is gone. A worker that has a run
-/// stays until that is over.
-fn plan(configs: &[Arc<ProvisionerConfig>], workers: &[Worker]) -> Plan {
+/// How many workers a ConfigMap has that stay, and how many of them have a run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kept {
+    all: usize,
+    busy: usize,
+}
+
+/// One worker is not needed any more if its ConfigMap has changed, asks for fewer, or is gone, or if it has been idle for
+/// so long. A worker that has a run stays until that is over. `wanted` has how many runs of each ConfigMap have found no
+/// free worker.
+fn plan(
+    configs: &[Arc<ProvisionerConfig>],
+    workers: &[Worker],
+    wanted: &BTreeMap<String, usize>,
+    idle: impl Fn(&Worker) -> Duration,
+) -> Plan {
     let mut plan = Plan::default();
-    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
-    let wanted = |worker: &Worker| configs.iter().find(|config| worker.is_for(config));
+    let mut kept: BTreeMap<&str, Kept> = BTreeMap::new();
+    let needed = |worker: &Worker| configs.iter().find(|config| worker.is_for(config));
     // Those with a run first: what is one too many is then one that waits.
     let (busy, free): (Vec<_>, Vec<_>) = workers
         .iter()
@@ -85,16 +102,22 @@ fn plan(configs: &[Arc<ProvisionerConfig>], workers: &[Worker]) -> Plan {
         .partition(|worker| worker.has_run());
     for worker in busy.into_iter().chain(free) {
         let counted = kept.entry(worker.config()).or_default();
-        let is_kept = wanted(worker).is_some_and(|config| *counted < config.workers) && !worker.is_over();
-        if is_kept {
-            *counted += 1;
+        let is_needed = needed(worker).is_some_and(|config| {
+            counted.all < config.workers && (worker.has_run() || idle(worker) < config.workers_idle)
+        });
+        if is_needed && !worker.is_over() {
+            counted.all += 1;
+            counted.busy += usize::from(worker.has_run());
         } else if !worker.has_run() {
             plan.remove.push(worker.clone());
         }
     }
     for config in configs {
-        let there = kept.get(config.reference.to_string().as_str()).copied().unwrap_or(0);
-        plan.make.extend((there..config.workers).map(|_| config.clone()));
+        let of = config.reference.to_string();
+        let kept = kept.get(of.as_str()).copied().unwrap_or_default();
+        let wanted = kept.busy + wanted.get(&of).copied().unwrap_or(0);
+        plan.make
+            .extend((kept.all..wanted.min(config.workers)).map(|_| config.clone()));
     }
     plan
 }
@@ -117,6 +140,8 @@ struct Keeper {
     troubles: BTreeMap<String, Trouble>,
     /// Uids of workers of which their ConfigMap has told.
     told_of: BTreeSet<String>,
+    /// Since when each worker has had no run that somebody waited for, and the number of its last run, by its uid.
+    idle: BTreeMap<String, (Instant, u64)>,
 }
 
 impl Keeper {
@@ -128,6 +153,7 @@ impl Keeper {
             attended: BTreeMap::new(),
             troubles: BTreeMap::new(),
             told_of: BTreeSet::new(),
+            idle: BTreeMap::new(),
         }
     }
 
@@ -147,10 +173,25 @@ impl Keeper {
         self.attend(&workers);
         self.tell(&listed, &workers);
         self.count(&workers);
-        let Plan { make, remove } = plan(&listed, &workers);
+        self.note_idle(&workers);
+        let in_flight: BTreeSet<_> = cache.in_flight().into_iter().map(|run| run.run).collect();
+        let wanted = cache.workers.wanted(|run| in_flight.contains(run));
+        let idle = |worker: &Worker| {
+            self.idle
+                .get(worker.uid())
+                .map_or(Duration::ZERO, |(since, _)| since.elapsed())
+        };
+        let Plan { make, remove } = plan(&listed, &workers, &wanted, idle);
         let mut after = LOOK_AGAIN;
+        for config in &listed {
+            let of_it = workers
+                .iter()
+                .filter(|worker| worker.is_for(config) && !worker.has_run() && !worker.is_leaving());
+            let left = of_it.map(|worker| config.workers_idle.saturating_sub(idle(worker)));
+            after = left.fold(after, Duration::min).max(SOON);
+        }
         if workers.iter().any(|worker| !cache.workers.is_heard(worker.uid())) {
-            after = PATIENCE / 6;
+            after = after.min(PATIENCE / 6);
         }
         for worker in &remove {
             if self.shared.expectations.is(worker.uid(), Fact::Deleted) {
@@ -172,6 +213,23 @@ impl Keeper {
             }
         }
         after
+    }
+
+    fn note_idle(&mut self, workers: &[Worker]) {
+        self.idle
+            .retain(|uid, _| workers.iter().any(|worker| worker.uid() == uid));
+        for worker in workers {
+            let number = worker.number();
+            let (since, last) = self
+                .idle
+                .entry(worker.uid().to_owned())
+                .or_insert_with(|| (Instant::now(), number));
+            let is_used = worker.has_run() || *last != number;
+            if is_used && self.shared.cache.workers.was_waited_for(worker.uid(), number) {
+                *since = Instant::now();
+            }
+            *last = number;
+        }
     }
 
     async fn remove(&self, worker: &Worker) -> Result<(), RunError> {
@@ -374,6 +432,7 @@ fn retry(error: &RunError, what: &'static str) -> Duration {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use serde_json::{Value, json};
 
@@ -394,9 +453,19 @@ mod tests {
         worker(config, name, labels, &json!({}))
     }
 
-    /// How many are made, and which are removed.
+    /// How many are made, and which are removed, if there are always enough runs.
     fn planned(config: &Arc<ProvisionerConfig>, workers: &[Worker]) -> (usize, Vec<String>) {
-        let planned = plan(std::slice::from_ref(config), workers);
+        planned_for(config, workers, 20, Duration::ZERO)
+    }
+
+    fn planned_for(
+        config: &Arc<ProvisionerConfig>,
+        workers: &[Worker],
+        runs: usize,
+        idle: Duration,
+    ) -> (usize, Vec<String>) {
+        let wanted = [(config.reference.to_string(), runs)].into();
+        let planned = plan(std::slice::from_ref(config), workers, &wanted, |_| idle);
         let removed = planned.remove.iter().map(|worker| worker.uid().to_owned()).collect();
         (planned.make.len(), removed)
     }
@@ -430,7 +499,28 @@ mod tests {
             planned(&with(0, "b"), std::slice::from_ref(&one)),
             (0, vec!["uid-of-1".to_owned()])
         );
-        let gone = plan(&[], &[one, two]);
+        let gone = plan(&[], &[one, two], &[].into(), |_| Duration::ZERO);
         assert_eq!((gone.make.len(), gone.remove.len()), (0, 2));
+    }
+
+    #[test]
+    fn their_number_follows_the_runs_and_an_idle_one_goes() {
+        let config = with(3, "b");
+        let free = seen(&config, "free", &json!({}));
+        let at_work = seen(&config, "busy", &busy());
+        let long = config.workers_idle;
+        for (workers, runs, idle, expected) in [
+            (vec![], 0, Duration::ZERO, (0, vec![])),
+            (vec![], 1, Duration::ZERO, (1, vec![])),
+            (vec![], 9, Duration::ZERO, (3, vec![])),
+            // It will be free for the next run.
+            (vec![free.clone()], 1, Duration::ZERO, (0, vec![])),
+            (vec![at_work.clone()], 1, Duration::ZERO, (1, vec![])),
+            (vec![at_work.clone(), free.clone()], 1, Duration::ZERO, (0, vec![])),
+            (vec![free.clone()], 0, long / 2, (0, vec![])),
+            (vec![free, at_work], 0, long, (0, vec!["uid-of-free".to_owned()])),
+        ] {
+            assert_eq!(planned_for(&config, &workers, runs, idle), expected, "{runs} {idle:?}");
+        }
     }
 }

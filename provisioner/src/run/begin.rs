@@ -100,7 +100,8 @@ impl<'a> Prepared<'a> {
     /// Has a worker carry the run out; it waits for [`Self::hand_over`].
     pub async fn lend(&self, worker: &Worker) -> Result<Run, RunError> {
         let pod = worker_pod::lend(self.client, worker, &self.order).await?;
-        self.workers.lent(worker);
+        let run = self.order.id.in_namespace(&self.order.config.reference.namespace);
+        self.workers.lent(worker, &run);
         Ok(Run::of(pod).reported(self.workers.report(worker.uid())))
     }
 

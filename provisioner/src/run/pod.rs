@@ -658,6 +658,7 @@ mod tests {
         ),
         ("multi-attach", "true"),
         ("discover-interval", "1h"),
+        ("workers-idle", "1h"),
         ("volume-source", "csi"),
         ("volume-source", "flexVolume"),
         ("backend-volume", "client=nfs,source=h:/x"),

@@ -12,11 +12,16 @@ use super::worker::Worker;
 /// How long no worker of a namespace is given a run after the API has refused that.
 const REFUSED: Duration = Duration::from_mins(1);
 
+/// How long a run may stay unseen that was begun without a worker.
+const UNSEEN: Duration = Duration::from_secs(2);
+
 /// A clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
     /// By uid of the worker's Pod.
     known: Arc<RwLock<BTreeMap<String, Known>>>,
+    /// The runs that have found no free worker, by ConfigMap, and when that was.
+    wanted: Arc<RwLock<BTreeMap<String, BTreeMap<String, Instant>>>>,
     /// When the API has refused last that a worker of this namespace is given a run.
     refused: Arc<RwLock<BTreeMap<String, Instant>>>,
 }
@@ -29,6 +34,8 @@ struct Known {
     is_heard: bool,
     /// The number of the run that it is about to be given.
     taken: Option<u64>,
+    /// The number of the last run that nobody waited for.
+    in_background: u64,
 }
 
 /// Where a worker listens, and the key of its connections.
@@ -48,6 +55,7 @@ impl Workers {
             report: Report::default(),
             is_heard: true,
             taken: None,
+            in_background: 0,
         });
         known.is_heard = true;
         // Two connections may bring one after the other what was said the other way round.
@@ -84,8 +92,36 @@ impl Workers {
         self.lock().get(uid).map(|known| known.seat.clone())
     }
 
-    /// Takes a worker for its next run, if it can be given one and nobody has taken it.
-    pub fn take(&self, worker: &Worker) -> bool {
+    /// This run, of this ConfigMap, has found no free worker.
+    pub fn want(&self, config: &str, run: &str) {
+        let mut wanted = lock(&self.wanted);
+        let runs = wanted.entry(config.to_owned()).or_default();
+        runs.insert(run.to_owned(), Instant::now());
+    }
+
+    /// How many runs of each ConfigMap want a worker: those that have found none and go on in Pods of their own, or are
+    /// yet to be seen.
+    pub fn wanted(&self, goes_on: impl Fn(&str) -> bool) -> BTreeMap<String, usize> {
+        let mut wanted = lock(&self.wanted);
+        for runs in wanted.values_mut() {
+            runs.retain(|run, since| since.elapsed() < UNSEEN || goes_on(run));
+        }
+        wanted.retain(|_, runs| !runs.is_empty());
+        wanted
+            .iter()
+            .map(|(config, runs)| (config.clone(), runs.len()))
+            .collect()
+    }
+
+    /// Whether somebody waited for this run of a worker's, as far as this process knows.
+    pub fn was_waited_for(&self, uid: &str, number: u64) -> bool {
+        let all = self.lock();
+        all.get(uid).is_none_or(|known| known.in_background != number)
+    }
+
+    /// Takes a worker for its next run, if it can be given one and nobody has taken it. `is_waited_for` says whether
+    /// somebody waits for that.
+    pub fn take(&self, worker: &Worker, is_waited_for: bool) -> bool {
         if self.is_refused(worker.namespace()) {
             return false;
         }
@@ -99,6 +135,9 @@ impl Workers {
             return false;
         }
         known.taken = Some(next);
+        if !is_waited_for {
+            known.in_background = next;
+        }
         true
     }
 
@@ -116,8 +155,11 @@ impl Workers {
     }
 
     /// This worker was given a run, so those of its namespace can be.
-    pub(super) fn lent(&self, worker: &Worker) {
+    pub(super) fn lent(&self, worker: &Worker, run: &str) {
         lock(&self.refused).remove(worker.namespace());
+        if let Some(runs) = lock(&self.wanted).get_mut(worker.config()) {
+            runs.remove(run);
+        }
     }
 
     fn is_refused(&self, namespace: &str) -> bool {
@@ -174,24 +216,24 @@ mod tests {
             )
         };
         let uid = given(0).uid().to_owned();
-        assert!(!workers.take(&given(0)), "nothing was heard of it");
+        assert!(!workers.take(&given(0), true), "nothing was heard of it");
         workers.note(&uid, &seat, report(0, false));
-        assert!(workers.take(&given(0)));
-        assert!(!workers.take(&given(0)), "taken twice");
+        assert!(workers.take(&given(0), true));
+        assert!(!workers.take(&given(0), true), "taken twice");
         workers.give_back(&given(0));
-        assert!(workers.take(&given(0)));
+        assert!(workers.take(&given(0), true));
         workers.note(&uid, &seat, report(1, false));
-        assert!(!workers.take(&given(1)), "it has a run");
+        assert!(!workers.take(&given(1), true), "it has a run");
         workers.note(&uid, &seat, report(1, true));
         // What another connection brings late changes nothing.
         workers.note(&uid, &seat, report(1, false));
         workers.note(&uid, &seat, report(0, false));
         assert_eq!(workers.report(&uid), Some(report(1, true)));
-        assert!(!workers.take(&given(2)), "its Pod says that it was given another");
-        assert!(workers.take(&given(1)));
+        assert!(!workers.take(&given(2), true), "its Pod says that it was given another");
+        assert!(workers.take(&given(1), true));
         workers.give_back(&given(1));
         workers.lost(&uid);
-        assert!(!workers.take(&given(1)), "nothing is heard of it");
+        assert!(!workers.take(&given(1), true), "nothing is heard of it");
         assert_eq!(workers.report(&uid), Some(report(1, true)));
         workers.forget(&uid);
         assert_eq!(workers.report(&uid), None);
@@ -212,13 +254,32 @@ mod tests {
         for worker in [&one, &other] {
             workers.note(worker.uid(), &seat, report(0, false));
         }
-        assert!(workers.take(&one));
+        assert!(workers.take(&one, true));
         assert!(workers.refused(&one));
         assert!(!workers.refused(&one));
         workers.give_back(&one);
-        assert!(!workers.take(&one) && !workers.take(&other));
-        workers.lent(&other);
-        assert!(workers.take(&one));
+        assert!(!workers.take(&one, true) && !workers.take(&other, true));
+        workers.lent(&other, "admin/provision-u1");
+        assert!(workers.take(&one, true));
         assert!(workers.refused(&one));
+    }
+
+    #[test]
+    fn a_run_wants_a_worker_from_when_it_found_none_to_its_end_or_until_one_has_it() {
+        let config = config(&[("volume-source", "csi")]);
+        let (workers, worker) = (Workers::default(), worker(&config, "w", &json!({}), &json!({})));
+        let of = worker.config().to_owned();
+        for run in ["admin/provision-u1", "admin/provision-u2", "admin/provision-u1"] {
+            workers.want(&of, run);
+        }
+        let count = |goes_on: fn(&str) -> bool| workers.wanted(goes_on).get(&of).copied().unwrap_or(0);
+        assert_eq!(count(|_| false), 2, "not seen yet");
+        workers.lent(&worker, "admin/provision-u2");
+        assert_eq!(count(|_| false), 1);
+        for since in super::lock(&workers.wanted).get_mut(&of).unwrap().values_mut() {
+            *since -= super::UNSEEN;
+        }
+        assert_eq!(count(|run| run == "admin/provision-u1"), 1);
+        assert_eq!(count(|_| false), 0);
     }
 }

@@ -322,6 +322,18 @@ fn a_worker_carries_out_what_needs_neither_a_token_nor_a_node() {
     }
     assert_eq!(with("workers: '2'\nvolume-source: csi").unwrap().workers, 2);
     assert_eq!(with("workers: '0'").unwrap().workers, 0);
+    let idle = |lines: &str| with(&format!("volume-source: csi\n{lines}")).map(|config| config.workers_idle.as_secs());
+    assert_eq!(idle("workers: '2'").unwrap(), 600);
+    assert_eq!(idle("workers: '2'\nworkers-idle: 30s").unwrap(), 30);
+    for (lines, says) in [
+        ("workers: '2'\nworkers-idle: 5s", "from 10s to 24h"),
+        ("workers: '2'\nworker-idle: 30s", "looks like \"workers-idle\" misspelt"),
+    ] {
+        let problems = idle(lines).unwrap_err();
+        assert!(problems[0].to_string().contains(says), "{problems:?}");
+    }
+    let config = with("workers-idle: 30s").unwrap();
+    assert!(config.warnings[0].to_string().contains("there are no workers"));
 }
 
 #[test]

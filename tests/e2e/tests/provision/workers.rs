@@ -22,6 +22,16 @@ async fn workers(scope: &Scope, provisioner: &Provisioner) -> Result<Vec<Pod>> {
     Ok(pods.list(&ListParams::default().labels(&of_it)).await?.items)
 }
 
+/// Has the first run of a ConfigMap start its worker, and waits until that waits for the next; returns its name.
+async fn warm(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
+    ensure!(workers(scope, provisioner).await?.is_empty(), "a worker without a run");
+    scope.claim("first", &provisioner.class, "1Gi").await?;
+    scope.claim_bound("first").await?;
+    let worker = free_worker(scope, provisioner).await?;
+    scope.claim_gone("first").await?;
+    Ok(worker)
+}
+
 /// Waits until the only worker there is waits for a run, and the controller is in touch with it; returns its name.
 async fn free_worker(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
     wait_until("a worker that waits for a run", LIMIT, async || {
@@ -64,9 +74,10 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
                 "[ -z \"$(ls /tmp)\" ] || { echo \"left: $(ls /tmp)\"; exit 78; }
                  echo \"$GREETING $(pv get greeting) $(cat /run/mooring/properties/pvc-name)\" | tee /tmp/secret
                  pv options client=sshfs source=nobody@192.0.2.1:/x",
-            );
+            )
+            .on_delete("echo \"removes $PVC_NAME\"");
         provisioner.apply().await?;
-        let worker = free_worker(&scope, &provisioner).await?;
+        let worker = warm(&scope, &provisioner).await?;
         let mut uids = Vec::new();
         for name in ["one", "two", "three"] {
             let started = Instant::now();
@@ -80,22 +91,29 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
             ensure!(times(&scope, &worker, &hello)? == 1, "{}", printed(&scope, &worker)?);
             assert_eq!(free_worker(&scope, &provisioner).await?, worker);
         }
+        scope.claim_gone("one").await?;
+        scope.nothing_left(&uids[0]).await?;
+        assert_eq!(
+            times(&scope, &worker, "removes one")?,
+            1,
+            "it was not deleted by the worker"
+        );
         // A run that fails says why, and what it left in /tmp is gone at the next.
         let failing = provisioner
             .clone()
             .key("workers", "1")
             .on_provision("echo 'no room' >&2; exit 75");
         failing.apply().await?;
+        scope.claim("four", &provisioner.class, "1Gi").await?;
         wait_until("the changed ConfigMap to have another worker", LIMIT, async || {
             let free = free_worker(&scope, &failing).await?;
             Ok((free != worker).then_some(()))
         })
         .await?;
-        scope.claim("four", &provisioner.class, "1Gi").await?;
         let event = scope.event("four", "no room").await?;
         let text = event.message.unwrap_or_default();
         ensure!(text.contains("exit code 75: no room"), "{text}");
-        for name in ["one", "two", "three", "four"] {
+        for name in ["two", "three", "four"] {
             scope.claim_gone(name).await?;
         }
         // Volumes are deleted by their ConfigMap.
@@ -105,6 +123,24 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
         provisioner.delete()?;
         wait_until("the worker to go with its ConfigMap", LIMIT, async || {
             Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
+        })
+        .await
+    });
+}
+
+#[test]
+fn a_worker_that_nobody_needs_for_long_goes() {
+    in_namespace("workers-idle", async |scope| {
+        let provisioner = scope
+            .provisioner()
+            .printing()
+            .key("workers", "2")
+            .key("workers-idle", "10s");
+        provisioner.apply().await?;
+        let worker = warm(&scope, &provisioner).await?;
+        wait_until("the idle worker to go", LIMIT, async || {
+            let left = workers(&scope, &provisioner).await?;
+            Ok(left.iter().all(|left| left.name_any() != worker).then_some(()))
         })
         .await
     });
@@ -122,7 +158,7 @@ fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_
              pv options client=sshfs source=nobody@192.0.2.1:/x",
         );
         provisioner.apply().await?;
-        let worker = free_worker(&scope, &provisioner).await?;
+        let worker = warm(&scope, &provisioner).await?;
         let slow = scope.claim("slow", &provisioner.class, "1Gi").await?;
         scope
             .event("slow", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
@@ -168,7 +204,7 @@ fn a_run_whose_worker_is_killed_is_begun_again_and_leaves_one_volume() {
              pv options client=sshfs source=nobody@192.0.2.1:/x",
         );
         provisioner.apply().await?;
-        let worker = free_worker(&scope, &provisioner).await?;
+        let worker = warm(&scope, &provisioner).await?;
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         scope
             .event("data", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
@@ -193,6 +229,7 @@ fn an_image_that_can_be_no_worker_is_told_of_on_its_configmap() {
         let image = format!("mooring.dev/provisioner-base:{}", env!("CARGO_PKG_VERSION"));
         let provisioner = scope.provisioner().printing().key("workers", "1").key("image", image);
         provisioner.apply().await?;
+        let _uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         let admin = scope.elsewhere(CONFIG_NAMESPACE);
         let event = admin
             .event(&provisioner.name, "a worker ended at its start: exit code 0")
@@ -200,6 +237,7 @@ fn an_image_that_can_be_no_worker_is_told_of_on_its_configmap() {
         assert_eq!(event.reason.as_deref(), Some("WorkerFailed"));
         let text = event.message.unwrap_or_default();
         ensure!(text.contains("pv serve"), "{text}");
+        scope.claim_gone("data").await?;
         provisioner.delete()?;
         wait_until("its workers to be gone", LIMIT, async || {
             Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
@@ -215,10 +253,9 @@ fn a_volume_is_attached_by_a_worker_with_a_password_that_its_node_alone_gets() {
         let (_, provisioner) = scope.attached_iscsi("node-1").await?;
         let provisioner = provisioner.key("workers", "1");
         provisioner.apply().await?;
-        let worker = free_worker(&scope, &provisioner).await?;
         let uid = scope.claim("data", &provisioner.class, "48Mi").await?;
         scope.claim_bound("data").await?;
-        free_worker(&scope, &provisioner).await?;
+        let worker = free_worker(&scope, &provisioner).await?;
         let started = Instant::now();
         scope.apply(&user_of("user", "data", "sleep 1000000").to_string())?;
         scope.pod_ready("user").await?;
