@@ -19,7 +19,6 @@ use crate::config::ProvisionerConfig;
 use crate::process::events::Note;
 use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish, State};
-use crate::run::worker::is_place_of_worker;
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
 
@@ -53,7 +52,6 @@ impl Progress<'_> {
                 config: config.reference.to_string(),
                 config_uid: config.uid.clone(),
                 run: place,
-                may_exist: record.may_exist || is_lost_on_worker(record),
                 ..begun(record)
             },
         }
@@ -85,11 +83,6 @@ impl Progress<'_> {
         let uid = &self.id.uid;
         Box::new(failed(record, finish, uid, state, self.limits, self.now, run))
     }
-}
-
-/// Whether an attempt was begun on a worker, and went without a word of how it ended.
-fn is_lost_on_worker(record: &Record) -> bool {
-    record.not_before.is_none() && !record.gave_up && is_place_of_worker(&record.run)
 }
 
 /// Names a run for its removal after an attempt that ended so. One that is taken for one that never ran is removed only
