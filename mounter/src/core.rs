@@ -352,12 +352,7 @@ impl Core {
         };
         let deadline = job.deadline;
         let giving = Giving::of(&job.grant)?;
-        let mut result = self.mount_by(serving, job, &server).await;
-        if result.is_ok()
-            && let Some(giving) = giving
-        {
-            result = self.give(giving, deadline).await;
-        }
+        let result = self.mount_by(serving, job, &server).await;
         if let Some(permit) = permit {
             match &result {
                 Err(MountError::Timeout { seconds, .. }) if is_cut_short(*seconds, deadline) => drop(permit),
@@ -378,7 +373,12 @@ impl Core {
                 _ => permit.end(CallEnd::Answered, Instant::now()),
             }
         }
-        result
+        result?;
+        // The server has answered, and others wait for the permit. How long this takes is up to whoever has the files.
+        match giving {
+            Some(giving) => self.give(giving, deadline).await,
+            None => Ok(()),
+        }
     }
 
     async fn mount_by(&self, serving: Serving, mut job: MountJob, server: &str) -> Result<(), MountError> {

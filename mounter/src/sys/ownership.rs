@@ -6,8 +6,9 @@
 //! shows that the rest is (`fsGroupChangePolicy: OnRootMismatch`). Names go in order, so that a walk whose time is up can
 //! be continued by another one.
 
+use std::collections::BinaryHeap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::time::Instant;
 
 use nix::dir::Dir;
@@ -17,7 +18,7 @@ use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fsta
 use nix::unistd::{Gid, fchownat};
 use serde::{Deserialize, Serialize};
 
-use super::{Result, SysError, errno_of};
+use super::{Result, SysError};
 use crate::volume::pod_group::PodGroup;
 use crate::volume::target::{CONFINED, file_type};
 
@@ -36,6 +37,18 @@ const SET_IDS: u32 = 0o6000;
 
 /// How a file is opened: what other file systems lie in this one is not the volume's.
 const WITHIN: ResolveFlag = CONFINED.union(ResolveFlag::RESOLVE_NO_XDEV);
+
+/// How a directory is opened to be listed.
+const HERE: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+
+/// The most names in memory: whoever has a volume decides how many there are, and the mounter's memory is everybody's.
+const MOST: usize = if cfg!(test) { 4 } else { 8192 };
+
+/// How many names are read between two looks at the clock.
+const OFTEN: usize = 1024;
+
+/// The most files that can't be read before the walk fails: then it is the file system.
+const MOST_BROKEN: u32 = 64;
 
 /// Names from the mount's root down to a file.
 pub type Place = Vec<Vec<u8>>;
@@ -75,11 +88,12 @@ fn look_at(root: &OwnedFd) -> Result<FileStat> {
 pub fn give(root: &OwnedFd, group: PodGroup, from: &Place, until: Instant) -> Result<Walked> {
     let mut walk = Walk {
         gid: group.gid,
+        until,
+        broken: 0,
         done: Walked::default(),
     };
-    let here = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut levels = match openat(root, c".", here, Mode::empty()) {
-        Ok(directory) => vec![walk.list(directory, c".".to_owned(), Some(from.as_slice()))?],
+    let mut levels = match openat(root, c".", HERE, Mode::empty()) {
+        Ok(directory) => vec![Level::new(directory, c".".to_owned(), Some(from.as_slice()))],
         Err(errno) => {
             walk.pass("list", c".", errno)?;
             walk.change(root, c".")?;
@@ -87,19 +101,26 @@ pub fn give(root: &OwnedFd, group: PodGroup, from: &Place, until: Instant) -> Re
         }
     };
     while let Some(level) = levels.last_mut() {
-        if let Some(name) = level.names.next() {
+        if level.names.len() == 0 && level.has_more {
+            if !walk.list(level)? {
+                let is_before = level.last.is_none() && level.begin.is_some();
+                let last = level.last.clone();
+                walk.done.next = Some(if is_before { from.clone() } else { place(&levels, last) });
+                break;
+            }
+            forget_above(&mut levels);
+        } else if let Some(name) = level.names.next() {
             let begin = level
                 .begin
                 .take_if(|begin| begin.first().is_some_and(|first| *first == name.as_bytes()));
             if Instant::now() >= until {
                 // On the way to where it begins, nothing is done.
-                walk.done.next = Some(begin.map_or_else(|| place(&levels, name), |_| from.clone()));
+                walk.done.next = Some(begin.map_or_else(|| place(&levels, Some(name)), |_| from.clone()));
                 break;
             }
+            level.last = Some(name.clone());
             if let Some(directory) = walk.enter(&level.directory, &name)? {
-                let begin = begin.map(|begin| &begin[1..]);
-                let level = walk.list(directory, name, begin)?;
-                levels.push(level);
+                levels.push(Level::new(directory, name, begin.map(|begin| &begin[1..])));
             }
         } else if let Some(level) = levels.pop() {
             walk.change(&level.directory, &level.name)?;
@@ -112,14 +133,43 @@ pub fn give(root: &OwnedFd, group: PodGroup, from: &Place, until: Instant) -> Re
 struct Level<'a> {
     directory: OwnedFd,
     name: CString,
-    /// What is in it, and not done yet.
+    /// What comes next in it.
     names: std::vec::IntoIter<CString>,
+    /// Whether there may be more than that.
+    has_more: bool,
+    /// The file that came last.
+    last: Option<CString>,
     /// Where the walk begins in it, if not at its first file.
     begin: Option<&'a [Vec<u8>]>,
 }
 
-/// The place of a file of the last level. One that is too long is that of a directory that it is in, which is begun anew.
-fn place(levels: &[Level<'_>], name: CString) -> Place {
+impl<'a> Level<'a> {
+    fn new(directory: OwnedFd, name: CString, begin: Option<&'a [Vec<u8>]>) -> Self {
+        Self {
+            directory,
+            name,
+            names: Vec::new().into_iter(),
+            has_more: true,
+            last: None,
+            begin,
+        }
+    }
+}
+
+/// Keeps the names of the last level alone if there are too many in memory: the others are read again.
+fn forget_above(levels: &mut [Level<'_>]) {
+    if levels.iter().map(|level| level.names.len()).sum::<usize>() <= MOST {
+        return;
+    }
+    for level in levels.iter_mut().rev().skip(1) {
+        level.has_more |= level.names.len() > 0;
+        level.names = Vec::new().into_iter();
+    }
+}
+
+/// The place of a file of the last level, or of that directory. One that is too long is that of a directory that it is
+/// in, which is begun anew.
+fn place(levels: &[Level<'_>], name: Option<CString>) -> Place {
     let above = levels.iter().skip(1).map(|level| level.name.clone());
     let mut room = LONGEST;
     let fits = |name: &CString| {
@@ -127,31 +177,55 @@ fn place(levels: &[Level<'_>], name: CString) -> Place {
         room = room.saturating_sub(name.as_bytes().len());
         fits
     };
-    above.chain([name]).take_while(fits).map(CString::into_bytes).collect()
+    above.chain(name).take_while(fits).map(CString::into_bytes).collect()
 }
 
 struct Walk {
     gid: u32,
+    until: Instant,
+    /// How many files could not be read.
+    broken: u32,
     done: Walked,
 }
 
 impl Walk {
-    /// What is in a directory, from a file on.
-    fn list<'a>(&mut self, directory: OwnedFd, name: CString, begin: Option<&'a [Vec<u8>]>) -> Result<Level<'a>> {
-        let first = begin.and_then(|begin| begin.first());
-        let is_due = |name: &CString| first.is_none_or(|first| name.as_bytes() >= first.as_slice());
-        let mut names = Vec::new();
-        match names_in(&directory) {
-            Ok(all) => names.extend(all.into_iter().filter(is_due)),
-            Err(errno) => self.pass("list", &name, errno)?,
+    /// Reads which files come next in a directory; `false` if the time was up.
+    fn list(&mut self, level: &mut Level<'_>) -> Result<bool> {
+        let first = level.begin.and_then(|begin| begin.first());
+        let is_due = |name: &[u8]| match (&level.last, first) {
+            (Some(last), _) => name > last.as_bytes(),
+            (None, first) => first.is_none_or(|first| name >= first.as_slice()),
+        };
+        let mut names = BinaryHeap::new();
+        let mut has_more = false;
+        // A description of its own, which begins at the beginning.
+        let opened = openat(&level.directory, c".", HERE, Mode::empty()).and_then(Dir::from_fd);
+        let read = opened.and_then(|mut directory| {
+            for (count, entry) in directory.iter().enumerate() {
+                if count % OFTEN == OFTEN - 1 && Instant::now() >= self.until {
+                    return Ok(false);
+                }
+                let entry = entry?;
+                let name = entry.file_name();
+                if matches!(name.to_bytes(), b"." | b"..") || !is_due(name.to_bytes()) {
+                    continue;
+                }
+                names.push(name.to_owned());
+                if names.len() > MOST {
+                    names.pop();
+                    has_more = true;
+                }
+            }
+            Ok(true)
+        });
+        match read {
+            Ok(false) => return Ok(false),
+            Ok(true) => {}
+            Err(errno) => self.pass("list", &level.name, errno)?,
         }
-        names.sort_unstable();
-        Ok(Level {
-            directory,
-            name,
-            names: names.into_iter(),
-            begin,
-        })
+        level.names = names.into_sorted_vec().into_iter();
+        level.has_more = has_more;
+        Ok(true)
     }
 
     /// Changes a file, and opens what is a directory: that is changed when the walk leaves it.
@@ -220,6 +294,11 @@ impl Walk {
         let error = SysError::call(format!("{attempted} {name:?}"), errno);
         match errno {
             Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::ELOOP => {}
+            // One file alone may be damaged.
+            Errno::EIO if self.broken < MOST_BROKEN => {
+                self.broken += 1;
+                self.refused(&error);
+            }
             Errno::EIO
             | Errno::ENODEV
             | Errno::ENOTCONN
@@ -227,33 +306,19 @@ impl Walk {
             | Errno::ECONNRESET
             | Errno::ESHUTDOWN
             | Errno::ETIMEDOUT
-            | Errno::EMFILE
             | Errno::ENFILE
             | Errno::ENOMEM => return Err(error),
-            _ => {
-                if self.done.refused == 0 {
-                    self.done.refusal = error.to_string();
-                }
-                self.done.refused += 1;
-            }
+            _ => self.refused(&error),
         }
         Ok(())
     }
-}
 
-fn names_in(directory: &OwnedFd) -> std::result::Result<Vec<CString>, Errno> {
-    let copy = directory
-        .try_clone()
-        .map_err(|error| errno_of(&error).unwrap_or(Errno::EIO))?;
-    let mut directory = Dir::from_fd(copy)?;
-    let mut names = Vec::new();
-    for entry in directory.iter() {
-        let name = entry?.file_name().to_owned();
-        if !matches!(name.as_bytes(), b"." | b"..") {
-            names.push(name);
+    fn refused(&mut self, error: &SysError) {
+        if self.done.refused == 0 {
+            self.done.refusal = error.to_string();
         }
+        self.done.refused += 1;
     }
-    Ok(names)
 }
 
 /// What the group may do with such a file. The mode of a link means nothing.
@@ -281,7 +346,7 @@ mod tests {
     use nix::unistd::getuid;
     use tempfile::TempDir;
 
-    use super::{Place, Walked, give, is_given};
+    use super::{MOST, Place, Walked, give, is_given};
     use crate::volume::pod_group::PodGroup;
 
     const GROUP: u32 = 2000;
@@ -394,6 +459,30 @@ mod tests {
         }
         assert_eq!(whole(root).next, None);
         assert_eq!(of(root, "a/b/letter").1, GROUP);
+    }
+
+    /// Whoever has the volume decides how many names there are.
+    #[test]
+    fn more_files_than_there_is_memory_for_are_given_away_one_lot_after_the_other() {
+        let Some(tree) = tree() else { return };
+        let root = tree.path();
+        let mut all = Vec::new();
+        for directory in 0..3 * MOST {
+            for file in 0..3 * MOST {
+                all.push(format!("many/{directory}/{file}"));
+            }
+            fs::create_dir_all(root.join(format!("many/{directory}"))).unwrap();
+        }
+        for path in &all {
+            fs::write(root.join(path), "").unwrap();
+        }
+        let (some, rest) = (3 * MOST + 1, (3 * MOST) * (3 * MOST));
+        let walked = whole(root);
+        assert_eq!((walked.next, walked.refused), (None, 0));
+        assert_eq!(usize::try_from(walked.files).unwrap(), 5 + some + rest);
+        for path in &all {
+            assert_eq!(of(root, path).1, GROUP, "{path}");
+        }
     }
 
     #[test]
