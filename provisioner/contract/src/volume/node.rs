@@ -82,7 +82,18 @@ pub const VIEWS: &[&str] = &[
 ];
 
 /// Options that name a file or an open descriptor of the program that mounts, whatever their value looks like.
-pub const FILE_OPTIONS: &[&str] = &["credentials", "cred", "secretfile", "fd", "rfdno", "wfdno"];
+pub const FILE_OPTIONS: &[&str] = &[
+    "credentials",
+    "cred",
+    "secretfile",
+    "fd",
+    "rfdno",
+    "wfdno",
+    "logdev",
+    "rtdev",
+    "journal_path",
+    "journal_dev",
+];
 
 /// How `mount` names a device by what is on it.
 const TAGS: &[&str] = &["LABEL", "UUID", "PARTLABEL", "PARTUUID", "ID"];
