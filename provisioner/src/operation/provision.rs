@@ -289,13 +289,18 @@ impl Operate for Provisioning<'_> {
         let (seen, Some(config)) = (self.seen, config) else {
             return Err(Box::new(Decision::Rest));
         };
-        let unfitting = |unfit: &Unfit| Box::new(reschedule(seen, record, unfit, None, now));
-        let node = place(seen, config).map_err(|gone| unfitting(&Unfit::Gone(gone)))?;
+        let mut next = self.progress.next(config);
+        // What an attempt that is gone has made on a node went with it, or stays there; elsewhere it may be still.
+        let left = record.map(|record| Record {
+            may_exist: record.may_exist || next.may_exist && !config.is_node_local(),
+            ..record.clone()
+        });
+        let unfitting = |unfit: &Unfit| Box::new(reschedule(seen, left.as_ref(), unfit, None, now));
         let may_exist = record.is_some_and(|record| record.may_exist);
+        let node = place(seen, config).map_err(|gone| unfitting(&Unfit::Gone(gone)))?;
         if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !may_exist) {
             return Err(unfitting(&unfit));
         }
-        let mut next = self.progress.next(config);
         let moved = node
             .as_ref()
             .is_some_and(|node| !next.node.is_empty() && next.node != node.name);
