@@ -186,7 +186,9 @@ impl Keeper {
         for config in &listed {
             let of_it = workers
                 .iter()
-                .filter(|worker| worker.is_for(config) && !worker.has_run() && !worker.is_leaving());
+                .filter(|worker| worker.is_for(config) && !worker.has_run() && !worker.is_leaving())
+                // What can't be removed is tried again later.
+                .filter(|worker| remove.iter().all(|other| other.uid() != worker.uid()));
             let left = of_it.map(|worker| config.workers_idle.saturating_sub(idle(worker)));
             after = left.fold(after, Duration::min).max(SOON);
         }
