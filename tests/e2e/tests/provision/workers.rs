@@ -32,6 +32,13 @@ async fn warm(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
     Ok(worker)
 }
 
+/// The same, and waits until the only worker has done the deletion as well.
+async fn warm_and_free(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
+    warm(scope, provisioner).await?;
+    scope.volumes_gone().await?;
+    free_worker(scope, provisioner).await
+}
+
 /// Waits until the only worker there is waits for a run, and the controller is in touch with it; returns its name.
 async fn free_worker(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
     wait_until("a worker that waits for a run", LIMIT, async || {
@@ -158,7 +165,7 @@ fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_
              pv options client=sshfs source=nobody@192.0.2.1:/x",
         );
         provisioner.apply().await?;
-        let worker = warm(&scope, &provisioner).await?;
+        let worker = warm_and_free(&scope, &provisioner).await?;
         let slow = scope.claim("slow", &provisioner.class, "1Gi").await?;
         scope
             .event("slow", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
@@ -204,7 +211,7 @@ fn a_run_whose_worker_is_killed_is_begun_again_and_leaves_one_volume() {
              pv options client=sshfs source=nobody@192.0.2.1:/x",
         );
         provisioner.apply().await?;
-        let worker = warm(&scope, &provisioner).await?;
+        let worker = warm_and_free(&scope, &provisioner).await?;
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         scope
             .event("data", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
