@@ -84,7 +84,7 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
             )
             .on_delete("echo \"removes $PVC_NAME\"");
         provisioner.apply().await?;
-        let worker = warm(&scope, &provisioner).await?;
+        let worker = warm_and_free(&scope, &provisioner).await?;
         let mut uids = Vec::new();
         for name in ["one", "two", "three"] {
             let started = Instant::now();
