@@ -90,8 +90,8 @@ pub(crate) async fn carry_out<K: Subject>(
         }
         Decision::Cancel { record, run } => apply.cancel(&record, &run).await?,
         Decision::Fail(failed) => apply.fail(*failed).await?,
-        Decision::Stop(run) => apply.stop(&run).await?,
-        Decision::Tidy(runs) => apply.tidy(&runs).await?,
+        Decision::Stop(runs) => apply.stop(&runs).await?,
+        Decision::Tidy(runs) => apply.remove_all(&runs).await?,
     };
     Ok(action)
 }
@@ -244,9 +244,13 @@ impl<K: Subject> Apply<'_, K> {
             .operation_ended(operation, result, category, took);
     }
 
+    /// Whether the run has been asked to go. That says nothing of one that is to be removed only as it was seen.
+    fn is_asked_to_go(&self, run: &RunRef) -> bool {
+        !run.is_exact() && self.shared.expectations.is(run.uid(), Fact::Deleted)
+    }
+
     async fn remove(&self, run: &RunRef) -> Result<(), ApplyError> {
-        // That it was asked for says nothing of a run that is to be removed only as it was seen.
-        if !run.is_exact() && self.shared.expectations.is(run.uid(), Fact::Deleted) {
+        if self.is_asked_to_go(run) {
             return Ok(());
         }
         match end(&self.shared.context.client, run).await? {
@@ -258,28 +262,21 @@ impl<K: Subject> Apply<'_, K> {
         Ok(())
     }
 
-    /// Removes a run that nobody wants any more. That of a claim which is gone is all that tells of its volume.
-    async fn stop(&self, run: &RunRef) -> Result<Action, ApplyError> {
-        if K::KIND != Some(SubjectKind::Claim) || live(&*self.subject, &self.shared.context.client).await?.is_some() {
-            self.remove(run).await?;
-        }
-        Ok(Action::await_change())
-    }
-
-    /// Removes runs of operations that are over. What was watched of the claim may be older than its run, so it is
-    /// read.
-    async fn tidy(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
-        let known = |run: &RunRef| self.shared.expectations.is(run.uid(), Fact::Deleted);
-        if runs.iter().all(known) {
+    /// Removes runs that nobody wants any more, if the subject is as it was seen.
+    async fn stop(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
+        if runs.iter().all(|run| self.is_asked_to_go(run)) {
             return Ok(Action::await_change());
         }
-        if K::KIND == Some(SubjectKind::Claim) {
-            let live = live(&*self.subject, &self.shared.context.client).await?;
-            if live.is_none_or(|live| live.resource_version != self.subject.meta().resource_version) {
-                return Ok(Action::requeue(Duration::from_secs(1)));
-            }
+        if !self.is_as_seen().await? {
+            return Ok(Action::requeue(Duration::from_secs(1)));
         }
         self.remove_all(runs).await
+    }
+
+    async fn is_as_seen(&self) -> Result<bool, ApplyError> {
+        let live = live(&*self.subject, &self.shared.context.client).await?;
+        let seen = &self.subject.meta().resource_version;
+        Ok(live.is_some_and(|live| live.resource_version == *seen))
     }
 
     /// The end of an operation: counted if something was run, and its runs removed.
@@ -423,6 +420,8 @@ impl Apply<'_, PersistentVolumeClaim> {
                     since_begin,
                 );
             }
+        } else if !self.is_as_seen().await? {
+            return Ok(Action::requeue(Duration::from_secs(1)));
         }
         // First, since the removal may be refused.
         self.say(refuse.say);

@@ -112,11 +112,11 @@ fn a_fresh_claim_is_begun_once_it_is_wanted() {
             Box::new(|w| w.claim["spec"]["resources"]["requests"]["storage"] = json!("much")),
         ),
         (
-            "tidy 1",
+            "stop",
             Box::new(|w| w.provision_run = Some(run("provision", 1, 10, &running()))),
         ),
         (
-            "tidy 1",
+            "stop",
             Box::new(|w| {
                 w.claim["spec"]["volumeName"] = json!("pvc-u1");
                 w.provision_run = Some(run("provision", 1, 10, &ended(0, "")));
@@ -437,7 +437,7 @@ fn the_run_that_deletes_a_volume_before_it_is_bound_is_left_to_the_volume() {
     assert_eq!(planned(&world), "wait ProvisioningWaiting");
     // That of an earlier attempt is nobody's any more.
     world.delete_run = Some(run("delete", 1, 5, &running()));
-    assert_eq!(planned(&world), "tidy 1");
+    assert_eq!(planned(&world), "stop");
 }
 
 /// As external-provisioner has it for drivers that know of topology.
