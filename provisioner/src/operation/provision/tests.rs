@@ -649,6 +649,31 @@ fn what_a_run_may_have_made_is_not_forgotten_with_the_selected_node() {
     assert!(record.may_exist && record.node == "node-a", "{record:?}");
 }
 
+/// Its node went, and with it the Pod that nobody looked at any more.
+///
+/// Proves: P1, P3
+#[test]
+fn what_a_run_that_is_gone_may_have_made_is_not_forgotten_when_the_claim_moves() {
+    let moved = |mut world: World| {
+        world.nodes = vec!["node-b"];
+        match world.plan() {
+            Decision::Own(ForClaim::Reschedule(reschedule)) => reschedule.record.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let begun = json!({"node": "node-a"});
+    let record = moved(World::with_record(&begun).selected("node-a"));
+    assert!(record.may_exist, "the run may have made a volume");
+    let mut deleted = World::with_record(&begun).deleted();
+    deleted.record = Some(record);
+    assert_eq!(planned(&deleted), "start 1 written", "it is forgotten");
+    // An attempt that has not begun made nothing, and what was on a node's disk went with the node.
+    let waiting = json!({"node": "node-a", "attempt": 2, "not-before": ago(1)});
+    assert!(!moved(World::with_record(&waiting).selected("node-a")).may_exist);
+    let local = World::with_record(&begun).with_config(&[("backend-volume", "client=pool")]);
+    assert!(!moved(local.selected("node-a")).may_exist);
+}
+
 #[test]
 fn an_attempt_that_waits_for_another_node_has_not_begun() {
     let mut world = World::with_record(&json!({})).selected("gone");
