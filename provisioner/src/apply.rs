@@ -23,6 +23,7 @@ use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
+use tracing::info;
 
 pub use self::error::ApplyError;
 use self::signer::Signer;
@@ -47,8 +48,10 @@ use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::RunRef;
 use crate::run::end::{Ended, end, find};
+use crate::run::error::RunError;
 use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish};
+use crate::run::worker::Worker;
 use crate::time::elapsed;
 
 /// What both controllers work with.
@@ -121,6 +124,14 @@ pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
 /// Tells on a ConfigMap what is wrong with its workers.
 pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String) {
     report_config(shared, config, Note::warning(reasons::WORKER_FAILED, "Work", text));
+}
+
+/// Removes a worker that has no run, unless anything about it has changed since it was seen.
+pub async fn remove_worker(shared: &Shared, worker: &Worker) -> Result<(), RunError> {
+    end(&shared.context.client, &worker.to_remove_as_it_is()).await?;
+    shared.expectations.note(worker.uid(), Fact::Deleted);
+    info!(worker = worker.place(), "removed a worker");
+    Ok(())
 }
 
 /// One decision being carried out.

@@ -83,10 +83,7 @@ impl<K: Subject> Apply<'_, K> {
         );
         match taken {
             Place::Free => {}
-            Place::Full => {
-                self.want_worker(&start, &place);
-                return Ok(self.wait_for_place(&start, &place));
-            }
+            Place::Full => return Ok(self.wait_for_place(&start, &place)),
             Place::Begun(left) => return Ok(Action::requeue(left)),
         }
         let worker = self.take_worker(&start);

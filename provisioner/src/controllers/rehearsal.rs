@@ -17,6 +17,7 @@ mod expand;
 mod fake_api;
 mod fake_worker;
 mod group;
+mod keeper;
 mod migrate;
 mod model;
 mod modify;

@@ -36,15 +36,18 @@ const GRACE_SECONDS: i64 = 1;
 /// Key of its Secret.
 const SECRET_KEY: &str = "worker-key";
 
-/// Makes a worker and the Secret without which it does not start.
-pub async fn make(client: &Client, config: &ProvisionerConfig) -> Result<(), RunError> {
-    let namespace = &config.reference.namespace;
-    let wanted = build(
-        config,
-        ConfigSecret::read(client, config).await?.for_driver,
-        Timestamp::now(),
-    );
-    let made = create(client, namespace, &wanted).await?;
+/// A name for another worker.
+pub fn new_name(config: &ProvisionerConfig, now: Timestamp) -> String {
+    let letters: String = config.reference.name.chars().take(NAME_LETTERS).collect();
+    let letters = letters.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+    format!("{PREFIX}{letters}-{:x}", now.as_microsecond())
+}
+
+/// Makes a worker of this name, and the Secret without which it does not start.
+pub async fn make(client: &Client, config: &ProvisionerConfig, name: &str) -> Result<(), RunError> {
+    let secret = ConfigSecret::read(client, config).await?;
+    let wanted = build(config, secret.for_driver, name);
+    let made = create(client, &config.reference.namespace, &wanted).await?;
     give_key(client, &made).await.map(drop)
 }
 
@@ -53,7 +56,7 @@ pub async fn make(client: &Client, config: &ProvisionerConfig) -> Result<(), Run
 pub async fn make_with(client: &Client, order: &Order<'_>) -> Result<Pod, RunError> {
     let config = order.config;
     let secret = ConfigSecret::read(client, config).await?;
-    let mut wanted = build(config, secret.for_driver, Timestamp::now());
+    let mut wanted = build(config, secret.for_driver, &new_name(config, Timestamp::now()));
     wanted.labels_mut().extend(pod::run_labels(order));
     wanted.annotations_mut().extend(loan(order, 1));
     create(client, &config.reference.namespace, &wanted).await
@@ -101,10 +104,7 @@ fn secret_name(pod: &Pod) -> String {
     format!("{}-key", pod.name_any())
 }
 
-pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Pod {
-    let letters: String = config.reference.name.chars().take(NAME_LETTERS).collect();
-    let letters = letters.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-    let name = format!("{PREFIX}{letters}-{:x}", now.as_microsecond());
+pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, name: &str) -> Pod {
     let backend = pod::backend(config);
     let clients: Vec<_> = backend.iter().map(|given| given.volume.client.as_str()).collect();
     let empty = |name: &str, medium: Option<&str>| Volume {
@@ -129,7 +129,7 @@ pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, now: Times
     let owner = (!config.uid.is_empty()).then(|| vec![owner]);
     let container = Container {
         name: "worker".to_owned(),
-        env: Some(variables(&name)),
+        env: Some(variables(name)),
         volume_mounts: Some(mounts),
         ports: Some(vec![ContainerPort {
             container_port: PORT.into(),
@@ -143,7 +143,7 @@ pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, now: Times
             labels: Some(own_labels),
             annotations: Some(notes),
             owner_references: owner,
-            name: Some(name),
+            name: Some(name.to_owned()),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
@@ -269,12 +269,11 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use k8s_openapi::jiff::Timestamp;
     use kube::api::Patch;
     use mooring_contract::operation::Operation;
     use serde_json::{Value, json};
 
-    use super::{Worker, build, order, release_patch};
+    use super::{Worker, build, new_name, order, release_patch};
     use crate::config::ProvisionerConfig;
     use crate::operation::tests::config;
     use crate::run::identity::RunId;
@@ -285,8 +284,7 @@ pub(crate) mod tests {
 
     /// A worker of a ConfigMap that runs, with these labels and annotations beside its own.
     pub(crate) fn worker(config: &ProvisionerConfig, name: &str, labels: &Value, annotations: &Value) -> Worker {
-        let mut pod = json!(build(config, false, Timestamp::UNIX_EPOCH));
-        pod["metadata"]["name"] = name.into();
+        let mut pod = json!(build(config, false, name));
         pod["metadata"]["uid"] = format!("uid-of-{name}").into();
         for (part, more) in [("labels", labels), ("annotations", annotations)] {
             for (key, value) in more.as_object().into_iter().flatten() {
@@ -305,9 +303,9 @@ pub(crate) mod tests {
     #[test]
     fn a_worker_is_made_of_its_configmap_and_goes_with_it() {
         let config = config(&[("volume-source", "csi"), ("secret-name", "s")]);
-        let pod = json!(build(&config, false, "2026-11-26T00:00:00Z".parse().unwrap()));
-        let name = pod["metadata"]["name"].as_str().unwrap();
+        let name = new_name(&config, "2026-11-26T00:00:00Z".parse().unwrap());
         assert!(name.starts_with("worker-custom-isci-provisioner-"), "{name}");
+        let pod = json!(build(&config, false, &name));
         assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], config.uid.as_str());
         assert_eq!(pod["metadata"]["ownerReferences"][0]["controller"], true);
         let spec = &pod["spec"];

@@ -1,6 +1,7 @@
 //! A claim's life with a worker, rehearsed like the rest: one volume for a claim that stands, none for one that is gone,
 //! and no run that is begun twice at once, also when the worker is killed.
 
+use http::{Method, StatusCode};
 use serde_json::json;
 
 use super::fake_worker::WORKER;
@@ -110,7 +111,7 @@ async fn a_claim_has_a_pod_of_its_own_where_no_worker_may_be_given_a_run_whateve
         };
         with_every_fault(&life, async |fault, what| {
             let mut theatre = open(life).await;
-            theatre.api.lock().pods_stay_as_they_are = true;
+            theatre.api.lock().refused = Some((Method::PATCH, "pods", StatusCode::FORBIDDEN));
             theatre.fail(fault);
             theatre.play().await;
             theatre.check(what);
@@ -131,7 +132,7 @@ async fn where_no_worker_may_be_given_a_run_one_pod_makes_the_volume_and_the_con
         killed_after: None,
     })
     .await;
-    theatre.api.lock().pods_stay_as_they_are = true;
+    theatre.api.lock().refused = Some((Method::PATCH, "pods", StatusCode::FORBIDDEN));
     let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
     theatre.shared.context.events = events;
     theatre.play().await;
