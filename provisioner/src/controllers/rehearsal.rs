@@ -395,7 +395,12 @@ impl Theatre {
     async fn hire(&mut self, lost_answers: usize) {
         let worker = FakeWorker::start(lost_answers).await;
         let config = self.shared.context.configs.all().remove(0);
-        let pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
+        let mut pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
+        let name = &config.reference.name;
+        let map = json!({"metadata": {"namespace": "admin", "name": name, "uid": config.uid}});
+        pod["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": config.uid, "controller": true}]);
+        self.api.lock().put("configmaps", map);
         self.api.lock().put("pods", pod);
         self.worker = Some(worker);
     }
@@ -521,13 +526,19 @@ impl Theatre {
         }
     }
 
-    /// A Secret goes with its Pod, and a Pod with its PV if it belongs to one.
+    /// A Secret goes with its Pod, and a Pod with its PV or its ConfigMap if it belongs to one.
     fn garbage_collector(&mut self) {
         let mut state = self.api.lock();
-        for (owners, kind) in [("volumes", "pods"), ("pods", "secrets")] {
+        for kind in ["pods", "secrets"] {
             let is_lost = |object: &&Value| {
-                let owner = &object["metadata"]["ownerReferences"][0]["uid"];
-                !owner.is_null() && !state.each(owners).any(|there| there["metadata"]["uid"] == *owner)
+                let owner = &object["metadata"]["ownerReferences"][0];
+                let owners = match owner["kind"].as_str() {
+                    None => return false,
+                    Some("PersistentVolume") => "volumes",
+                    Some("ConfigMap") => "configmaps",
+                    Some(_) => "pods",
+                };
+                !state.each(owners).any(|there| there["metadata"]["uid"] == owner["uid"])
             };
             let lost: Vec<_> = state.each(kind).filter(is_lost).map(key_of).collect();
             for key in lost {
