@@ -178,9 +178,21 @@ impl<K: Subject> Apply<'_, K> {
     }
 
     async fn patch_by(&mut self, patch: Patch<Value>) -> Result<(), ApplyError> {
-        *self.subject = self.subject.patched(&self.shared.context.client, patch).await?;
-        self.shared.expectations.written(self.subject.meta());
-        Ok(())
+        let tests = matches!(patch, Patch::Json(_));
+        let error = match self.subject.patched(&self.shared.context.client, patch).await {
+            Ok(subject) => {
+                *self.subject = subject;
+                self.shared.expectations.written(self.subject.meta());
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if tests && error.category() == "invalid" && !Box::pin(self.is_as_seen()).await? {
+            // What the patch expects is not so any more. Otherwise a policy or the API's rules refuse what it writes.
+            let name = self.subject.meta().name.clone();
+            return Err(ApplyError::Changed(name.unwrap_or_default()));
+        }
+        Err(error)
     }
 
     /// Writes the record, and with it the finalizer.
@@ -264,7 +276,7 @@ impl<K: Subject> Apply<'_, K> {
         if self.is_asked_to_go(run) {
             return Ok(());
         }
-        match end(&self.shared.context.client, run).await? {
+        match Box::pin(end(&self.shared.context.client, run)).await? {
             Ended::Asked => {
                 self.shared.expectations.note(run.uid(), Fact::Deleted);
             }

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
 use mooring_contract::request::Request;
@@ -799,4 +800,16 @@ async fn of_a_pv_that_mooring_may_not_remove_the_claim_has_an_event_with_the_cur
         "{texts:#?}"
     );
     assert!(theatre.api.lock().get("volumes", "/mine").is_some());
+}
+
+/// Nobody tries in silence what a policy goes on refusing.
+#[tokio::test]
+async fn what_a_policy_refuses_to_be_written_on_a_claim_is_no_conflict() {
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+    theatre.turn().await;
+    theatre.watch();
+    theatre.api.lock().refused = Some((Method::PATCH, "claims", StatusCode::UNPROCESSABLE_ENTITY));
+    let claim = theatre.api.lock().get("claims", "default/data").unwrap();
+    let refused = look_at("claims", claim, &theatre.shared).await.unwrap_err();
+    assert!(refused.is_refusal(), "{}", refused.chain());
 }
