@@ -255,6 +255,7 @@ fn finish(outcome: Outcome, category: Category, message: &str) -> Finish {
         may_have_run: true,
         started: true,
         message: message.to_owned(),
+        can_be_worker: false,
     }
 }
 
