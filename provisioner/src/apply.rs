@@ -23,6 +23,7 @@ use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
+use tracing::info;
 
 pub use self::error::ApplyError;
 use self::signer::Signer;
@@ -47,8 +48,10 @@ use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
 use crate::run::RunRef;
 use crate::run::end::{Ended, end, find};
+use crate::run::error::RunError;
 use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish};
+use crate::run::worker::Worker;
 use crate::time::elapsed;
 
 /// What both controllers work with.
@@ -90,8 +93,8 @@ pub(crate) async fn carry_out<K: Subject>(
         }
         Decision::Cancel { record, run } => apply.cancel(&record, &run).await?,
         Decision::Fail(failed) => apply.fail(*failed).await?,
-        Decision::Stop(run) => apply.stop(&run).await?,
-        Decision::Tidy(runs) => apply.tidy(&runs).await?,
+        Decision::Stop(runs) => apply.stop(&runs).await?,
+        Decision::Tidy(runs) => apply.remove_all(&runs).await?,
     };
     Ok(action)
 }
@@ -121,6 +124,14 @@ pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
 /// Tells on a ConfigMap what is wrong with its workers.
 pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String) {
     report_config(shared, config, Note::warning(reasons::WORKER_FAILED, "Work", text));
+}
+
+/// Removes a worker that has no run, unless anything about it has changed since it was seen.
+pub async fn remove_worker(shared: &Shared, worker: &Worker) -> Result<(), RunError> {
+    end(&shared.context.client, &worker.to_remove_as_it_is()).await?;
+    shared.expectations.note(worker.uid(), Fact::Deleted);
+    info!(worker = worker.place(), "removed a worker");
+    Ok(())
 }
 
 /// One decision being carried out.
@@ -167,9 +178,21 @@ impl<K: Subject> Apply<'_, K> {
     }
 
     async fn patch_by(&mut self, patch: Patch<Value>) -> Result<(), ApplyError> {
-        *self.subject = self.subject.patched(&self.shared.context.client, patch).await?;
-        self.shared.expectations.written(self.subject.meta());
-        Ok(())
+        let tests = matches!(patch, Patch::Json(_));
+        let error = match self.subject.patched(&self.shared.context.client, patch).await {
+            Ok(subject) => {
+                *self.subject = subject;
+                self.shared.expectations.written(self.subject.meta());
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if tests && error.category() == "invalid" && !Box::pin(self.is_as_seen()).await? {
+            // What the patch expects is not so any more. Otherwise a policy or the API's rules refuse what it writes.
+            let name = self.subject.meta().name.clone();
+            return Err(ApplyError::Changed(name.unwrap_or_default()));
+        }
+        Err(error)
     }
 
     /// Writes the record, and with it the finalizer.
@@ -244,12 +267,16 @@ impl<K: Subject> Apply<'_, K> {
             .operation_ended(operation, result, category, took);
     }
 
+    /// Whether the run has been asked to go. That says nothing of one that is to be removed only as it was seen.
+    fn is_asked_to_go(&self, run: &RunRef) -> bool {
+        !run.is_exact() && self.shared.expectations.is(run.uid(), Fact::Deleted)
+    }
+
     async fn remove(&self, run: &RunRef) -> Result<(), ApplyError> {
-        // That it was asked for says nothing of a run that is to be removed only as it was seen.
-        if !run.is_exact() && self.shared.expectations.is(run.uid(), Fact::Deleted) {
+        if self.is_asked_to_go(run) {
             return Ok(());
         }
-        match end(&self.shared.context.client, run).await? {
+        match Box::pin(end(&self.shared.context.client, run)).await? {
             Ended::Asked => {
                 self.shared.expectations.note(run.uid(), Fact::Deleted);
             }
@@ -258,28 +285,21 @@ impl<K: Subject> Apply<'_, K> {
         Ok(())
     }
 
-    /// Removes a run that nobody wants any more. That of a claim which is gone is all that tells of its volume.
-    async fn stop(&self, run: &RunRef) -> Result<Action, ApplyError> {
-        if K::KIND != Some(SubjectKind::Claim) || live(&*self.subject, &self.shared.context.client).await?.is_some() {
-            self.remove(run).await?;
-        }
-        Ok(Action::await_change())
-    }
-
-    /// Removes runs of operations that are over. What was watched of the claim may be older than its run, so it is
-    /// read.
-    async fn tidy(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
-        let known = |run: &RunRef| self.shared.expectations.is(run.uid(), Fact::Deleted);
-        if runs.iter().all(known) {
+    /// Removes runs that nobody wants any more, if the subject is as it was seen.
+    async fn stop(&self, runs: &[RunRef]) -> Result<Action, ApplyError> {
+        if runs.iter().all(|run| self.is_asked_to_go(run)) {
             return Ok(Action::await_change());
         }
-        if K::KIND == Some(SubjectKind::Claim) {
-            let live = live(&*self.subject, &self.shared.context.client).await?;
-            if live.is_none_or(|live| live.resource_version != self.subject.meta().resource_version) {
-                return Ok(Action::requeue(Duration::from_secs(1)));
-            }
+        if !self.is_as_seen().await? {
+            return Ok(Action::requeue(Duration::from_secs(1)));
         }
         self.remove_all(runs).await
+    }
+
+    async fn is_as_seen(&self) -> Result<bool, ApplyError> {
+        let live = live(&*self.subject, &self.shared.context.client).await?;
+        let seen = &self.subject.meta().resource_version;
+        Ok(live.is_some_and(|live| live.resource_version == *seen))
     }
 
     /// The end of an operation: counted if something was run, and its runs removed.
@@ -424,6 +444,8 @@ impl Apply<'_, PersistentVolumeClaim> {
                     since_begin,
                 );
             }
+        } else if !self.is_as_seen().await? {
+            return Ok(Action::requeue(Duration::from_secs(1)));
         }
         // First, since the removal may be refused.
         self.say(refuse.say);

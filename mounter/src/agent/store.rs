@@ -141,6 +141,10 @@ impl Store {
     pub fn renew(&self, call: &MountCall, keys: Option<&[String]>) -> Result<bool, StoreError> {
         let dir = self.secrets(&call.target);
         let kept = self.read_secrets(&call.target)?;
+        let is_overtaken = |now: MountCall| now.secrets_at > call.secrets_at;
+        if self.recorded(&call.target).is_some_and(is_overtaken) {
+            return Ok(false);
+        }
         let is_read = |key: &String| keys.is_none_or(|keys| keys.contains(key));
         let mut changed = call.secrets.clone();
         changed.retain(|key, value| is_read(key) && kept.get(key) != Some(value));
@@ -508,6 +512,10 @@ mod tests {
         let kept = [(".of-the-program", "x"), ("key", "new"), ("note", "a")];
         assert_eq!(store.read_secrets("/t").unwrap(), secrets(&kept));
         assert_eq!(store.recorded("/t").unwrap().secrets_at, Some(7));
+        // One that was given before it comes late.
+        let late = call.renewed(secrets(&[("key", "older")]), Some(6));
+        assert!(!store.renew(&late, Some(&keys)).unwrap());
+        assert_eq!(store.read_secrets("/t").unwrap(), secrets(&kept));
         // It may read all of them.
         assert!(renew(&[("key", "new"), ("note", "b")], None));
         assert!(!renew(&[("key", "new"), ("note", "b")], None));

@@ -83,6 +83,14 @@ impl KeptVolumes {
         records.insert(record.call.target.clone(), record);
     }
 
+    /// Notes a newer Secret of a volume, unless it is gone or has a newer one still.
+    pub fn renew(&self, renewed: KeptRecord) {
+        let now = self.get(&renewed.call.target);
+        if now.is_some_and(|now| now.by == renewed.by && now.call.secrets_at <= renewed.call.secrets_at) {
+            self.put(renewed);
+        }
+    }
+
     pub fn get(&self, target: &str) -> Option<KeptRecord> {
         self.lock().get(target).cloned()
     }
@@ -237,6 +245,25 @@ pub(crate) mod tests {
         // The Secrets of two Pods with volumes of their own have nothing to do with each other.
         assert_eq!(older(&of("t5", inline(), "new")), Vec::<String>::new());
         assert_eq!(older(&of("t4", inline(), "new")), ["t4"]);
+    }
+
+    #[test]
+    fn of_two_newer_secrets_that_overtake_each_other_the_later_stays() {
+        let at = |at: u64, by: &str, secret: &str| {
+            let mut record = record("t", by);
+            record.call = record
+                .call
+                .renewed([("k".into(), SecretBytes(secret.into()))].into(), Some(at));
+            record
+        };
+        let kept = KeptVolumes::default();
+        kept.renew(at(5, "one", "gone"));
+        assert_eq!(kept.get("t"), None);
+        kept.put(at(5, "one", "first"));
+        for renewed in [at(9, "one", "third"), at(7, "one", "second"), at(9, "other", "theirs")] {
+            kept.renew(renewed);
+        }
+        assert_eq!(kept.get("t"), Some(at(9, "one", "third")));
     }
 
     #[test]

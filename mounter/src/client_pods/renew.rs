@@ -15,7 +15,6 @@ use tracing::{info, warn};
 use super::ClientPods;
 use super::kept::KeptRecord;
 use crate::agent::protocol::{AgentAnswer, Call, FailureCategory, MountCall, SecretBytes, now};
-use crate::node::volume_secrets::MountedVolume;
 use crate::volume::target::Target;
 
 /// Longest that an agent may take to note a Secret.
@@ -70,12 +69,7 @@ impl ClientPods {
             .volume_secrets
             .as_ref()
             .filter(|_| call.is_of_persistent_volume())?;
-        let mounted = MountedVolume {
-            target,
-            client: &call.client,
-            source: &call.source,
-        };
-        match tokio::time::timeout(READ_LIMIT, api.newest(mounted)).await {
+        match tokio::time::timeout(READ_LIMIT, api.newest(target, call)).await {
             Ok(Ok(secrets)) => Some(
                 secrets
                     .0
@@ -118,7 +112,7 @@ impl ClientPods {
                 }
             }
         };
-        self.kept.put(record);
+        self.kept.renew(record);
         renewed
     }
 }

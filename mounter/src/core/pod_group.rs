@@ -29,21 +29,28 @@ const TO_TAKE_BACK: Duration = CLEAR_LIMIT.saturating_add(REAP).saturating_mul(2
 /// The least time that is worth a walk.
 const LEAST: Duration = Duration::from_secs(1);
 
+/// How long a place is kept for the next walk: the kubelet asks again within minutes, or never.
+const KEPT: Duration = Duration::from_hours(1);
+
 /// Where the walks through volumes have ended whose time was up.
 #[derive(Debug, Default)]
-pub(super) struct Unfinished(Mutex<BTreeMap<Target, (Place, u64)>>);
+pub(super) struct Unfinished(Mutex<BTreeMap<Target, (Place, u64, Instant)>>);
 
 impl Unfinished {
     /// The place, and how many files were done before it. The next walk begins at the beginning, unless there is another
     /// place by then.
     pub(super) fn take(&self, target: &Target) -> (Place, u64) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        places.remove(target).unwrap_or_default()
+        places
+            .remove(target)
+            .map(|(place, files, _)| (place, files))
+            .unwrap_or_default()
     }
 
     fn put(&self, target: &Target, place: Place, files: u64) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        places.insert(target.clone(), (place, files));
+        places.retain(|_, (_, _, ended)| ended.elapsed() < KEPT);
+        places.insert(target.clone(), (place, files, Instant::now()));
     }
 }
 

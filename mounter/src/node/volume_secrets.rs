@@ -4,8 +4,10 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use kube::{Api, Client};
 use mooring_contract::names::FLEX_DRIVER;
+use mooring_contract::volume::Volume;
 
 use super::node_pods::client_as;
+use crate::agent::protocol::MountCall;
 use crate::grant::needs_attachment;
 use crate::volume::job::Secrets;
 use crate::volume::kubelet_options::of_persistent_volume;
@@ -25,14 +27,6 @@ pub enum SecretError {
     Type(String),
 }
 
-/// A PersistentVolume as it was mounted.
-#[derive(Debug, Clone, Copy)]
-pub struct MountedVolume<'a> {
-    pub target: &'a Target,
-    pub client: &'a str,
-    pub source: &'a str,
-}
-
 /// Reads the Secrets of volumes.
 pub struct VolumeSecrets {
     volumes: Api<PersistentVolume>,
@@ -49,17 +43,17 @@ impl VolumeSecrets {
     }
 
     /// The Secret that a volume has by now.
-    pub async fn newest(&self, mounted: MountedVolume<'_>) -> Result<Secrets, SecretError> {
+    pub async fn newest(&self, target: &Target, mounted: &MountCall) -> Result<Secrets, SecretError> {
         let failed = |attempted: String| {
             move |source| SecretError::Api {
                 attempted,
                 source: Box::new(source),
             }
         };
-        let (name, driver) = (mounted.target.name(), mounted.target.driver());
+        let (name, driver) = (target.name(), target.driver());
         let found = self.volumes.get_opt(name).await;
         let found = found.map_err(failed(format!("PersistentVolume {name}")))?;
-        let found = found.filter(|found| is_what_was(found, mounted.client, mounted.source, driver));
+        let found = found.filter(|found| is_what_was(found, mounted, driver));
         let found = found.ok_or_else(|| SecretError::NoVolume(name.to_owned()))?;
         let Some(reference) = SecretReference::of(&found) else {
             return Ok(Secrets::default());
@@ -80,9 +74,12 @@ impl VolumeSecrets {
 
 /// Whether a PersistentVolume is what was mounted: a newer Secret is not for an older server. The secrets of a volume
 /// that has to be attached come with its connection.
-fn is_what_was(found: &PersistentVolume, client: &str, source: &str, driver: Driver) -> bool {
+fn is_what_was(found: &PersistentVolume, was: &MountCall, driver: Driver) -> bool {
     let volume = of_persistent_volume(found, driver).and_then(Result::ok);
-    volume.is_some_and(|volume| volume.client.as_str() == client && volume.source == source) && !needs_attachment(found)
+    let is_same = |volume: Volume| {
+        volume.client.as_str() == was.client && volume.source == was.source && volume.rest == was.options
+    };
+    volume.is_some_and(is_same) && !needs_attachment(found)
 }
 
 /// A Secret that a PersistentVolume names.
@@ -112,7 +109,7 @@ mod tests {
     use k8s_openapi::api::core::v1::PersistentVolume;
     use serde_json::{Value, json};
 
-    use super::{SecretReference, is_what_was};
+    use super::{MountCall, SecretReference, is_what_was};
     use crate::volume::target::Driver;
 
     fn volume(spec: &Value) -> PersistentVolume {
@@ -148,11 +145,18 @@ mod tests {
 
     #[test]
     fn a_newer_secret_is_for_what_was_mounted_and_for_nothing_else() {
-        let is_it = |found: &PersistentVolume, driver| is_what_was(found, "sshfs", "a@h:/x", driver);
+        let call = json!({"target": "/t", "client": "sshfs", "source": "a@h:/x", "limit_ms": 1});
+        let was: MountCall = serde_json::from_value(call).unwrap();
+        let is_it = |found: &PersistentVolume, driver| is_what_was(found, &was, driver);
         let said = json!({"namespace": "vault", "name": "login"});
         assert!(is_it(&csi("a@h:/x", &said), Driver::Csi));
         assert!(is_it(&flex(&said), Driver::FlexVolume));
         assert!(!is_it(&csi("a@elsewhere:/x", &said), Driver::Csi));
+        let other_port = volume(&json!({"csi": {
+            "driver": "vcs.mooring.dev", "volumeHandle": "h",
+            "volumeAttributes": {"client": "sshfs", "source": "a@h:/x", "port": "2222"}
+        }}));
+        assert!(!is_it(&other_port, Driver::Csi));
         assert!(!is_it(&flex(&said), Driver::Csi));
         let attached = json!({"namespace": "vault", "name": "attachment-pv-1"});
         assert!(!is_it(&csi("a@h:/x", &attached), Driver::Csi));

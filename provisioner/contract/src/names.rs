@@ -199,7 +199,8 @@ pub mod annotations {
     pub const PASS_THROUGH: &str = "mooring.dev/pass-through";
     /// On a ConfigMap: the last version of it that was good, JSON, so that a later bad one changes nothing that runs.
     pub const LAST_GOOD: &str = "mooring.dev/last-good";
-    /// On a StorageClass: the uid of the ConfigMap that it was made for.
+    /// On a StorageClass: the uid of the ConfigMap that it was made for. On a worker: of the one that it belongs to while it
+    /// has no run.
     pub const CONFIG_UID: &str = "mooring.dev/config-uid";
     /// On a StorageClass or a `VolumeSnapshotClass` that was made for what an image has discovered: what the storage
     /// calls it.

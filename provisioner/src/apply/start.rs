@@ -16,11 +16,12 @@ use kube::Api;
 use kube::runtime::controller::Action;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
-use tracing::{info, warn};
+use mooring_program::error::chain;
+use tracing::{debug, info, warn};
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::subject::{Subject, live};
-use super::{Apply, ApplyError, report_workers};
+use super::{Apply, ApplyError, remove_worker, report_workers};
 use crate::cache::expectations::Fact;
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
@@ -83,10 +84,7 @@ impl<K: Subject> Apply<'_, K> {
         );
         match taken {
             Place::Free => {}
-            Place::Full => {
-                self.want_worker(&start, &place);
-                return Ok(self.wait_for_place(&start, &place));
-            }
+            Place::Full => return Ok(self.wait_for_place(&start, &place)),
             Place::Begun(left) => return Ok(Action::requeue(left)),
         }
         let worker = self.take_worker(&start);
@@ -97,7 +95,7 @@ impl<K: Subject> Apply<'_, K> {
         let begun = match (self.begin(&start, worker.as_ref()).await, &worker) {
             (Err(ApplyError::Run(RunError::NoLoan(refusal))), Some(worker)) => {
                 shared.cache.workers.give_back(worker);
-                self.tell_of_refusal(&config, worker, &refusal);
+                Box::pin(self.refused(&config, worker, &refusal)).await;
                 name_carrier(&mut start, place.clone());
                 self.begin(&start, None).await
             }
@@ -169,19 +167,26 @@ impl<K: Subject> Apply<'_, K> {
         }
     }
 
-    /// The API lets no run be written on workers: the controller's rights are those of an earlier version, as a rule.
-    fn tell_of_refusal(&self, config: &ProvisionerConfig, worker: &Worker, refusal: &CallError) {
+    /// The API does not let a run be written on this worker. Either the controller has not the right, as before the
+    /// installation is upgraded; or this Pod may not be as it is, since somebody has labelled it, and goes.
+    async fn refused(&self, config: &ProvisionerConfig, worker: &Worker, refusal: &CallError) {
         let shared = self.shared;
-        let answer = refusal.answer().unwrap_or_default();
+        let (place, answer) = (worker.place(), refusal.answer().unwrap_or_default());
         if shared.cache.workers.refused(worker) {
-            warn!(config = %config.reference, answer, "workers can't be given runs: apply configmaps/install");
+            warn!(config = %config.reference, worker = place, answer, "a worker can't be given a run");
         }
-        let text = format!(
-            "worker {} can't be given a run: {answer}. Apply configmaps/install of this version, which has the right \
-             to do that; until then each run has a Pod of its own",
-            worker.place()
-        );
+        let lacks_right = refusal.category() == "forbidden";
+        let then = if lacks_right {
+            "Apply configmaps/install of this version, which has the right to do that"
+        } else {
+            "Mooring puts another in its place"
+        };
+        let text =
+            format!("worker {place} can't be given a run: {answer}. {then}; until then each run has a Pod of its own");
         report_workers(shared, config, text);
+        if !lacks_right && let Err(error) = remove_worker(shared, worker).await {
+            debug!(error = chain(&error), worker = place, "failed to remove a worker");
+        }
     }
 
     /// After the record was written: whether the run is there already, on whatever carries it out. A first record says

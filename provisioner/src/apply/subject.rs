@@ -339,7 +339,7 @@ pub(super) async fn live<K: Subject>(subject: &K, client: &Client) -> Result<Opt
     Ok(live.filter(|live| live.uid == subject.meta().uid))
 }
 
-/// Patches an object. That it is gone, or is not as the patch expects, is [`ApplyError::Changed`].
+/// Patches an object. That it is gone is [`ApplyError::Changed`].
 pub(super) async fn patched<K>(
     api: &Api<K>,
     kind: SubjectKind,
@@ -353,7 +353,6 @@ where
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let expects = matches!(patch, Patch::Json(_));
     // This way metadata can be written too, but no spec (`persistentvolumeclaimStatusStrategy` in
     // `pkg/registry/core/persistentvolumeclaim`).
     let by_status = match &patch {
@@ -368,8 +367,6 @@ where
     answer.map_err(|source| match code(&source) {
         // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
         404 => ApplyError::Changed(name.to_owned()),
-        // What a JSON patch expects is not so any more.
-        422 if expects => ApplyError::Changed(name.to_owned()),
         _ => CallError::new("patch", kind.name(), name, source).into(),
     })
 }

@@ -232,6 +232,16 @@ impl Cache {
         })
     }
 
+    /// Whether a run, by `namespace/name`, has a Pod of its own that has not ended.
+    pub fn has_own_pod(&self, run: &str) -> bool {
+        let place = run.split_once('/');
+        let pod = place.and_then(|(namespace, name)| {
+            let carriers = self.carriers.get(namespace)?;
+            carriers.get(&ObjectRef::new(name).within(namespace))
+        });
+        pod.is_some_and(|pod| !Run::of(pod).is_over())
+    }
+
     /// The workers that there are.
     pub fn all_workers(&self) -> impl Iterator<Item = Worker> {
         let carriers = self.carriers.values().flat_map(Store::state);

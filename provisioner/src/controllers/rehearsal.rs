@@ -17,6 +17,7 @@ mod expand;
 mod fake_api;
 mod fake_worker;
 mod group;
+mod keeper;
 mod migrate;
 mod model;
 mod modify;
@@ -30,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
 use mooring_contract::request::Request;
@@ -418,7 +420,12 @@ impl Theatre {
     async fn hire(&mut self, lost_answers: usize) {
         let worker = FakeWorker::start(lost_answers).await;
         let config = self.shared.context.configs.all().remove(0);
-        let pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
+        let mut pod = worker.pod(&config.reference.to_string(), &config.fingerprint);
+        let name = &config.reference.name;
+        let map = json!({"metadata": {"namespace": "admin", "name": name, "uid": config.uid}});
+        pod["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": config.uid, "controller": true}]);
+        self.api.lock().put("configmaps", map);
         self.api.lock().put("pods", pod);
         self.worker = Some(worker);
     }
@@ -545,16 +552,19 @@ impl Theatre {
         }
     }
 
-    /// A Secret goes with its Pod, and a Pod with its PV if it belongs to one.
+    /// A Secret goes with its Pod, and a Pod with its PV or its ConfigMap if it belongs to one.
     fn garbage_collector(&mut self) {
         let mut state = self.api.lock();
-        for (owners, kind) in [("volumes", "pods"), ("pods", "secrets")] {
+        for kind in ["pods", "secrets"] {
             let is_lost = |object: &&Value| {
                 let owner = &object["metadata"]["ownerReferences"][0];
-                // A worker belongs to its ConfigMap, which stays.
-                !owner["uid"].is_null()
-                    && owner["kind"] != "ConfigMap"
-                    && !state.each(owners).any(|there| there["metadata"]["uid"] == owner["uid"])
+                let owners = match owner["kind"].as_str() {
+                    None => return false,
+                    Some("PersistentVolume") => "volumes",
+                    Some("ConfigMap") => "configmaps",
+                    Some(_) => "pods",
+                };
+                !state.each(owners).any(|there| there["metadata"]["uid"] == owner["uid"])
             };
             let lost: Vec<_> = state.each(kind).filter(is_lost).map(key_of).collect();
             for key in lost {
@@ -815,4 +825,16 @@ async fn of_a_pv_that_mooring_may_not_remove_the_claim_has_an_event_with_the_cur
         "{texts:#?}"
     );
     assert!(theatre.api.lock().get("volumes", "/mine").is_some());
+}
+
+/// Nobody tries in silence what a policy goes on refusing.
+#[tokio::test]
+async fn what_a_policy_refuses_to_be_written_on_a_claim_is_no_conflict() {
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+    theatre.turn().await;
+    theatre.watch();
+    theatre.api.lock().refused = Some((Method::PATCH, "claims", StatusCode::UNPROCESSABLE_ENTITY));
+    let claim = theatre.api.lock().get("claims", "default/data").unwrap();
+    let refused = look_at("claims", claim, &theatre.shared).await.unwrap_err();
+    assert!(refused.is_refusal(), "{}", refused.chain());
 }

@@ -16,13 +16,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
-use crate::apply::{self, Shared};
+use crate::apply::{self, Shared, remove_worker};
 use crate::cache::expectations::Fact;
 use crate::cache::watches::wake_by_worker;
 use crate::cache::work_queue::WorkQueue;
 use crate::config::ProvisionerConfig;
 use crate::run::connection::{Connection, WorkerError};
-use crate::run::end::end;
 use crate::run::error::RunError;
 use crate::run::worker::Worker;
 use crate::run::worker_pod;
@@ -43,6 +42,9 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// How soon a call is repeated that the API refused.
 const REFUSED: Duration = Duration::from_secs(10);
+
+/// How long a worker that was made may stay unseen before it is taken for lost.
+const UNSEEN: Duration = Duration::from_secs(10);
 
 /// First and longest wait before a worker is made in place of one that ended before it could be spoken with.
 const REMAKE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
@@ -128,6 +130,8 @@ fn plan(
 struct Trouble {
     times: u32,
     not_before: Instant,
+    /// When the last of them was made.
+    made: Timestamp,
 }
 
 pub(super) struct Keeper {
@@ -139,6 +143,8 @@ pub(super) struct Keeper {
     attended: BTreeMap<String, CancellationToken>,
     /// By the ConfigMap's fingerprint.
     troubles: BTreeMap<String, Trouble>,
+    /// The worker of each ConfigMap that has been made and is not seen yet, by name, and until when it may be.
+    unseen: BTreeMap<String, (String, Instant)>,
     /// Uids of workers of which their ConfigMap has told.
     told_of: BTreeSet<String>,
     /// Since when each worker has had no run that somebody waited for, and the number of its last run, by its uid.
@@ -153,6 +159,7 @@ impl Keeper {
             attendants: JoinSet::new(),
             attended: BTreeMap::new(),
             troubles: BTreeMap::new(),
+            unseen: BTreeMap::new(),
             told_of: BTreeSet::new(),
             idle: BTreeMap::new(),
         }
@@ -183,8 +190,11 @@ impl Keeper {
         self.tell(&listed, &workers);
         self.count(&workers);
         self.note_idle(&workers);
-        let in_flight: BTreeSet<_> = cache.in_flight().into_iter().map(|run| run.run).collect();
-        let wanted = cache.workers.wanted(|run| in_flight.contains(run));
+        self.unseen
+            .retain(|_, (name, _)| workers.iter().all(|worker| worker.name() != *name));
+        // In this order: a run that is seen meanwhile is known.
+        let goes_on = |run: &str| self.shared.limiter.unseen(run).is_some() || cache.has_own_pod(run);
+        let wanted = cache.workers.wanted(goes_on);
         let idle = |worker: &Worker| {
             self.idle
                 .get(worker.uid())
@@ -210,7 +220,7 @@ impl Keeper {
                 continue;
             }
             self.note_end(&listed, worker);
-            if let Err(error) = self.remove(worker).await {
+            if let Err(error) = remove_worker(&self.shared, worker).await {
                 after = after.min(retry(&error, "failed to remove a worker; trying again"));
             }
         }
@@ -244,29 +254,22 @@ impl Keeper {
         }
     }
 
-    async fn remove(&self, worker: &Worker) -> Result<(), RunError> {
-        end(&self.shared.context.client, &worker.to_remove_as_it_is()).await?;
-        self.shared.expectations.note(worker.uid(), Fact::Deleted);
-        info!(worker = worker.place(), "removed a worker");
-        Ok(())
-    }
-
     /// Makes one, and no second before its watch has shown it.
     async fn make(&mut self, config: &ProvisionerConfig) -> Result<(), RunError> {
-        let trouble = self.troubles.entry(config.fingerprint.clone()).or_insert(Trouble {
-            times: 0,
-            not_before: Instant::now(),
-        });
-        trouble.not_before = Instant::now() + RETRY;
-        worker_pod::make(&self.shared.context.client, config).await?;
-        info!(config = %config.reference, "made a worker");
+        let name = worker_pod::new_name(config, Timestamp::now());
+        let unseen = (name.clone(), Instant::now() + UNSEEN);
+        self.unseen.insert(config.reference.to_string(), unseen);
+        worker_pod::make(&self.shared.context.client, config, &name).await?;
+        info!(config = %config.reference, worker = name, "made a worker");
         Ok(())
     }
 
     /// How long no worker is made for this ConfigMap, if there is a reason to wait.
     fn due(&self, config: &ProvisionerConfig) -> Option<Duration> {
-        let trouble = self.troubles.get(&config.fingerprint)?;
-        let left = trouble.not_before.saturating_duration_since(Instant::now());
+        let unseen = self.unseen.get(&config.reference.to_string()).map(|(_, until)| *until);
+        let trouble = self.troubles.get(&config.fingerprint);
+        let not_before = unseen.max(trouble.map(|trouble| trouble.not_before))?;
+        let left = not_before.saturating_duration_since(Instant::now());
         Some(left).filter(|left| !left.is_zero())
     }
 
@@ -282,6 +285,7 @@ impl Keeper {
         let trouble = self.troubles.entry(config.fingerprint.clone()).or_insert(Trouble {
             times: 0,
             not_before: Instant::now(),
+            made: worker.made(),
         });
         let wait = REMAKE
             .0
@@ -290,6 +294,7 @@ impl Keeper {
         trouble.times += 1;
         trouble.not_before = Instant::now() + wait;
         self.shared.cache.workers.forget_capable(&config.fingerprint);
+        trouble.made = trouble.made.max(worker.made());
         let text = format!(
             "a worker ended at its start: {why}. Its image has to run \"pv serve\" where OPERATION is \"serve\"; until \
              then each run has a Pod of its own"
@@ -308,7 +313,10 @@ impl Keeper {
                 continue;
             };
             if known.is_heard(worker.uid()) {
-                self.troubles.remove(&config.fingerprint);
+                let is_earlier = |trouble: &Trouble| trouble.made < worker.made();
+                if self.troubles.get(&config.fingerprint).is_some_and(is_earlier) {
+                    self.troubles.remove(&config.fingerprint);
+                }
                 self.told_of.remove(worker.uid());
                 continue;
             }

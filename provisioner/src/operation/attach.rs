@@ -386,7 +386,7 @@ impl Plan<'_> {
         }
         let runs = removable(there);
         if !runs.is_empty() {
-            return Some(Decision::Tidy(runs));
+            return Some(Decision::Stop(runs));
         }
         let going = there.into_iter().flatten().next()?;
         Some(removed(going, Operation::Attach, self.seen.limits, self.now))

@@ -48,9 +48,10 @@ pub enum Decision<Own> {
     Cancel { record: Box<Record>, run: RunRef },
     /// Record that an attempt failed, publish an Event, remove the run.
     Fail(Box<Failed>),
-    /// Remove a run.
-    Stop(RunRef),
-    /// Remove the runs that a finished or undone operation left.
+    /// Remove runs that the object, as it was seen, does not want: what was watched of it may be older than the run, and
+    /// if it is gone meanwhile, its runs are all that tells of what they made.
+    Stop(Vec<RunRef>),
+    /// Remove runs that have nothing more to tell, whatever has become of the object.
     Tidy(Vec<RunRef>),
     /// A step that only objects of this kind have.
     Own(Own),

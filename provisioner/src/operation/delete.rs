@@ -40,7 +40,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         return match seen.making_run.filter(|run| run.leaving_since().is_none()) {
             _ if !going => stay(seen),
             // Without the PV, its request would say what the policy once was.
-            Some(run) => Decision::Stop(run.to_remove()),
+            Some(run) => Decision::Tidy(vec![run.to_remove()]),
             None => let_go(seen, false, None, None),
         };
     }
@@ -349,7 +349,7 @@ impl<Own> Deletion<'_, Own> {
         match (self.progress.record, self.progress.run) {
             (Some(record), _) => drive(&self, record),
             // The run of a finished operation.
-            (None, Some(run)) if !is_its_own(run) => Decision::Tidy(vec![run.to_remove()]),
+            (None, Some(run)) if !is_its_own(run) => Decision::Stop(vec![run.to_remove()]),
             (None, None) if intent == Intent::ToRecord => begin(&self),
             // The record that a released PV without one amounts to.
             (None, run) => {

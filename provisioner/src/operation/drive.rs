@@ -292,17 +292,17 @@ pub(super) fn taken_back<Own>(run: &Run, record: &Record, limits: &Limits, now: 
         return removed(run, record.operation, limits, now);
     }
     let earlier = run.attempt() < record.attempt;
-    Decision::Stop(if record.cancelled || earlier && !record.may_exist {
+    Decision::Stop(vec![if record.cancelled || earlier && !record.may_exist {
         run.to_remove_as_it_is()
     } else {
         run.to_remove()
-    })
+    }])
 }
 
 /// Removes a run, and waits until it is gone.
 pub(super) fn removed<Own>(run: &Run, operation: Operation, limits: &Limits, now: Timestamp) -> Decision<Own> {
     if run.leaving_since().is_none() {
-        return Decision::Stop(run.to_remove());
+        return Decision::Stop(vec![run.to_remove()]);
     }
     Decision::Wait {
         after: Some(limits.overdue),

@@ -98,7 +98,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let leftovers = leftovers(seen);
     if bound || seen.class.is_none() || ready.is_some() {
         return match (leftovers.is_empty(), ready) {
-            (false, _) => Decision::Tidy(leftovers),
+            (false, _) => Decision::Stop(leftovers),
             (true, _) if bound => change(seen, now),
             (true, Some(volume)) => to_be_bound(seen, volume, now),
             (true, None) => Decision::Rest,
@@ -125,7 +125,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     }
     if !leftovers.is_empty() {
         // A record that is not seen yet, or a run of an operation that is over: reading the claim tells.
-        return Decision::Tidy(leftovers);
+        return Decision::Stop(leftovers);
     }
     begin(&Provisioning::of(seen, None, now))
 }

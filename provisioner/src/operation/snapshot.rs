@@ -129,7 +129,7 @@ fn take(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
         return if leftovers.is_empty() {
             begin(&taking(seen, None, now))
         } else {
-            Decision::Tidy(leftovers)
+            Decision::Stop(leftovers)
         };
     };
     drive(&taking(seen, Some(record), now), record)
@@ -212,7 +212,7 @@ impl Operate for Taking<'_> {
         // All that was written before the run was made is in the snapshot.
         let status = if self.seen.content.is_group {
             let Some(request) = asked.filter(|request| !request.members().is_empty()) else {
-                return Ok(Decision::Stop(run.to_remove()));
+                return Ok(Decision::Stop(vec![run.to_remove()]));
             };
             group::ready(&record.source, run.made(), request.members())
         } else {
@@ -286,7 +286,7 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let left = seen.snapshot_run.filter(|run| run.leaving_since().is_none());
     if !content.is_held() && seen.record.is_none() {
         return match left.filter(|_| content.deletion_policy == DeletionPolicy::Retain) {
-            Some(run) => Decision::Stop(run.to_remove()),
+            Some(run) => Decision::Tidy(vec![run.to_remove()]),
             None => Decision::Rest,
         };
     }
@@ -312,7 +312,7 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
         deletion(seen, going, half_made, now)
     } else if let Some(run) = left {
         // Without the content, its request would say what the deletion policy once was.
-        Decision::Stop(run.to_remove())
+        Decision::Tidy(vec![run.to_remove()])
     } else {
         Decision::Own(let_go(seen, None, None))
     }
@@ -362,7 +362,7 @@ fn deletion(
     };
     match (going, seen.delete_run) {
         (Some(record), _) => drive(&removal, record),
-        (None, Some(leftover)) => Decision::Tidy(vec![leftover.to_remove()]),
+        (None, Some(leftover)) => Decision::Stop(vec![leftover.to_remove()]),
         (None, None) => begin(&removal),
     }
 }

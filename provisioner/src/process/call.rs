@@ -79,9 +79,10 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     code(error) == 404
 }
 
-/// Whether the caller has no right to that.
-pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
-    code(error) == 403
+/// Whether the caller has no right to that, or an admission policy or the API's rules allow nobody to. A JSON patch whose
+/// test fails is answered in the same way.
+pub(crate) fn is_refusal(error: &kube::Error) -> bool {
+    matches!(code(error), 403 | 422)
 }
 
 /// Whether the object has changed, or its name is taken.

@@ -4,12 +4,15 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use mooring_contract::names::labels;
+use mooring_program::error::chain;
+use tracing::warn;
 
+use super::carrier::has_run;
 use super::error::RunError;
 use super::identity::{RunId, RunRef};
 use super::observed::Run;
 use super::worker_pod;
-use crate::process::call::{CallError, code, is_conflict, is_not_found, is_there};
+use crate::process::call::{CallError, is_conflict, is_not_found, is_refusal, is_there};
 
 /// Whether [`end`] had to ask for the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,26 +33,40 @@ pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Vec<Ru
     Ok(found.items.into_iter().map(Run::of).collect())
 }
 
-/// Removes this very run: with its Pod, unless that is a worker whose run has ended.
+/// Removes this very run: with its Pod, unless that is a worker whose run has ended. A worker that can't be freed of it
+/// goes with it all the same.
 pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
-    if let Some(number) = run.ended_on_worker {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
-        let patch = worker_pod::release_patch(number);
-        return match pods.patch(&run.name, &worker_pod::field_manager(), &patch).await {
-            Ok(_) => Ok(Ended::Asked),
-            // Gone, or free already.
-            Err(error) if matches!(code(&error), 404 | 409 | 422) => Ok(Ended::Gone),
-            Err(source) => Err(CallError::new("patch", "Pod", &run.name, source).into()),
-        };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
+    let mut seen = run.resource_version.clone();
+    if let Some(release) = &run.release {
+        let failed = |source| CallError::new("patch", "Pod", &run.name, source);
+        match pods
+            .patch(&run.name, &worker_pod::field_manager(), &release.patch())
+            .await
+        {
+            Ok(_) => return Ok(Ended::Asked),
+            Err(error) if is_not_found(&error) => return Ok(Ended::Gone),
+            // Free already; or the API does not let the worker be written, which has the run then.
+            Err(error) if is_refusal(&error) => {
+                let live = pods.get_opt(&run.name).await;
+                let live = live.map_err(|source| CallError::new("read", "Pod", &run.name, source))?;
+                let Some(live) = live.filter(|live| has_this(live, run)) else {
+                    return Ok(Ended::Gone);
+                };
+                let error = chain(&failed(error));
+                warn!(error, "a worker can't be freed of its run: it goes with it");
+                seen = live.metadata.resource_version;
+            }
+            Err(source) => return Err(failed(source).into()),
+        }
     }
     let params = DeleteParams {
         preconditions: Some(Preconditions {
             uid: Some(run.carrier_uid.clone()),
-            resource_version: run.resource_version.clone(),
+            resource_version: seen,
         }),
         ..DeleteParams::background()
     };
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
     match pods.delete(&run.name, &params).await {
         Ok(_) => Ok(Ended::Asked),
         Err(error) if is_not_found(&error) => Ok(Ended::Gone),
@@ -63,4 +80,9 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
         }
         Err(source) => Err(CallError::new("delete", "Pod", &run.name, source).into()),
     }
+}
+
+/// Whether a Pod carries out this very run.
+fn has_this(carrier: &Pod, run: &RunRef) -> bool {
+    has_run(carrier) && Run::of(carrier.clone()).uid() == run.uid
 }

@@ -4,6 +4,7 @@ use kube::ResourceExt as _;
 use mooring_contract::operation::Operation;
 
 use super::carrier::Carrier;
+use super::worker_pod::Release;
 
 /// Which run: of this operation, on what has this uid. Every attempt has the same, so two attempts can't be there at
 /// once.
@@ -44,8 +45,8 @@ pub struct RunRef {
     /// Uid of what carries the run out.
     pub(super) carrier_uid: String,
     pub(super) resource_version: Option<String>,
-    /// The number of the run, if its worker says that it ended: the worker stays.
-    pub(super) ended_on_worker: Option<u64>,
+    /// How its worker is freed of it, if that says that it ended: the worker stays.
+    pub(super) release: Option<Release>,
 }
 
 impl RunRef {
@@ -58,7 +59,7 @@ impl RunRef {
             carrier_uid: uid.clone(),
             uid,
             resource_version: None,
-            ended_on_worker: None,
+            release: None,
         }
     }
 

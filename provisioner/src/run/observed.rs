@@ -20,6 +20,7 @@ use super::carrier::{self, Carrier};
 use super::identity::{RunId, RunRef};
 use super::input_state::InputState;
 use super::outcome::{State, observe, observe_on_worker};
+use super::worker_pod::Release;
 use crate::time::later;
 use crate::volume::persistent_volume::name_for;
 
@@ -251,9 +252,10 @@ impl Run {
         let number = carrier::number(&self.carrier);
         let report = self.report.as_ref();
         let has_ended = report.is_some_and(|report| report.number == number && report.ended.is_some());
+        let stays = self.is_on_worker() && has_ended && self.leaving_since().is_none();
         RunRef {
             uid: self.uid().into_owned(),
-            ended_on_worker: (self.is_on_worker() && has_ended && self.leaving_since().is_none()).then_some(number),
+            release: stays.then(|| Release::of(&self.carrier)),
             ..RunRef::of_carrier(&self.carrier)
         }
     }

@@ -446,7 +446,6 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use k8s_openapi::api::core::v1::{Pod, TopologySelectorTerm};
-    use k8s_openapi::jiff::Timestamp;
     use mooring_contract::operation::Operation;
     use mooring_contract::request::{Request, Snapshot};
     use proptest::collection::vec;
@@ -897,7 +896,7 @@ mod tests {
             properties: &properties.names(),
             backend_secret: true,
         });
-        Some([run, worker_pod::build(config, true, Timestamp::UNIX_EPOCH)])
+        Some([run, worker_pod::build(config, true, "worker-x")])
     }
 
     /// ConfigMaps that are tried, and how many of them at least must be in order, so that there is a Pod to look at.

@@ -31,9 +31,14 @@ impl Worker {
         self.0.metadata.uid.as_deref().unwrap_or_default()
     }
 
+    /// The name of its Pod.
+    pub fn name(&self) -> &str {
+        self.0.metadata.name.as_deref().unwrap_or_default()
+    }
+
     /// `namespace/name`.
     pub fn place(&self) -> String {
-        format!("{}/{}", self.0.namespace().unwrap_or_default(), self.0.name_any())
+        format!("{}/{}", self.namespace(), self.name())
     }
 
     pub(super) fn namespace(&self) -> &str {

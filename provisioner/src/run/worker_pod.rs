@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, Pod, PodSpec, Secret, SecretKeySelector,
     Volume,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -19,13 +19,14 @@ use mooring_seal::new_key;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
+use super::carrier::{self, Carrier};
 use super::config_secret::ConfigSecret;
 use super::error::RunError;
 use super::order::Order;
 use super::pod;
 use super::worker::{PREFIX, Worker};
 use crate::config::ProvisionerConfig;
-use crate::process::call::{CallError, code, is_conflict, is_forbidden};
+use crate::process::call::{CallError, code, is_conflict, is_refusal};
 
 /// Letters of the ConfigMap's name in that of a worker.
 const NAME_LETTERS: usize = 40;
@@ -33,18 +34,23 @@ const NAME_LETTERS: usize = 40;
 /// How long a worker that is stopped may take: it has nothing to put in order.
 const GRACE_SECONDS: i64 = 1;
 
+const CONFIG_MAP: &str = "ConfigMap";
+
 /// Key of its Secret.
 const SECRET_KEY: &str = "worker-key";
 
-/// Makes a worker and the Secret without which it does not start.
-pub async fn make(client: &Client, config: &ProvisionerConfig) -> Result<(), RunError> {
-    let namespace = &config.reference.namespace;
-    let wanted = build(
-        config,
-        ConfigSecret::read(client, config).await?.for_driver,
-        Timestamp::now(),
-    );
-    let made = create(client, namespace, &wanted).await?;
+/// A name for another worker.
+pub fn new_name(config: &ProvisionerConfig, now: Timestamp) -> String {
+    let letters: String = config.reference.name.chars().take(NAME_LETTERS).collect();
+    let letters = letters.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+    format!("{PREFIX}{letters}-{:x}", now.as_microsecond())
+}
+
+/// Makes a worker of this name, and the Secret without which it does not start.
+pub async fn make(client: &Client, config: &ProvisionerConfig, name: &str) -> Result<(), RunError> {
+    let secret = ConfigSecret::read(client, config).await?;
+    let wanted = build(config, secret.for_driver, name);
+    let made = create(client, &config.reference.namespace, &wanted).await?;
     give_key(client, &made).await.map(drop)
 }
 
@@ -53,7 +59,7 @@ pub async fn make(client: &Client, config: &ProvisionerConfig) -> Result<(), Run
 pub async fn make_with(client: &Client, order: &Order<'_>) -> Result<Pod, RunError> {
     let config = order.config;
     let secret = ConfigSecret::read(client, config).await?;
-    let mut wanted = build(config, secret.for_driver, Timestamp::now());
+    let mut wanted = build(config, secret.for_driver, &new_name(config, Timestamp::now()));
     wanted.labels_mut().extend(pod::run_labels(order));
     wanted.annotations_mut().extend(loan(order, 1));
     create(client, &config.reference.namespace, &wanted).await
@@ -101,10 +107,7 @@ fn secret_name(pod: &Pod) -> String {
     format!("{}-key", pod.name_any())
 }
 
-pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, now: Timestamp) -> Pod {
-    let letters: String = config.reference.name.chars().take(NAME_LETTERS).collect();
-    let letters = letters.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-    let name = format!("{PREFIX}{letters}-{:x}", now.as_microsecond());
+pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, name: &str) -> Pod {
     let backend = pod::backend(config);
     let clients: Vec<_> = backend.iter().map(|given| given.volume.client.as_str()).collect();
     let empty = |name: &str, medium: Option<&str>| Volume {
@@ -124,12 +127,9 @@ pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, now: Times
     own_labels.insert(labels::WORKER.to_owned(), "true".to_owned());
     let mut notes = pod::own_annotations(config);
     notes.insert(annotations::SAFE_TO_EVICT.to_owned(), "true".to_owned());
-    // It goes with the ConfigMap, and a node can be drained of it. One that is not on the cluster has no uid.
-    let owner = pod::owner("ConfigMap", &config.reference.name, &config.uid, Some(true));
-    let owner = (!config.uid.is_empty()).then(|| vec![owner]);
     let container = Container {
         name: "worker".to_owned(),
-        env: Some(variables(&name)),
+        env: Some(variables(name)),
         volume_mounts: Some(mounts),
         ports: Some(vec![ContainerPort {
             container_port: PORT.into(),
@@ -142,8 +142,8 @@ pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, now: Times
             namespace: Some(config.reference.namespace.clone()),
             labels: Some(own_labels),
             annotations: Some(notes),
-            owner_references: owner,
-            name: Some(name),
+            owner_references: owner(&config.reference.name, &config.uid),
+            name: Some(name.to_owned()),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
@@ -181,18 +181,24 @@ fn variables(pod: &str) -> Vec<EnvVar> {
 }
 
 /// Writes on a worker's Pod that it has this run, if nothing about it has changed since it was seen.
+///
+/// For as long as it has the run, it belongs to the ConfigMap only if the run does, as a Pod of the run's own would:
+/// what is under way goes on to its end although its ConfigMap is deleted.
 pub(super) async fn lend(client: &Client, worker: &Worker, order: &Order<'_>) -> Result<Pod, RunError> {
-    let patch = json!({"metadata": {
+    let mut patch = json!({"metadata": {
         "resourceVersion": worker.pod().metadata.resource_version,
         "labels": pod::run_labels(order),
         "annotations": loan(order, worker.number() + 1),
     }});
+    if order.owner.is_none_or(|owner| owner.kind != CONFIG_MAP) {
+        patch["metadata"]["ownerReferences"] = Value::Null;
+    }
     let pods: Api<Pod> = Api::namespaced(client.clone(), &worker.pod().namespace().unwrap_or_default());
     let name = worker.pod().name_any();
     match pods.patch(&name, &field_manager(), &Patch::Merge(patch)).await {
         Ok(pod) => Ok(pod),
         Err(error) if matches!(code(&error), 404 | 409) => Err(RunError::Changed(name)),
-        Err(source) if is_forbidden(&source) => Err(RunError::NoLoan(CallError::new("patch", "Pod", &name, source))),
+        Err(source) if is_refusal(&source) => Err(RunError::NoLoan(CallError::new("patch", "Pod", &name, source))),
         Err(source) => Err(CallError::new("patch", "Pod", &name, source).into()),
     }
 }
@@ -206,41 +212,74 @@ fn loan(order: &Order<'_>, number: u64) -> BTreeMap<String, String> {
     notes.insert(annotations::TIMEOUT.to_owned(), timeout.to_string());
     let owner = order.owner.map_or("", |owner| owner.uid);
     notes.insert(annotations::OWNER.to_owned(), owner.to_owned());
+    notes.insert(annotations::CONFIG_UID.to_owned(), order.config.uid.clone());
     notes
 }
 
-/// The patch that takes from a worker's Pod what [`lend`] wrote for the run of this number: the worker is free. Its number
-/// stays, and whom the run belonged to, which the next run overwrites.
-pub(super) fn release_patch(number: u64) -> Patch<()> {
-    let path = |folder: &str, key: &str| format!("/metadata/{folder}/{}", key.replace('~', "~0").replace('/', "~1"));
-    let of_run = [
-        labels::OPERATION,
-        labels::ATTEMPT,
-        labels::CLAIM_UID,
-        labels::CLAIM_NAMESPACE,
-        labels::CLAIM_NAME,
-    ];
-    let notes = [
-        annotations::CLAIM,
-        annotations::REQUEST,
-        annotations::BEGUN,
-        annotations::TIMEOUT,
-        annotations::INPUT_STATE,
-    ];
-    // An earlier version may not have written it, and what is not there can't be removed.
-    let remove = |path: String| {
-        [
-            json!({"op": "add", "path": path, "value": ""}),
-            json!({"op": "remove", "path": path}),
-        ]
-    };
-    let same_run = json!({"op": "test", "path": path("annotations", annotations::RUNS), "value": number.to_string()});
-    let steps: Vec<Value> = [same_run]
-        .into_iter()
-        .chain(of_run.into_iter().flat_map(|key| remove(path("labels", key))))
-        .chain(notes.into_iter().flat_map(|key| remove(path("annotations", key))))
-        .collect();
-    Patch::Json(serde_json::from_value(Value::Array(steps)).unwrap_or_default())
+/// The ConfigMap as the owner of its worker. One that is not on the cluster has no uid.
+fn owner(name: &str, uid: &str) -> Option<Vec<OwnerReference>> {
+    // A node can be drained of what has a controller.
+    (!uid.is_empty()).then(|| vec![pod::owner(CONFIG_MAP, name, uid, Some(true))])
+}
+
+/// What it takes to free a worker of its run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Release {
+    /// The number of the run.
+    number: u64,
+    /// Name and uid of the ConfigMap that the worker belongs to while it is free; none if it belongs to it all the time.
+    config: Option<(String, String)>,
+}
+
+impl Release {
+    pub(super) fn of(worker: &Carrier) -> Self {
+        let note = |key: &str| worker.annotations().get(key);
+        let name = note(annotations::CONFIG).and_then(|reference| reference.split_once('/'));
+        let name = name.map(|(_, name)| name.to_owned());
+        Self {
+            number: carrier::number(worker),
+            config: name.zip(note(annotations::CONFIG_UID).cloned()),
+        }
+    }
+
+    /// The patch that takes from a worker's Pod what [`lend`] wrote for this run, and gives it back to its ConfigMap. Its
+    /// number stays, and whom the run belonged to, which the next run overwrites.
+    pub(super) fn patch(&self) -> Patch<()> {
+        let path =
+            |folder: &str, key: &str| format!("/metadata/{folder}/{}", key.replace('~', "~0").replace('/', "~1"));
+        let of_run = [
+            labels::OPERATION,
+            labels::ATTEMPT,
+            labels::CLAIM_UID,
+            labels::CLAIM_NAMESPACE,
+            labels::CLAIM_NAME,
+        ];
+        let notes = [
+            annotations::CLAIM,
+            annotations::REQUEST,
+            annotations::BEGUN,
+            annotations::TIMEOUT,
+            annotations::INPUT_STATE,
+        ];
+        // An earlier version may not have written it, and what is not there can't be removed.
+        let remove = |path: String| {
+            [
+                json!({"op": "add", "path": path, "value": ""}),
+                json!({"op": "remove", "path": path}),
+            ]
+        };
+        let number = self.number.to_string();
+        let same_run = json!({"op": "test", "path": path("annotations", annotations::RUNS), "value": number});
+        let owner = self.config.as_ref().and_then(|(name, uid)| owner(name, uid));
+        let owner = owner.map(|owner| json!({"op": "add", "path": "/metadata/ownerReferences", "value": owner}));
+        let steps: Vec<Value> = [same_run]
+            .into_iter()
+            .chain(owner)
+            .chain(of_run.into_iter().flat_map(|key| remove(path("labels", key))))
+            .chain(notes.into_iter().flat_map(|key| remove(path("annotations", key))))
+            .collect();
+        Patch::Json(serde_json::from_value(Value::Array(steps)).unwrap_or_default())
+    }
 }
 
 pub(super) fn field_manager() -> PatchParams {
@@ -270,12 +309,11 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use k8s_openapi::jiff::Timestamp;
     use kube::api::Patch;
     use mooring_contract::operation::Operation;
     use serde_json::{Value, json};
 
-    use super::{Worker, build, order, release_patch};
+    use super::{Release, Worker, build, new_name, order};
     use crate::config::ProvisionerConfig;
     use crate::operation::tests::config;
     use crate::run::identity::RunId;
@@ -286,8 +324,7 @@ pub(crate) mod tests {
 
     /// A worker of a ConfigMap that runs, with these labels and annotations beside its own.
     pub(crate) fn worker(config: &ProvisionerConfig, name: &str, labels: &Value, annotations: &Value) -> Worker {
-        let mut pod = json!(build(config, false, Timestamp::UNIX_EPOCH));
-        pod["metadata"]["name"] = name.into();
+        let mut pod = json!(build(config, false, name));
         pod["metadata"]["uid"] = format!("uid-of-{name}").into();
         for (part, more) in [("labels", labels), ("annotations", annotations)] {
             for (key, value) in more.as_object().into_iter().flatten() {
@@ -306,9 +343,9 @@ pub(crate) mod tests {
     #[test]
     fn a_worker_is_made_of_its_configmap_and_goes_with_it() {
         let config = config(&[("volume-source", "csi"), ("secret-name", "s")]);
-        let pod = json!(build(&config, false, "2026-11-26T00:00:00Z".parse().unwrap()));
-        let name = pod["metadata"]["name"].as_str().unwrap();
+        let name = new_name(&config, "2026-11-26T00:00:00Z".parse().unwrap());
         assert!(name.starts_with("worker-custom-isci-provisioner-"), "{name}");
+        let pod = json!(build(&config, false, &name));
         assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], config.uid.as_str());
         assert_eq!(pod["metadata"]["ownerReferences"][0]["controller"], true);
         let spec = &pod["spec"];
@@ -344,7 +381,11 @@ pub(crate) mod tests {
             .into_iter()
             .chain(pod::run_annotations(&order))
             .collect();
-        let Patch::Json::<()>(patch) = release_patch(7) else {
+        let release = Release {
+            number: 7,
+            config: None,
+        };
+        let Patch::Json::<()>(patch) = release.patch() else {
             panic!("not a JSON patch")
         };
         let patch = serde_json::to_value(patch).unwrap();

@@ -1,6 +1,6 @@
 //! What is known of the workers beside what the API says: how to speak with each, and what it said last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -12,16 +12,13 @@ use super::worker::Worker;
 /// How long no worker of a namespace is given a run after the API has refused that.
 const REFUSED: Duration = Duration::from_mins(1);
 
-/// How long a run may stay unseen that was begun without a worker.
-const UNSEEN: Duration = Duration::from_secs(2);
-
 /// A clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
     /// By uid of the worker's Pod.
     known: Arc<RwLock<BTreeMap<String, Known>>>,
-    /// The runs that have found no free worker, by ConfigMap, and when that was.
-    wanted: Arc<RwLock<BTreeMap<String, BTreeMap<String, Instant>>>>,
+    /// The runs that have found no free worker, by ConfigMap.
+    wanted: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
     /// The ConfigMaps whose image has stated that its containers can be workers, by fingerprint: each with its name if a
     /// worker is to be made for its next run, whatever has become of the run that stated it.
     capable: Arc<RwLock<BTreeMap<String, Option<String>>>>,
@@ -35,10 +32,15 @@ struct Known {
     report: Report,
     /// What it says comes as soon as it is so.
     is_heard: bool,
-    /// The number of the run that it is about to be given.
-    taken: Option<u64>,
-    /// The number of the last run that nobody waited for.
-    in_background: u64,
+    /// The run that it is about to be given, or was given last.
+    taken: Option<Taken>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    number: u64,
+    /// Somebody waits for it.
+    is_waited_for: bool,
 }
 
 /// Where a worker listens, and the key of its connections.
@@ -58,7 +60,6 @@ impl Workers {
             report: Report::default(),
             is_heard: true,
             taken: None,
-            in_background: 0,
         });
         known.is_heard = true;
         // Two connections may bring one after the other what was said the other way round.
@@ -98,8 +99,7 @@ impl Workers {
     /// This run, of this ConfigMap, has found no free worker.
     pub fn want(&self, config: &str, run: &str) {
         let mut wanted = lock(&self.wanted);
-        let runs = wanted.entry(config.to_owned()).or_default();
-        runs.insert(run.to_owned(), Instant::now());
+        wanted.entry(config.to_owned()).or_default().insert(run.to_owned());
     }
 
     /// This run says that the image of the ConfigMap with this fingerprint can be a worker. Whether that is news: if the
@@ -108,9 +108,7 @@ impl Workers {
         let mut capable = lock(&self.capable);
         let is_news = !capable.contains_key(fingerprint);
         if is_news {
-            let has_wanted = lock(&self.wanted)
-                .get(config)
-                .is_some_and(|runs| runs.contains_key(run));
+            let has_wanted = lock(&self.wanted).get(config).is_some_and(|runs| runs.contains(run));
             capable.insert(fingerprint.to_owned(), has_wanted.then(|| config.to_owned()));
         }
         is_news
@@ -135,21 +133,25 @@ impl Workers {
         lock(&self.capable).retain(|fingerprint, _| is_there(fingerprint));
     }
 
-    /// How many runs of each ConfigMap want a worker: those that have found none and go on in Pods of their own, or are
-    /// yet to be seen.
+    /// How many runs of each ConfigMap want a worker: those that have found none and go on in Pods of their own. None
+    /// where workers can't be given runs.
     pub fn wanted(&self, goes_on: impl Fn(&str) -> bool) -> BTreeMap<String, usize> {
         let mut wanted = lock(&self.wanted);
         for runs in wanted.values_mut() {
-            runs.retain(|run, since| since.elapsed() < UNSEEN || goes_on(run));
+            runs.retain(|run| goes_on(run));
         }
         wanted.retain(|_, runs| !runs.is_empty());
+        let namespace = |config: &str| config.split_once('/').map_or("", |(namespace, _)| namespace).to_owned();
         let mut counts: BTreeMap<_, _> = wanted
             .iter()
+            .filter(|(config, _)| !self.is_refused(&namespace(config)))
             .map(|(config, runs)| (config.clone(), runs.len()))
             .collect();
         drop(wanted);
         for config in lock(&self.capable).values().flatten() {
-            counts.entry(config.clone()).or_insert(1);
+            if !self.is_refused(&namespace(config)) {
+                counts.entry(config.clone()).or_insert(1);
+            }
         }
         counts
     }
@@ -157,7 +159,8 @@ impl Workers {
     /// Whether somebody waited for this run of a worker's, as far as this process knows.
     pub fn was_waited_for(&self, uid: &str, number: u64) -> bool {
         let all = self.lock();
-        all.get(uid).is_none_or(|known| known.in_background != number)
+        let taken = all.get(uid).and_then(|known| known.taken);
+        taken.is_none_or(|taken| taken.number != number || taken.is_waited_for)
     }
 
     /// Takes a worker for its next run, if it can be given one and nobody has taken it. `is_waited_for` says whether
@@ -172,13 +175,13 @@ impl Workers {
             return false;
         };
         let is_free = known.is_heard && known.report.is_idle() && known.report.number == worker.number();
-        if !is_free || known.taken == Some(next) {
+        if !is_free || known.taken.is_some_and(|taken| taken.number == next) {
             return false;
         }
-        known.taken = Some(next);
-        if !is_waited_for {
-            known.in_background = next;
-        }
+        known.taken = Some(Taken {
+            number: next,
+            is_waited_for,
+        });
         true
     }
 
@@ -239,14 +242,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_worker_is_taken_once_for_a_run_and_only_if_it_is_known_to_wait() {
-        let config = config(&[("volume-source", "csi")]);
-        let seat = Seat {
+    fn seat() -> Seat {
+        Seat {
             host: "h".into(),
             port: 1,
             key: SecretString::from("k".to_owned()),
-        };
+        }
+    }
+
+    #[test]
+    fn a_worker_is_taken_once_for_a_run_and_only_if_it_is_known_to_wait() {
+        let config = config(&[("volume-source", "csi")]);
         let workers = Workers::default();
         let given = |number: u64| {
             worker(
@@ -258,17 +264,17 @@ mod tests {
         };
         let uid = given(0).uid().to_owned();
         assert!(!workers.take(&given(0), true), "nothing was heard of it");
-        workers.note(&uid, &seat, report(0, false));
+        workers.note(&uid, &seat(), report(0, false));
         assert!(workers.take(&given(0), true));
         assert!(!workers.take(&given(0), true), "taken twice");
         workers.give_back(&given(0));
         assert!(workers.take(&given(0), true));
-        workers.note(&uid, &seat, report(1, false));
+        workers.note(&uid, &seat(), report(1, false));
         assert!(!workers.take(&given(1), true), "it has a run");
-        workers.note(&uid, &seat, report(1, true));
+        workers.note(&uid, &seat(), report(1, true));
         // What another connection brings late changes nothing.
-        workers.note(&uid, &seat, report(1, false));
-        workers.note(&uid, &seat, report(0, false));
+        workers.note(&uid, &seat(), report(1, false));
+        workers.note(&uid, &seat(), report(0, false));
         assert_eq!(workers.report(&uid), Some(report(1, true)));
         assert!(!workers.take(&given(2), true), "its Pod says that it was given another");
         assert!(workers.take(&given(1), true));
@@ -298,18 +304,9 @@ mod tests {
     fn the_run_that_states_it_has_a_worker_made_for_the_next_though_it_has_ended_if_it_could_have_had_one() {
         let workers = Workers::default();
         let config = "admin/c".to_owned();
-        let ended = || {
-            for since in super::lock(&workers.wanted)
-                .values_mut()
-                .flat_map(|runs| runs.values_mut())
-            {
-                *since -= super::UNSEEN;
-            }
-        };
         workers.want(&config, "admin/provision-u1");
         workers.note_capable("other", &config, "admin/discover-c1");
         workers.note_capable("a", &config, "admin/provision-u1");
-        ended();
         for _ in 0..2 {
             assert_eq!(workers.wanted(|_| false), [(config.clone(), 1)].into());
         }
@@ -320,19 +317,27 @@ mod tests {
     }
 
     #[test]
+    fn whether_somebody_waits_for_a_run_is_known_of_the_last_one_that_a_worker_was_taken_for() {
+        let config = config(&[("volume-source", "csi")]);
+        let worker = worker(&config, "w", &json!({}), &json!({}));
+        let workers = Workers::default();
+        workers.note(worker.uid(), &seat(), report(0, false));
+        for is_waited_for in [false, true, false] {
+            assert!(workers.take(&worker, is_waited_for));
+            assert_eq!(workers.was_waited_for(worker.uid(), 1), is_waited_for);
+            workers.give_back(&worker);
+        }
+    }
+
+    #[test]
     fn after_a_refusal_no_worker_of_the_namespace_is_taken_for_a_while_and_only_the_first_is_news() {
         let config = config(&[("volume-source", "csi")]);
-        let seat = Seat {
-            host: "h".into(),
-            port: 1,
-            key: SecretString::from("k".to_owned()),
-        };
         let (one, other) = ["1", "2"]
             .map(|name| worker(&config, name, &json!({}), &json!({})))
             .into();
         let workers = Workers::default();
         for worker in [&one, &other] {
-            workers.note(worker.uid(), &seat, report(0, false));
+            workers.note(worker.uid(), &seat(), report(0, false));
         }
         assert!(workers.take(&one, true));
         assert!(workers.refused(&one));
@@ -353,13 +358,13 @@ mod tests {
             workers.want(&of, run);
         }
         let count = |goes_on: fn(&str) -> bool| workers.wanted(goes_on).get(&of).copied().unwrap_or(0);
-        assert_eq!(count(|_| false), 2, "not seen yet");
+        assert_eq!(count(|_| true), 2);
+        // Another would not be given one either.
+        workers.refused(&worker);
+        assert_eq!(count(|_| true), 0);
         workers.lent(&worker, "admin/provision-u2");
-        assert_eq!(count(|_| false), 1);
-        for since in super::lock(&workers.wanted).get_mut(&of).unwrap().values_mut() {
-            *since -= super::UNSEEN;
-        }
-        assert_eq!(count(|run| run == "admin/provision-u1"), 1);
+        assert_eq!(count(|_| true), 1);
         assert_eq!(count(|_| false), 0);
+        assert_eq!(count(|_| true), 0, "it has ended");
     }
 }

@@ -78,12 +78,12 @@ impl Scope {
         Ok(server)
     }
 
-    /// Has a server take a new key alone, and puts that into the Secret for mounts.
+    /// Has a server take a new key alone, and puts that into the Secret for mounts, without the newline at its end.
     pub fn change_ssh_key(&self, server: &mut SshServer) -> Result<()> {
         let new = keys::make()?;
         let accept = format!("echo '{}' >/etc/ssh/authorized_keys", new.user_public);
         self.exec(&server.secret, ["sh", "-c", &accept])?;
-        (server.keys.user_private, server.keys.user_public) = (new.user_private, new.user_public);
+        (server.keys.user_private, server.keys.user_public) = (new.user_private.trim_end().to_owned(), new.user_public);
         self.mount_secret(&server.secret, &server.secret())
     }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::fake_api::key_of;
 use super::{Offers, PV, Script, Theatre, shared};
 use crate::apply::carry_out;
+use crate::cache::expectations::Fact;
 use crate::controllers::reconcile::look;
 use crate::operation::decision::{Decision, ForClaim, Reschedule};
 use crate::operation::record::Record;
@@ -112,4 +113,29 @@ async fn a_run_that_another_controller_has_begun_is_undone_though_the_watch_show
     theatre.play().await;
     assert!(theatre.storage.is_empty(), "{:?}", theatre.storage);
     assert!(theatre.api.lock().get("claims", CLAIM).is_none());
+}
+
+/// It was asked to go when it was overdue, its Pod stays a while, and it begins all the same.
+#[tokio::test]
+async fn a_run_that_was_asked_to_go_before_is_taken_for_one_that_never_ran_only_as_it_was_seen() {
+    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+    theatre.turn_of_controllers().await;
+    let pod = theatre.api.lock().each("pods").next().unwrap().clone();
+    let run = Run::of(serde_json::from_value::<Pod>(pod.clone()).unwrap());
+    theatre.shared.expectations.note(&run.uid(), Fact::Deleted);
+    // It has begun since.
+    theatre.api.lock().put("pods", pod);
+    let record = theatre.record();
+    let cancelled = Record {
+        cancelled: true,
+        ..record.clone()
+    };
+    let decision = Decision::Cancel {
+        record: Box::new(cancelled),
+        run: run.to_remove_as_it_is(),
+    };
+    let claim = theatre.claim();
+    let carried_out = carry_out(&theatre.shared, &claim, Some(record.clone()), decision);
+    assert!(Box::pin(carried_out).await.is_err());
+    assert_eq!(theatre.record(), record);
 }

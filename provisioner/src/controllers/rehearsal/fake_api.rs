@@ -46,8 +46,8 @@ pub(super) struct FakeState {
     pub(super) faults: usize,
     /// What somebody else deletes just before this call: its number, kind and key.
     pub(super) meanwhile: Option<(usize, &'static str, &'static str)>,
-    /// Pods can't be patched: the controller has no right to that.
-    pub(super) pods_stay_as_they_are: bool,
+    /// What the controller is refused to do to which kind, and how.
+    pub(super) refused: Option<(Method, &'static str, StatusCode)>,
     /// Every watch has expired, so that its client has to list again.
     pub(super) watches_expire: bool,
     /// What is gone, by kind, as it was last.
@@ -287,8 +287,16 @@ impl FakeState {
             let message = "ValidatingAdmissionPolicy 'mooring-controller-volumes' denied request";
             return status(StatusCode::FORBIDDEN, message);
         }
-        if kind == "pods" && *method == Method::PATCH && self.pods_stay_as_they_are {
-            return status(StatusCode::FORBIDDEN, "cannot patch resource \"pods\"");
+        if let Some((refused, of, code)) = &self.refused
+            && (refused, *of) == (method, kind)
+        {
+            let verb = method.as_str().to_lowercase();
+            return status(*code, &format!("cannot {verb} resource {kind:?}"));
+        }
+        if kind == "pods" && *method == Method::PATCH && !may_be_written(&object) {
+            let message = "ValidatingAdmissionPolicy 'mooring-controller' denied request: a provisioning Pod has the \
+                           labels that the controller gives it, and no others";
+            return status(StatusCode::UNPROCESSABLE_ENTITY, message);
         }
         let wanted = |wanted: &Value, field: &str| wanted.is_null() || *wanted == object["metadata"][field];
         if *method == Method::PATCH
@@ -408,6 +416,17 @@ fn may_be_moorings(volume: &Value) -> bool {
             .as_str()
             .is_some_and(|name| name.starts_with("pvc-")),
     }
+}
+
+/// What the admission policy `mooring-controller` asks of the labels of a Pod that the controller changes.
+fn may_be_written(pod: &Value) -> bool {
+    let labels = pod["metadata"]["labels"].as_object();
+    let own = ["mooring.dev/", "app.kubernetes.io/"];
+    labels.is_none_or(|labels| {
+        labels
+            .keys()
+            .all(|key| own.iter().any(|prefix| key.starts_with(prefix)))
+    })
 }
 
 /// Carries out one operation of a JSON patch (RFC 6902); whether it could be.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::fake_api::key_of;
-use super::{By, Going, Offers, PV, Script, Theatre, with_every_fault};
+use super::{By, Going, Offers, PV, Script, Theatre, look_at, with_every_fault};
 use crate::cache::limiter::Limiter;
 use crate::config::ConfigRef;
 use crate::process::events::{EventRecorder, Writer, reasons};
@@ -407,6 +407,36 @@ impl Stage {
             assert!(bound || self.taking.deleted_after.is_some(), "{what}: not restored");
             assert_eq!(storage.contains(PV), bound, "{what}: the restored volume");
         }
+    }
+}
+
+/// The content of a snapshot that is being taken was deleted, and somebody took its finalizers off; a controller that
+/// starts then is shown the content for a while.
+///
+/// Proves: P1, P3
+#[tokio::test]
+async fn what_is_taken_for_a_content_that_is_gone_is_removed_although_the_watch_shows_the_content() {
+    for form in [Form::Snapshot, Form::Backup] {
+        let mut stage = Stage::being_taken(Taking {
+            form,
+            ..Taking::default()
+        })
+        .await;
+        stage.delete_snapshot();
+        let shown = stage.theatre.api.lock().all("contents");
+        stage.theatre.lagging.insert("contents", shown);
+        stage.theatre.api.lock().take_away("contents", CONTENT);
+        // The run has its effect before it is stopped, if it is.
+        stage.theatre.storage.insert(stage.taking.name());
+        stage.restart();
+        stage.theatre.watch();
+        let shown = stage.theatre.shown_object("contents", CONTENT).unwrap();
+        let _ = look_at("contents", shown, &stage.theatre.shared).await;
+        stage.theatre.lagging.clear();
+        stage.restart();
+        stage.play().await;
+        let left = stage.theatre.storage.contains(&stage.taking.name());
+        assert!(!left, "{form:?}: a snapshot without a content");
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use http::{Method, StatusCode};
 use serde_json::json;
 
 use super::fake_api::key_of;
@@ -19,6 +20,17 @@ struct Life {
     lost_answers: usize,
     /// The worker's Pod is deleted after so many turns. A run that it has at the time has had its effect.
     killed_after: Option<usize>,
+}
+
+impl Theatre {
+    /// Somebody gives the worker's Pod a label: a policy refuses every change of the controller's from then on.
+    fn label_worker(&self) {
+        let mut state = self.api.lock();
+        if let Some(mut worker) = state.get("pods", WORKER) {
+            worker["metadata"]["labels"]["team"] = json!("storage");
+            state.put("pods", worker);
+        }
+    }
 }
 
 async fn open(life: Life) -> Theatre {
@@ -115,7 +127,7 @@ async fn a_claim_has_a_pod_of_its_own_where_no_worker_may_be_given_a_run_whateve
         };
         with_every_fault(&life, async |fault, what| {
             let mut theatre = open(life).await;
-            theatre.api.lock().pods_stay_as_they_are = true;
+            theatre.api.lock().refused = Some((Method::PATCH, "pods", StatusCode::FORBIDDEN));
             theatre.fail(fault);
             theatre.play().await;
             theatre.check(what);
@@ -136,7 +148,7 @@ async fn where_no_worker_may_be_given_a_run_one_pod_makes_the_volume_and_the_con
         killed_after: None,
     })
     .await;
-    theatre.api.lock().pods_stay_as_they_are = true;
+    theatre.api.lock().refused = Some((Method::PATCH, "pods", StatusCode::FORBIDDEN));
     let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
     theatre.shared.context.events = events;
     theatre.play().await;
@@ -155,6 +167,106 @@ async fn where_no_worker_may_be_given_a_run_one_pod_makes_the_volume_and_the_con
         text.contains("cannot patch") && text.contains("Apply configmaps/install"),
         "{text}"
     );
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_worker_that_somebody_has_labelled_goes_and_the_claim_ends_with_one_volume_whatever_fails() {
+    for (labelled_after, deleted_after) in [
+        (0, None),
+        (1, None),
+        (2, None),
+        (0, Some(1)),
+        (1, Some(2)),
+        (2, Some(3)),
+    ] {
+        let life = Life {
+            script: script(false, deleted_after),
+            lost_answers: 0,
+            killed_after: None,
+        };
+        with_every_fault(&(life, labelled_after), async |fault, what| {
+            let mut theatre = open(life).await;
+            theatre.fail(fault);
+            for _ in 0..labelled_after {
+                theatre.turn_of_controllers().await;
+                theatre.kubelet();
+            }
+            theatre.label_worker();
+            theatre.play().await;
+            theatre.check(what);
+            let worker = theatre.api.lock().get("pods", WORKER);
+            // One that was not written to any more is not known to be of no use.
+            let is_free = worker.is_none_or(|worker| is_free(&worker));
+            assert!(is_free, "{what}: the worker has its run for ever");
+            theatre.calls()
+        })
+        .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_worker_that_somebody_has_labelled_costs_no_attempt_and_its_configmap_is_told() {
+    for labelled_after in [0, 1] {
+        let mut theatre = open(Life {
+            script: script(false, None),
+            lost_answers: 0,
+            killed_after: None,
+        })
+        .await;
+        let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
+        theatre.shared.context.events = events;
+        for _ in 0..labelled_after {
+            theatre.turn_of_controllers().await;
+        }
+        theatre.label_worker();
+        theatre.play().await;
+        theatre.check("a worker with a label");
+        assert_eq!(theatre.attempts, 1, "the image ran again");
+        assert_eq!(theatre.api.lock().get("pods", WORKER), None, "it is of no use");
+        let texts: Vec<_> = std::iter::from_fn(|| told.try_next())
+            .map(|(_, note)| (note.reason, note.text))
+            .filter(|(reason, _)| *reason != "Provisioning" && *reason != "ProvisioningSucceeded")
+            .collect();
+        let is_told = |(reason, text): &(&str, String)| *reason == "WorkerFailed" && text.contains("and no others");
+        assert_eq!(
+            texts.iter().filter(|told| is_told(told)).count(),
+            1 - labelled_after,
+            "{texts:#?}"
+        );
+    }
+}
+
+/// Proves: P1, P3
+#[tokio::test]
+async fn a_worker_ends_its_run_although_its_configmap_is_deleted_and_goes_when_it_has_none() {
+    let mut theatre = open(Life {
+        script: script(false, None),
+        lost_answers: 0,
+        killed_after: None,
+    })
+    .await;
+    let map = theatre.api.lock().all("configmaps").remove(0);
+    let owner =
+        |theatre: &Theatre| theatre.api.lock().get("pods", WORKER).unwrap()["metadata"]["ownerReferences"].clone();
+    let before = owner(&theatre);
+    theatre.turn_of_controllers().await;
+    assert!(theatre.worker.as_ref().unwrap().order().is_some(), "it has no run");
+    theatre.api.lock().delete("configmaps", &key_of(&map));
+    theatre.garbage_collector();
+    assert!(
+        theatre.api.lock().get("pods", WORKER).is_some(),
+        "it went in the middle of its run"
+    );
+    theatre.api.lock().put("configmaps", map.clone());
+    theatre.play().await;
+    theatre.check("one run");
+    assert_eq!(theatre.attempts, 1, "the image ran again");
+    assert_eq!(owner(&theatre), before);
+    theatre.api.lock().delete("configmaps", &key_of(&map));
+    theatre.garbage_collector();
+    assert_eq!(theatre.api.lock().get("pods", WORKER), None, "it stays for nothing");
 }
 
 /// Proves: P1
@@ -228,11 +340,15 @@ async fn a_volume_of_a_worker_s_costs_five_writes_and_its_deletion_four() {
 
 /// A theatre whose ConfigMap does not say how many workers there are.
 fn with_keeper(script: Script, states: bool) -> Theatre {
-    Theatre {
+    let theatre = Theatre {
         states,
         keeps_workers: true,
         ..Theatre::open(script)
-    }
+    };
+    let config = theatre.shared.context.configs.all().remove(0);
+    let map = json!({"metadata": {"namespace": "admin", "name": config.reference.name, "uid": config.uid}});
+    theatre.api.lock().put("configmaps", map);
+    theatre
 }
 
 /// The workers that are kept, none of which has a run.

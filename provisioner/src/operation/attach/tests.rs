@@ -444,7 +444,7 @@ fn a_detached_volume_says_so_and_its_runs_go() {
     // After a crash in between.
     let mut crashed = World::new(&["b"]);
     crashed.detach_run = Some(run("detach", 1, 10, &ended(0, "")));
-    assert!(matches!(crashed.plan(), Decision::Tidy(runs) if runs.len() == 1));
+    assert!(matches!(crashed.plan(), Decision::Stop(runs) if runs.len() == 1));
     crashed.detach_run = Some(leaving(run("detach", 1, 10, &ended(0, ""))));
     assert!(matches!(crashed.plan(), Decision::Wait { .. }));
 }
@@ -533,10 +533,10 @@ fn what_a_run_did_that_was_begun_late_is_undone() {
     // What is left of a run that is over is not late.
     let mut held = World::held(&["a"]);
     held.attach_run = Some(late("attach", "a"));
-    assert!(matches!(held.plan(), Decision::Tidy(_)));
+    assert!(matches!(held.plan(), Decision::Stop(_)));
     let mut free = World::new(&[]);
     free.detach_run = Some(late("detach", "a"));
-    assert!(matches!(free.plan(), Decision::Tidy(_)));
+    assert!(matches!(free.plan(), Decision::Stop(_)));
 }
 
 #[test]

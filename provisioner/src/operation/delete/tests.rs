@@ -47,7 +47,7 @@ fn a_pod_that_never_ran_is_taken_back_and_leaves_nothing_to_delete() {
     assert!(record.cancelled);
     assert!(removed.is_exact(), "only if it has not begun meanwhile");
     world.record = Some(*record);
-    assert!(matches!(world.plan(), Decision::Stop(removed) if removed.is_exact()));
+    assert!(matches!(world.plan(), Decision::Stop(runs) if runs[0].is_exact()));
     world.provision_run = Some(leaving(run("provision", 1, 10, &no_image())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
     world.provision_run = None;
@@ -67,7 +67,7 @@ fn a_pod_that_ended_while_its_image_was_pulled_leaves_nothing_to_delete() {
     let creating = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
         "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]});
     world.provision_run = Some(run("provision", 1, 10, &creating));
-    assert!(matches!(world.plan(), Decision::Stop(stop) if !stop.is_exact()));
+    assert!(matches!(world.plan(), Decision::Stop(runs) if !runs[0].is_exact()));
     // The kubelet says how it ended.
     let end = leaving(run("provision", 1, 10, &never_made()));
     world.provision_run = Some(end.clone());
@@ -145,7 +145,7 @@ fn what_can_t_be_undone_has_an_event_with_the_way_to_give_it_up() {
 fn a_pod_that_runs_is_stopped_and_its_volume_deleted() {
     let mut world = undoing(&json!({}));
     world.provision_run = Some(run("provision", 1, 10, &running()));
-    assert!(matches!(world.plan(), Decision::Stop(stop) if !stop.is_exact()));
+    assert!(matches!(world.plan(), Decision::Stop(runs) if !runs[0].is_exact()));
     world.provision_run = None;
     let Decision::Start(start) = world.plan() else { panic!() };
     assert_eq!(start.record.run, "admin/delete-u1");
@@ -187,7 +187,7 @@ fn between_attempts_that_never_ran_a_claim_is_let_go_at_once() {
     );
     world.provision_run = Some(run("provision", 2, 10, &no_image()));
     assert!(
-        matches!(world.plan(), Decision::Stop(stop) if stop.is_exact()),
+        matches!(world.plan(), Decision::Stop(runs) if runs[0].is_exact()),
         "another controller may have begun the third, and the watch does not show that yet"
     );
 }
@@ -498,7 +498,7 @@ fn a_deletion_without_a_record_goes_by_the_pod_that_belongs_to_its_volume() {
     let mut world = Released::new();
     // Of what was undone for the claim before it had this volume.
     world.run = Some(run("delete", 3, 10, &ended(0, "")));
-    assert!(matches!(world.plan(), Decision::Tidy(runs) if runs.len() == 1));
+    assert!(matches!(world.plan(), Decision::Stop(runs) if runs.len() == 1));
     world.run = Some(owned(run("delete", 3, 10, &running())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
     world.run = Some(owned(run("delete", 3, 10, &ended(75, "busy"))));

@@ -171,7 +171,7 @@ fn what_is_not_bound_not_ours_or_large_enough_is_left_alone() {
     ));
     let mut world = asking(5);
     world.expand_run = Some(asked_for(2, 1, &ended(0, "")));
-    assert!(matches!(world.plan(), Decision::Tidy(runs) if runs.len() == 1));
+    assert!(matches!(world.plan(), Decision::Stop(runs) if runs.len() == 1));
 }
 
 #[test]

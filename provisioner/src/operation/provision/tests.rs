@@ -112,11 +112,11 @@ fn a_fresh_claim_is_begun_once_it_is_wanted() {
             Box::new(|w| w.claim["spec"]["resources"]["requests"]["storage"] = json!("much")),
         ),
         (
-            "tidy 1",
+            "stop",
             Box::new(|w| w.provision_run = Some(run("provision", 1, 10, &running()))),
         ),
         (
-            "tidy 1",
+            "stop",
             Box::new(|w| {
                 w.claim["spec"]["volumeName"] = json!("pvc-u1");
                 w.provision_run = Some(run("provision", 1, 10, &ended(0, "")));
@@ -437,7 +437,7 @@ fn the_run_that_deletes_a_volume_before_it_is_bound_is_left_to_the_volume() {
     assert_eq!(planned(&world), "wait ProvisioningWaiting");
     // That of an earlier attempt is nobody's any more.
     world.delete_run = Some(run("delete", 1, 5, &running()));
-    assert_eq!(planned(&world), "tidy 1");
+    assert_eq!(planned(&world), "stop");
 }
 
 /// As external-provisioner has it for drivers that know of topology.
@@ -647,6 +647,31 @@ fn what_a_run_may_have_made_is_not_forgotten_with_the_selected_node() {
     local.provision_run = Some(run("provision", 1, 10, &ended(75, "busy")));
     let record = rescheduled(&local);
     assert!(record.may_exist && record.node == "node-a", "{record:?}");
+}
+
+/// Its node went, and with it the Pod that nobody looked at any more.
+///
+/// Proves: P1, P3
+#[test]
+fn what_a_run_that_is_gone_may_have_made_is_not_forgotten_when_the_claim_moves() {
+    let moved = |mut world: World| {
+        world.nodes = vec!["node-b"];
+        match world.plan() {
+            Decision::Own(ForClaim::Reschedule(reschedule)) => reschedule.record.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let begun = json!({"node": "node-a"});
+    let record = moved(World::with_record(&begun).selected("node-a"));
+    assert!(record.may_exist, "the run may have made a volume");
+    let mut deleted = World::with_record(&begun).deleted();
+    deleted.record = Some(record);
+    assert_eq!(planned(&deleted), "start 1 written", "it is forgotten");
+    // An attempt that has not begun made nothing, and what was on a node's disk went with the node.
+    let waiting = json!({"node": "node-a", "attempt": 2, "not-before": ago(1)});
+    assert!(!moved(World::with_record(&waiting).selected("node-a")).may_exist);
+    let local = World::with_record(&begun).with_config(&[("backend-volume", "client=pool")]);
+    assert!(!moved(local.selected("node-a")).may_exist);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
 use mooring_contract::names::{NAMESPACE, labels};
@@ -11,6 +11,7 @@ use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, user_of};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use mooring_testbed::progress::{note, spoken};
+use serde_json::json;
 
 /// Longest wait for a worker to start, to go, or to be made anew.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -288,6 +289,85 @@ fn a_run_whose_worker_is_killed_is_begun_again_and_leaves_one_volume() {
         scope.event("data", "exists after").await?;
         wait_until("the worker to be gone", LIMIT, async || {
             Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
+        })
+        .await?;
+        scope.claim_gone("data").await?;
+        scope.nothing_left(&uid).await
+    });
+}
+
+/// Proves: P1, P3
+#[test]
+fn a_worker_ends_its_run_although_its_configmap_is_deleted_meanwhile() {
+    in_namespace("workers-left", async |scope| {
+        let provisioner = scope.provisioner().printing().key("workers", "1").on_provision(
+            "echo \"begins $PVC_NAME\"
+             case $PVC_NAME in
+             slow) while [ ! -e /tmp/go ]; do sleep 0.1; done ;;
+             esac
+             pv options client=sshfs source=nobody@192.0.2.1:/x",
+        );
+        provisioner.apply().await?;
+        let worker = warm_and_free(&scope, &provisioner).await?;
+        let uid = scope.claim("slow", &provisioner.class, "1Gi").await?;
+        scope
+            .event("slow", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
+            .await?;
+        // Kubernetes removes this with the ConfigMap, as it would the worker.
+        let admin = scope.elsewhere(CONFIG_NAMESPACE);
+        let config = format!("configmap/{}", provisioner.name);
+        let config_uid = admin.kubectl(["get", &config, "-o", "jsonpath={.metadata.uid}"])?;
+        let owned = format!("{}-owned", provisioner.name);
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": provisioner.name, "uid": config_uid});
+        let bait = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                          "metadata": {"name": owned, "ownerReferences": [owner]}});
+        admin.apply(&bait.to_string())?;
+        provisioner.delete()?;
+        let maps: Api<ConfigMap> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
+        wait_until("what belongs to the ConfigMap to go", LIMIT, async || {
+            Ok(maps.get_opt(&owned).await?.is_none().then_some(()))
+        })
+        .await?;
+        let left = workers(&scope, &provisioner).await?;
+        ensure!(
+            left.iter()
+                .any(|left| left.name_any() == worker && left.metadata.deletion_timestamp.is_none()),
+            "the worker went in the middle of its run"
+        );
+        provisioner.apply().await?;
+        scope.let_pod_go_on(CONFIG_NAMESPACE, &worker)?;
+        scope.claim_bound("slow").await?;
+        ensure!(!has_own_pod(&scope, &uid).await?, "it was begun again");
+        scope.claim_gone("slow").await?;
+        scope.nothing_left(&uid).await
+    });
+}
+
+/// Proves: P1
+#[test]
+fn a_worker_that_somebody_has_labelled_is_replaced_and_its_run_has_a_pod_of_its_own() {
+    in_namespace("workers-labelled", async |scope| {
+        let provisioner = scope.provisioner().printing().key("workers", "1");
+        provisioner.apply().await?;
+        let worker = warm_and_free(&scope, &provisioner).await?;
+        let admin = scope.elsewhere(CONFIG_NAMESPACE);
+        admin.kubectl(["label", "pod", &worker, "team=storage"])?;
+        let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
+        scope.claim_bound("data").await?;
+        scope
+            .event("data", &format!("Pod {CONFIG_NAMESPACE}/provision-{uid}"))
+            .await?;
+        let failed = scope.events("data").await?;
+        ensure!(
+            failed.iter().all(|event| event.type_.as_deref() != Some("Warning")),
+            "an attempt failed: {failed:#?}"
+        );
+        admin
+            .event(&provisioner.name, &format!("{worker} can't be given a run"))
+            .await?;
+        wait_until("the worker to go", LIMIT, async || {
+            let left = workers(&scope, &provisioner).await?;
+            Ok(left.iter().all(|left| left.name_any() != worker).then_some(()))
         })
         .await?;
         scope.claim_gone("data").await?;

@@ -1,0 +1,176 @@
+//! The keeper of workers: how many it makes, and how often it tries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use mooring_contract::worker::Report;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+
+use super::departures::{claim, look_at, watched};
+use super::fake_api::FakeApi;
+use super::fake_worker::is_worker;
+use super::{Offers, Script, read, shared};
+use crate::apply::Shared;
+use crate::cache::limiter::Limiter;
+use crate::cache::store::Cache;
+use crate::cache::work_queue::WorkQueue;
+use crate::config::ProvisionerConfig;
+use crate::config::store::Entry;
+use crate::controllers::workers::Keeper;
+use crate::operation::tests::class;
+use crate::run::workers::Seat;
+
+/// A controller with one ConfigMap, which is like this.
+fn controller(api: &FakeApi, change: impl FnOnce(&mut ProvisionerConfig)) -> Shared {
+    let mut shared = shared(api, Script::plain(Offers::Changes));
+    let configs = &shared.context.configs;
+    let mut config = (*configs.all().remove(0)).clone();
+    change(&mut config);
+    let entry = Entry {
+        good: Some(Arc::new(config.clone())),
+        problems: vec![],
+    };
+    configs.replace([(config.reference, entry)].into());
+    shared.limiter = Arc::new(Limiter::new(8));
+    shared
+}
+
+fn keeper(shared: &Shared) -> Keeper {
+    Keeper::new(shared.clone(), WorkQueue::new().0)
+}
+
+/// A worker's Pod whose kubelet has started it.
+fn worker(config: &ProvisionerConfig, name: &str) -> Value {
+    json!({
+        "metadata": {
+            "namespace": "admin", "name": name,
+            "labels": {"mooring.dev/component": "provisioning", "mooring.dev/worker": "true"},
+            "annotations": {"mooring.dev/config": config.reference.to_string(),
+                            "mooring.dev/fingerprint": config.fingerprint},
+        },
+        "status": {"phase": "Running"},
+    })
+}
+
+/// The watches have brought what there is, and bring nothing more.
+fn watch_once(api: &FakeApi, shared: &mut Shared) {
+    let (cache, writers) = Cache::new(&shared.context.settings.config_namespaces);
+    let pods: Vec<_> = read(api.lock().each("pods"));
+    let none = (vec![], vec![]);
+    shared.cache = cache.filled(writers, vec![], vec![], &pods, none, (vec![], vec![], vec![]));
+}
+
+fn workers(api: &FakeApi) -> usize {
+    api.lock().each("pods").filter(|pod| is_worker(pod)).count()
+}
+
+/// One worker of two has a run, another run wants one, and the watch shows this and nothing that is done about it.
+fn wanting(api: &FakeApi, ended: bool) -> Keeper {
+    let mut shared = controller(api, |config| config.workers = Some(2));
+    let config = shared.context.configs.all().remove(0);
+    let mut busy = worker(&config, "busy");
+    busy["metadata"]["uid"] = json!("busy");
+    busy["metadata"]["creationTimestamp"] = json!("2026-11-21T00:00:00Z");
+    busy["metadata"]["labels"]["mooring.dev/operation"] = json!("attach");
+    let run = json!({"mooring.dev/component": "provisioning", "mooring.dev/operation": "provision"});
+    let own = json!({"metadata": {"namespace": "admin", "name": "provision-u2", "labels": run}});
+    api.lock().put("pods", busy);
+    api.lock().put("pods", own);
+    if ended {
+        let mut later = worker(&config, "ended");
+        later["status"]["phase"] = json!("Failed");
+        api.lock().put("pods", later);
+    }
+    watch_once(api, &mut shared);
+    let seat = Seat {
+        host: "h".into(),
+        port: 1,
+        key: SecretString::from("k".to_owned()),
+    };
+    let known = &shared.cache.workers;
+    known.note("busy", &seat, Report::default());
+    known.want(&config.reference.to_string(), "admin/provision-u2");
+    keeper(&shared)
+}
+
+#[tokio::test]
+async fn no_worker_is_made_before_the_watch_has_shown_the_one_before() {
+    let api = FakeApi::default();
+    let mut keeper = wanting(&api, false);
+    for _ in 0..3 {
+        keeper.turn().await;
+    }
+    assert_eq!(workers(&api), 2);
+}
+
+/// One that ended before it could be spoken with has the next one wait, although an earlier one is well.
+#[tokio::test]
+async fn a_worker_that_is_well_proves_nothing_of_those_after_it() {
+    let api = FakeApi::default();
+    let mut keeper = wanting(&api, true);
+    for _ in 0..2 {
+        keeper.turn().await;
+    }
+    assert_eq!(api.lock().writes(), ["DELETE pods"]);
+}
+
+#[tokio::test]
+async fn a_worker_that_can_t_be_removed_is_tried_again_only_after_a_while() {
+    let api = FakeApi::default();
+    let mut shared = controller(&api, |config| {
+        config.workers = Some(1);
+        config.workers_idle = Duration::ZERO;
+    });
+    let config = shared.context.configs.all().remove(0);
+    api.lock().put("pods", worker(&config, "worker-1"));
+    api.lock().refused = Some((Method::DELETE, "pods", StatusCode::FORBIDDEN));
+    watch_once(&api, &mut shared);
+    let after = keeper(&shared).turn().await;
+    assert_eq!(api.lock().writes(), ["DELETE pods"]);
+    assert!(after >= Duration::from_secs(1), "{after:?}");
+}
+
+/// The workers that are made when three claims come at once.
+async fn made_for_three_claims(change: impl FnOnce(&mut ProvisionerConfig), are_refused: bool) -> usize {
+    const TURNS: usize = 20;
+    let api = FakeApi::default();
+    api.lock().put("classes", json!(class(&json!({}))));
+    for name in ["one", "two", "three"] {
+        api.lock().put("claims", claim(name));
+    }
+    let mut shared = controller(&api, change);
+    let (_queued, _watches) = watched(&mut shared).await;
+    if are_refused {
+        let config = shared.context.configs.all().remove(0);
+        let pod = Arc::new(serde_json::from_value(worker(&config, "worker-gone")).unwrap());
+        let gone = crate::run::worker::Worker::of(&pod).unwrap();
+        shared.cache.workers.refused(&gone);
+    }
+    for name in ["one", "two", "three"] {
+        look_at(&api, &shared, "claims", &format!("default/{name}")).await;
+    }
+    let mut keeper = keeper(&shared);
+    for _ in 0..TURNS {
+        keeper.turn().await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    workers(&api)
+}
+
+#[tokio::test]
+async fn there_are_as_many_workers_as_runs_at_once() {
+    let three = |config: &mut ProvisionerConfig| config.workers = Some(5);
+    assert_eq!(made_for_three_claims(three, false).await, 3);
+    let with_max_parallel = |config: &mut ProvisionerConfig| {
+        config.workers = Some(5);
+        config.max_parallel = 1.try_into().ok();
+    };
+    assert_eq!(made_for_three_claims(with_max_parallel, false).await, 1);
+}
+
+#[tokio::test]
+async fn no_worker_is_made_while_none_can_be_given_a_run() {
+    assert_eq!(made_for_three_claims(|config| config.workers = Some(5), true).await, 0);
+}
