@@ -381,6 +381,7 @@ impl<K: Subject> Apply<'_, K> {
             may_have_run: false,
             started: false,
             message: String::new(),
+            can_be_worker: false,
         };
         let now = Timestamp::now();
         let failed = failed(

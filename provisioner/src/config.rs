@@ -186,8 +186,9 @@ pub struct ProvisionerConfig {
     pub timeout: Duration,
     /// How many runs may go on at once; no limit of its own if not said.
     pub max_parallel: Option<NonZeroUsize>,
-    /// How many Pods of the image may stay, and carry out one run after another; 0 unless said otherwise.
-    pub workers: usize,
+    /// How many Pods of the image may stay, and carry out one run after another, if the ConfigMap says: see
+    /// [`Self::workers`].
+    pub workers: Option<usize>,
     /// `workers-idle`: how long such a Pod stays without a run.
     pub workers_idle: Duration,
     /// What the image can do.
@@ -219,6 +220,13 @@ impl ProvisionerConfig {
     /// Reads a ConfigMap. All errors are found at once, each with its cure, and the warnings come with them.
     pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<Self, Vec<ConfigProblem>> {
         parse::parse(config_map, trust)
+    }
+
+    /// How many Pods of the image may stay. `is_capable` says whether the image has stated that its containers can be
+    /// workers: where the ConfigMap does not say how many there are, that decides.
+    pub fn workers(&self, is_capable: bool) -> usize {
+        let default = if is_capable { parse::DEFAULT_WORKERS } else { 0 };
+        self.workers.unwrap_or(default)
     }
 
     /// Whether the Pod works on its own node's pool (`backend-volume: client=pool`): its volumes then live on that

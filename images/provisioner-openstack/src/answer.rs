@@ -1,7 +1,6 @@
 //! What the run hands to Mooring, in its termination message.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use mooring_contract::discovered::{Discovered, MAX_MESSAGE};
@@ -36,7 +35,7 @@ impl AnswerWriter<'_> {
     ) -> Result<(), OpenstackError> {
         let volume = Volume::from_options(&options).map_err(pv::error::Error::Options)?;
         check(&volume, Speaker::Image, &given.request.mount_options)?;
-        self.write(&termination_message(options, secret)?)
+        self.write(termination_message(options, secret)?)
     }
 
     /// What a node needs to reach a volume that was attached to it: options beside the volume's own, and secrets.
@@ -55,7 +54,7 @@ impl AnswerWriter<'_> {
             let sealed = seal(&given.answer_key()?, purpose, secrets).map_err(pv::error::Error::Seal)?;
             options.insert(keys::SEALED.to_owned(), sealed);
         }
-        self.write(&termination_message(options, None)?)
+        self.write(termination_message(options, None)?)
     }
 
     /// What the service can serve.
@@ -69,16 +68,12 @@ impl AnswerWriter<'_> {
             }
             .into());
         }
-        self.write(&message)?;
+        self.write(message)?;
         Ok(read.classes.len())
     }
 
-    fn write(&self, message: &str) -> Result<(), OpenstackError> {
-        let written = fs::write(self.to, message);
-        Ok(written.map_err(|source| pv::error::Error::Write {
-            path: self.to.to_owned(),
-            source,
-        })?)
+    fn write(&self, message: String) -> Result<(), OpenstackError> {
+        Ok(pv::answer::write(self.to, message)?)
     }
 }
 

@@ -96,7 +96,7 @@ async fn judge(args: &ConformArgs, stop: &CancellationToken) -> Result<bool, Con
     };
     let rig = Rig::new(args, config, unreachable).await?;
     let mut promised: Vec<_> = rig.promised().iter().map(|operation| operation.as_str()).collect();
-    promised.extend((rig.config().workers > 0).then_some(SERVE));
+    promised.extend((rig.config().workers(false) > 0).then_some(SERVE));
     let mut report = ConformReport::begin(&args.image, &promised);
     Kit::new(&rig).try_all(&mut report, stop).await;
     rig.clean().await;

@@ -154,11 +154,15 @@ impl<K: Subject> Apply<'_, K> {
         can.then(|| self.shared.cache.take_worker(&start.config, is_waited_for(start)))?
     }
 
-    /// Has there be a worker more, if the ConfigMap allows it: this run has found none.
+    /// Has there be a worker more, if the ConfigMap and the image allow it: this run has found none.
     fn want_worker(&self, start: &Start, place: &str) {
-        let cache = &self.shared.cache;
-        if start.config.workers > 0 && is_waited_for(start) && order(start).fits_worker() {
-            cache.workers.want(&start.config.reference.to_string(), place);
+        let (cache, config) = (&self.shared.cache, &start.config);
+        if config.workers == Some(0) || !is_waited_for(start) || !order(start).fits_worker() {
+            return;
+        }
+        // Where the image has not stated that it can be one, its answer to this run may.
+        cache.workers.want(&config.reference.to_string(), place);
+        if config.workers(cache.workers.is_capable(&config.fingerprint)) > 0 {
             cache.wake_keeper();
         }
     }

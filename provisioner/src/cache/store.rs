@@ -36,6 +36,7 @@ use crate::operation::record::Record;
 use crate::run::carrier::{self, Carrier};
 use crate::run::departed::Departed;
 use crate::run::observed::has;
+use crate::run::outcome::{Finish, State};
 use crate::run::worker::Worker;
 use crate::run::workers::Workers;
 use crate::run::{Run, RunId};
@@ -432,6 +433,21 @@ impl Cache {
             departed.insert(uid.to_owned(), Departed::of(run));
         } else {
             departed.remove(uid);
+        }
+    }
+
+    /// Takes in whether the image of a run states in its answer that its containers can be workers.
+    pub fn note_answer(&self, run: &Run) {
+        let State::Finished(Finish {
+            can_be_worker: true, ..
+        }) = run.state()
+        else {
+            return;
+        };
+        let config = run.config().unwrap_or_default();
+        let fingerprint = run.fingerprint().unwrap_or_default();
+        if self.workers.note_capable(fingerprint, config, &run.place()) {
+            self.wake_keeper();
         }
     }
 

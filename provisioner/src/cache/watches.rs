@@ -412,6 +412,7 @@ impl Seen {
     /// A run is like this, or was when it went.
     fn run_is(&self, run: &Run, gone: bool) {
         self.cache.note_run(run, gone);
+        self.cache.note_answer(run);
         self.departures.limiter.seen(&run.place());
         if gone {
             self.departures.expectations.gone(&run.uid());
@@ -453,6 +454,7 @@ impl Seen {
                     .expectations
                     .keep_runs(&cache.runs().map(|run| run.uid().into_owned()).collect());
                 cache.note_workers_of(namespace);
+                cache.runs().for_each(|run| cache.note_answer(&run));
                 cache.queue_all(queue);
             }
             Event::Init | Event::InitApply(_) => {}
@@ -584,11 +586,12 @@ mod tests {
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
-    use super::Seen;
+    use super::{Carrier, Seen};
     use crate::cache::departures::Departures;
     use crate::cache::limiter::Limiter;
     use crate::cache::store::{Cache, Writers};
     use crate::cache::work_queue::{Queued, WorkQueue};
+    use crate::operation::tests::ended;
     use crate::process::metrics::Metrics;
     use crate::volume::snapshot::tests::content;
 
@@ -662,6 +665,32 @@ mod tests {
         seen.cache.queue_handle(&seen.queue, "lun-7");
         seen.cache.queue_handle(&seen.queue, "not-known");
         assert_eq!(names(queued.volumes), ["disk", "not-known"]);
+    }
+
+    #[test]
+    fn the_answer_that_states_that_its_image_can_be_a_worker_is_noted_also_of_a_run_that_was_there_before() {
+        let carrier = |message: &str| -> Carrier {
+            object(json!({
+                "metadata": {"name": "provision-u1", "namespace": "admin", "uid": "p1",
+                             "labels": {"mooring.dev/component": "provisioning", "mooring.dev/operation": "provision",
+                                        "mooring.dev/claim-uid": "u1"},
+                             "annotations": {"mooring.dev/config": "admin/c", "mooring.dev/fingerprint": "f"}},
+                "status": ended(0, message),
+            }))
+        };
+        let (plain, stating) = (r#"{"client":"nfs"}"#, r#"{"client":"nfs","mooring.dev/workers":true}"#);
+        for (message, is_capable) in [(plain, false), (stating, true)] {
+            let (seen, _queued) = seen(known);
+            seen.run("admin", Event::Apply(carrier(message)));
+            assert_eq!(seen.cache.workers.is_capable("f"), is_capable);
+        }
+        let listed = |cache: Cache, writers| {
+            let nothing = (vec![], vec![], vec![]);
+            cache.filled(writers, vec![], vec![], &[carrier(stating)], (vec![], vec![]), nothing)
+        };
+        let (seen, _queued) = seen(listed);
+        seen.run("admin", Event::InitDone);
+        assert!(seen.cache.workers.is_capable("f"));
     }
 
     #[test]

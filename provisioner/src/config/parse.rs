@@ -28,6 +28,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long after a discovery the next one is due when the ConfigMap does not say.
 pub const DEFAULT_DISCOVER_INTERVAL: Duration = Duration::from_mins(10);
 
+/// How many workers there are at most when the ConfigMap does not say, and the image has stated that it can be one.
+pub const DEFAULT_WORKERS: usize = 2;
+
 /// How long a worker stays without a run when the ConfigMap does not say.
 pub const DEFAULT_WORKERS_IDLE: Duration = Duration::from_mins(10);
 
@@ -87,7 +90,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let secret_name = reader.read(keys::SECRET_NAME, values::object_name);
     let timeout = reader.read(keys::TIMEOUT, values::timeout);
     let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
-    let workers = reader.read(keys::WORKERS, values::workers).unwrap_or(0);
+    let workers = reader.read(keys::WORKERS, values::workers);
     let workers_idle = reader.read(keys::WORKERS_IDLE, values::interval);
     let operations = reader.operations();
     let multi_attach = reader.read(keys::MULTI_ATTACH, values::boolean).unwrap_or(false);
@@ -111,15 +114,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let pass_through = reader.pass_through(config_map);
     reader.contradictions(&class, &operations, backend_volume.as_ref(), class_name.as_deref());
     reader.attachments(&operations, volume_source);
-    if workers > 0 {
-        reader.workers(volume_source, backend_volume.as_ref());
-    } else if reader.data.contains_key(keys::WORKERS_IDLE) {
-        reader.warn(
-            ProblemKind::Contradiction,
-            keys::WORKERS_IDLE,
-            "is set, but there are no workers: set workers, or remove this key",
-        );
-    }
+    let workers = reader.workers(workers, volume_source, backend_volume.as_ref());
 
     let mut problems = reader.problems;
     problems.sort_by_key(|problem| problem.severity);
@@ -482,32 +477,44 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What a worker can't do.
-    fn workers(&mut self, volume_source: Option<VolumeSourceKind>, backend_volume: Option<&Volume>) {
+    /// How many workers there are: none, whatever the image states, where they could do nothing.
+    fn workers(
+        &mut self,
+        wanted: Option<usize>,
+        volume_source: Option<VolumeSourceKind>,
+        backend_volume: Option<&Volume>,
+    ) -> Option<usize> {
+        let mut obstacles = Vec::new();
         if volume_source.is_none() {
-            self.error(
-                ProblemKind::Contradiction,
-                keys::WORKERS,
+            obstacles.push(
                 "is set, but the image makes its PersistentVolumes itself, for which each run needs a Pod of its own: \
-                 set volume-source to csi or flexVolume, or remove this key",
+                 set volume-source to csi or flexVolume, or remove this key"
+                    .to_owned(),
             );
         }
         for key in [keys::SERVICE_ACCOUNT_NAME, keys::SERVICE_TOKEN] {
             if self.data.contains_key(key) {
-                self.error(
-                    ProblemKind::Contradiction,
-                    keys::WORKERS,
-                    format!("is set, but {key} gives each run a token for its own Pod: remove one of the two"),
-                );
+                obstacles.push(format!(
+                    "is set, but {key} gives each run a token for its own Pod: remove one of the two"
+                ));
             }
         }
         if backend_volume.is_some_and(|volume| volume.client.as_str() == ClientName::POOL) {
-            self.error(
+            obstacles.push("is set, but each run has to be on the node of its volume: remove this key".to_owned());
+        }
+        let workers = wanted.or((!obstacles.is_empty()).then_some(0));
+        if wanted.is_some_and(|wanted| wanted > 0) {
+            for obstacle in obstacles {
+                self.error(ProblemKind::Contradiction, keys::WORKERS, obstacle);
+            }
+        } else if workers == Some(0) && self.data.contains_key(keys::WORKERS_IDLE) {
+            self.warn(
                 ProblemKind::Contradiction,
-                keys::WORKERS,
-                "is set, but each run has to be on the node of its volume: remove this key",
+                keys::WORKERS_IDLE,
+                "is set, but there are no workers: set workers, or remove this key",
             );
         }
+        workers
     }
 
     fn contradictions(

@@ -91,8 +91,9 @@ const RESERVED_VARIABLES: &[&str] = &[
     "KRB5_CONFIG",
 ];
 
-/// Prefixes of such variables. Kubernetes sets `KUBERNETES_…` for its clients.
-const RESERVED_PREFIXES: &[&str] = &["LD_", "KUBERNETES_", "BASH_", "GIT_", "SSH_ASKPASS"];
+/// Prefixes of such variables. Kubernetes sets `KUBERNETES_…` for its clients, and an image states with
+/// `MOORING_WORKERS` that it can be a worker.
+const RESERVED_PREFIXES: &[&str] = &["LD_", "KUBERNETES_", "BASH_", "GIT_", "SSH_ASKPASS", "MOORING_WORKER"];
 
 /// What is wrong with properties that come from a ConfigMap, a class or a Secret, as problems of their keys.
 ///
@@ -211,6 +212,10 @@ mod tests {
             (vec!["perl5opt", "node-options"], vec!["perl5opt", "node-options"]),
             (vec!["home-server", "path-prefix"], vec![]),
             (vec!["ld-library-path"], vec!["ld-library-path"]),
+            (
+                vec!["mooring-workers", "mooring.workers-asked"],
+                vec!["mooring-workers", "mooring.workers-asked"],
+            ),
             (vec!["kubernetes.service.host"], vec!["kubernetes.service.host"]),
             (vec!["..data"], vec!["..data"]),
             (vec!["a/b"], vec!["a/b"]),

@@ -35,6 +35,7 @@ use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
 use mooring_contract::request::Request;
+use mooring_contract::worker::with_statement;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -42,13 +43,15 @@ use self::fake_api::{FakeApi, FakeState, Fault, key_of};
 use self::fake_worker::{FakeWorker, WORKER, is_worker};
 use super::orphan;
 use super::reconcile::{Reconciled, look};
+use super::workers::Keeper;
 use crate::apply::signer::Signer;
 use crate::apply::{ApplyError, Shared};
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
-use crate::config::ConfigRef;
+use crate::cache::work_queue::WorkQueue;
 use crate::config::discovered::Discoveries;
 use crate::config::store::{ConfigStore, Entry};
+use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::context::{Context, Settings};
 use crate::operation::backoff::Backoff;
 use crate::operation::limits::Limits;
@@ -156,6 +159,10 @@ struct Theatre {
     /// The number of the run that it was last seen to have begun.
     begun_on_worker: u64,
     script: Script,
+    /// The image states that its containers can be workers.
+    states: bool,
+    /// Workers are kept; none of them starts.
+    keeps_workers: bool,
     shared: Shared,
     /// The names of the volumes that the storage has.
     storage: BTreeSet<String>,
@@ -206,7 +213,11 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
             ),
         ]
     };
-    let good = Arc::new(config(source));
+    // For the example's service account there would be no workers.
+    let good = Arc::new(ProvisionerConfig {
+        workers: None,
+        ..config(source)
+    });
     let entry = Entry {
         good: Some(good.clone()),
         problems: vec![],
@@ -289,6 +300,8 @@ impl Theatre {
             worker: None,
             begun_on_worker: 0,
             script,
+            states: false,
+            keeps_workers: false,
             storage: BTreeSet::new(),
             attempts: 0,
             watched: 0,
@@ -318,9 +331,7 @@ impl Theatre {
                 }
                 drop(result);
                 if std::mem::take(&mut self.api.lock().tripped) {
-                    // Killed: all that it had in mind is gone.
-                    self.shared = shared(&self.api, self.script);
-                    self.watched = 0;
+                    self.restart();
                 }
             }
         }
@@ -330,10 +341,20 @@ impl Theatre {
         for uid in self.shared.cache.orphans() {
             drop(Box::pin(orphan::settle(&self.shared, &uid)).await);
         }
-        if std::mem::take(&mut self.api.lock().tripped) {
-            self.shared = shared(&self.api, self.script);
-            self.watched = 0;
+        if self.keeps_workers {
+            self.watch();
+            let mut keeper = Keeper::new(self.shared.clone(), WorkQueue::new().0);
+            Box::pin(keeper.turn()).await;
         }
+        if std::mem::take(&mut self.api.lock().tripped) {
+            self.restart();
+        }
+    }
+
+    /// The controller is killed, and another one begins: all that it had in mind is gone.
+    fn restart(&mut self) {
+        self.shared = shared(&self.api, self.script);
+        self.watched = 0;
     }
 
     /// The watches bring everything at once.
@@ -346,6 +367,7 @@ impl Theatre {
         let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
         writers.know_groups(read(state.each("groups")), read(state.each("groupclasses")));
         let pods: Vec<_> = self.shown(&state, "pods");
+        let workers = self.shared.cache.workers.clone();
         self.shared.cache = cache.filled(
             writers,
             self.shown(&state, "claims"),
@@ -362,8 +384,10 @@ impl Theatre {
         if self.script.offers == Offers::Attachments {
             self.shared.cache.consumers.know(&read(state.each("users")));
         }
+        self.shared.cache.workers = workers;
         for run in pods.into_iter().map(Run::of) {
             self.shared.limiter.seen(&run.place());
+            self.shared.cache.note_answer(&run);
         }
         drop(state);
         self.listen(&self.shared.cache);
@@ -523,7 +547,8 @@ impl Theatre {
         if self.script.first_fails && self.attempts == 1 {
             (75, "busy".to_owned())
         } else {
-            (0, json!({"client": "nfs", "source": "h:/x"}).to_string())
+            let answer = json!({"client": "nfs", "source": "h:/x"}).to_string();
+            (0, if self.states { with_statement(answer) } else { answer })
         }
     }
 

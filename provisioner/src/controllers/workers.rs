@@ -86,11 +86,12 @@ struct Kept {
 }
 
 /// One worker is not needed any more if its ConfigMap has changed, asks for fewer, or is gone, or if it has been idle for
-/// so long. A worker that has a run stays until that is over. `wanted` has how many runs of each ConfigMap have found no
-/// free worker.
+/// so long. A worker that has a run stays until that is over. `limit` says how many a ConfigMap may have, and `wanted` how
+/// many runs of each have found no free worker.
 fn plan(
     configs: &[Arc<ProvisionerConfig>],
     workers: &[Worker],
+    limit: impl Fn(&ProvisionerConfig) -> usize,
     wanted: &BTreeMap<String, usize>,
     idle: impl Fn(&Worker) -> Duration,
 ) -> Plan {
@@ -105,7 +106,7 @@ fn plan(
     for worker in busy.into_iter().chain(free) {
         let counted = kept.entry(worker.config()).or_default();
         let is_needed = needed(worker).is_some_and(|config| {
-            counted.all < config.workers && (worker.has_run() || idle(worker) < config.workers_idle)
+            counted.all < limit(config) && (worker.has_run() || idle(worker) < config.workers_idle)
         });
         if is_needed && !worker.is_over() {
             counted.all += 1;
@@ -119,7 +120,7 @@ fn plan(
         let kept = kept.get(of.as_str()).copied().unwrap_or_default();
         let wanted = kept.busy + wanted.get(&of).copied().unwrap_or(0);
         plan.make
-            .extend((kept.all..wanted.min(config.workers)).map(|_| config.clone()));
+            .extend((kept.all..wanted.min(limit(config))).map(|_| config.clone()));
     }
     plan
 }
@@ -172,11 +173,19 @@ impl Keeper {
         }
         let all = configs.all();
         let cache = self.shared.cache.clone();
+        let is_there = |fingerprint: &str| all.iter().any(|config| config.fingerprint == fingerprint);
+        cache.workers.keep_capable(is_there);
         let listed: Vec<_> = all
             .into_iter()
             .filter(|config| cache.knows_runs_of(&config.reference.namespace))
             .collect();
         let workers: Vec<Worker> = cache.all_workers().collect();
+        for worker in workers
+            .iter()
+            .filter(|worker| !worker.is_leaving() && !worker.is_over())
+        {
+            cache.workers.note_made(worker.fingerprint());
+        }
         self.attend(&workers);
         self.tell(&listed, &workers);
         self.count(&workers);
@@ -191,7 +200,8 @@ impl Keeper {
                 .get(worker.uid())
                 .map_or(Duration::ZERO, |(since, _)| since.elapsed())
         };
-        let Plan { make, remove } = plan(&listed, &workers, &wanted, idle);
+        let limit = |config: &ProvisionerConfig| config.workers(cache.workers.is_capable(&config.fingerprint));
+        let Plan { make, remove } = plan(&listed, &workers, limit, &wanted, idle);
         let mut after = LOOK_AGAIN;
         for config in &listed {
             let of_it = workers
@@ -283,6 +293,7 @@ impl Keeper {
             .min(REMAKE.1);
         trouble.times += 1;
         trouble.not_before = Instant::now() + wait;
+        self.shared.cache.workers.forget_capable(&config.fingerprint);
         trouble.made = trouble.made.max(worker.made());
         let text = format!(
             "a worker ended at its start: {why}. Its image has to run \"pv serve\" where OPERATION is \"serve\"; until \
@@ -454,13 +465,17 @@ mod tests {
 
     fn with(workers: usize, fingerprint: &str) -> Arc<ProvisionerConfig> {
         let mut config = config(&[("volume-source", "csi")]);
-        config.workers = workers;
+        config.workers = Some(workers);
         config.fingerprint = fingerprint.to_owned();
         Arc::new(config)
     }
 
     fn seen(config: &ProvisionerConfig, name: &str, labels: &Value) -> Worker {
         worker(config, name, labels, &json!({}))
+    }
+
+    fn limit(config: &ProvisionerConfig) -> usize {
+        config.workers(false)
     }
 
     /// How many are made, and which are removed, if there are always enough runs.
@@ -475,7 +490,7 @@ mod tests {
         idle: Duration,
     ) -> (usize, Vec<String>) {
         let wanted = [(config.reference.to_string(), runs)].into();
-        let planned = plan(std::slice::from_ref(config), workers, &wanted, |_| idle);
+        let planned = plan(std::slice::from_ref(config), workers, limit, &wanted, |_| idle);
         let removed = planned.remove.iter().map(|worker| worker.uid().to_owned()).collect();
         (planned.make.len(), removed)
     }
@@ -509,7 +524,7 @@ mod tests {
             planned(&with(0, "b"), std::slice::from_ref(&one)),
             (0, vec!["uid-of-1".to_owned()])
         );
-        let gone = plan(&[], &[one, two], &[].into(), |_| Duration::ZERO);
+        let gone = plan(&[], &[one, two], limit, &[].into(), |_| Duration::ZERO);
         assert_eq!((gone.make.len(), gone.remove.len()), (0, 2));
     }
 

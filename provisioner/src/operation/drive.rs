@@ -217,6 +217,7 @@ fn overdue(why: String, may_have_run: bool) -> Finish {
         may_have_run,
         started: false,
         message: String::new(),
+        can_be_worker: false,
     }
 }
 

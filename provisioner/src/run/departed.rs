@@ -29,6 +29,7 @@ impl Departed {
                 may_have_run: true,
                 started: state == State::Running,
                 message: String::new(),
+                can_be_worker: false,
             },
         };
         Self {

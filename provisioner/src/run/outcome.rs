@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::outcome::Outcome;
-use mooring_contract::worker::{Report, RunEnd};
+use mooring_contract::worker::{Report, RunEnd, take_statement};
 
 use self::last_words::last_words;
 
@@ -38,8 +38,10 @@ pub struct Finish {
     pub may_have_run: bool,
     /// The container certainly ran.
     pub started: bool,
-    /// What the container wrote as its termination message, whole.
+    /// What the container wrote as its termination message, without what the image states of itself.
     pub message: String,
+    /// The image states that its containers can be workers.
+    pub can_be_worker: bool,
 }
 
 impl Finish {
@@ -145,6 +147,7 @@ pub(super) fn observe(pod: &Pod) -> State {
             may_have_run: true,
             started: false,
             message: String::new(),
+            can_be_worker: false,
         }),
         _ if leaving => State::Leaving,
         _ if container.is_some_and(running) => State::Running,
@@ -173,6 +176,7 @@ pub(super) fn observe_on_worker(pod: &Pod, number: u64, report: Option<&Report>)
                 may_have_run: true,
                 started: false,
                 message: String::new(),
+                can_be_worker: false,
             })
         }
         State::Leaving => State::Leaving,
@@ -250,7 +254,7 @@ fn from_container(
     pod_reason: &str,
     outside: Option<&str>,
 ) -> Finish {
-    let message = terminated.message.clone().unwrap_or_default();
+    let (message, can_be_worker) = take_statement(terminated.message.clone().unwrap_or_default());
     let said = last_words(&message);
     let container_reason = terminated.reason.as_deref().unwrap_or_default();
     let outcome = Outcome::from_exit_code(terminated.exit_code);
@@ -303,6 +307,7 @@ fn from_container(
         may_have_run: started || category != Category::NotStarted && !never_made,
         started,
         message,
+        can_be_worker,
     }
 }
 
@@ -342,6 +347,7 @@ fn without_container(status: &PodStatus, reason: &str, on_node: bool, outside: O
         may_have_run: on_node && !turned_away && !blocked,
         started: false,
         message: String::new(),
+        can_be_worker: false,
     }
 }
 
@@ -582,6 +588,35 @@ mod tests {
         let mut evicted = status(&json!({}));
         evicted["reason"] = json!("Evicted");
         assert!(finish(&evicted).may_have_run);
+    }
+
+    #[test]
+    fn what_an_image_states_of_itself_is_no_part_of_its_answer() {
+        let table = [
+            (
+                r#"{"mooring.dev/workers":true,"source":"x"}"#,
+                r#"{"source":"x"}"#,
+                true,
+            ),
+            (r#"{"mooring.dev/workers":true}"#, "", true),
+            (r#"{"source":"x"}"#, r#"{"source":"x"}"#, false),
+        ];
+        for (message, answer, can_be_worker) in table {
+            let end = RunEnd {
+                exit_code: 0,
+                message: message.to_owned(),
+                timed_out: false,
+            };
+            for finish in [
+                finish(&terminated(&json!({"exitCode": 0, "message": message}))),
+                super::from_worker(&end),
+            ] {
+                assert_eq!(
+                    (finish.message.as_str(), finish.why.as_str(), finish.can_be_worker),
+                    (answer, answer, can_be_worker)
+                );
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, EmptyDirVolumeSource, FlexVolumeSource, KeyToPath, LocalObjectReference,
+    Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, FlexVolumeSource, KeyToPath, LocalObjectReference,
     NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSecurityContext, PodSpec,
     ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Toleration,
     TopologySelectorTerm, Volume, VolumeMount,
@@ -18,6 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::volume::{self, ClientName, keys};
+use mooring_contract::worker::ASKED_VARIABLE;
 
 use crate::config::ProvisionerConfig;
 use crate::run::order::Order;
@@ -305,9 +306,18 @@ fn container(run: &Skeleton<'_>) -> Container {
     mounts.extend(run_volumes(&run.order).map(|given| given.mount()));
     Container {
         name: run.order.id.operation.as_str().to_owned(),
-        env: Some(variables(run.properties, run.secret)),
+        env: Some([variables(run.properties, run.secret), vec![asks_of_workers()]].concat()),
         volume_mounts: Some(mounts),
         ..bare_container(run.order.config, run_volumes(&run.order).next().is_some())
+    }
+}
+
+/// Lets the image state in its answer that its containers can be workers.
+pub(super) fn asks_of_workers() -> EnvVar {
+    EnvVar {
+        name: ASKED_VARIABLE.to_owned(),
+        value: Some("true".to_owned()),
+        ..EnvVar::default()
     }
 }
 
@@ -840,7 +850,8 @@ mod tests {
         });
         assert_eq!(container["securityContext"], security);
         for variable in container["env"].as_array().unwrap() {
-            let fixed = is_worker && *variable == json!({"name": "OPERATION", "value": "serve"});
+            let fixed = is_worker && *variable == json!({"name": "OPERATION", "value": "serve"})
+                || *variable == json!({"name": "MOORING_WORKERS_ASKED", "value": "true"});
             let from = variable["valueFrom"]
                 .as_object()
                 .map(|from| from.keys().collect::<Vec<_>>());

@@ -50,10 +50,15 @@ impl Worker {
         self.0.annotations().get(annotations::CONFIG).map_or("", String::as_str)
     }
 
+    /// The hash of its ConfigMap, as that was when it was made.
+    pub fn fingerprint(&self) -> &str {
+        let fingerprint = self.0.annotations().get(annotations::FINGERPRINT);
+        fingerprint.map_or("", String::as_str)
+    }
+
     /// Whether it is one that this version of the ConfigMap asks for.
     pub fn is_for(&self, config: &ProvisionerConfig) -> bool {
-        self.config() == config.reference.to_string()
-            && self.0.annotations().get(annotations::FINGERPRINT) == Some(&config.fingerprint)
+        self.config() == config.reference.to_string() && self.fingerprint() == config.fingerprint
     }
 
     pub fn has_run(&self) -> bool {

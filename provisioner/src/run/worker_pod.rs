@@ -176,6 +176,7 @@ fn variables(pod: &str) -> Vec<EnvVar> {
             }),
             ..EnvVar::default()
         },
+        pod::asks_of_workers(),
     ]
 }
 

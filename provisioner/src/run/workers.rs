@@ -19,6 +19,9 @@ pub struct Workers {
     known: Arc<RwLock<BTreeMap<String, Known>>>,
     /// The runs that have found no free worker, by ConfigMap.
     wanted: Arc<RwLock<BTreeMap<String, BTreeSet<String>>>>,
+    /// The ConfigMaps whose image has stated that its containers can be workers, by fingerprint: each with its name if a
+    /// worker is to be made for its next run, whatever has become of the run that stated it.
+    capable: Arc<RwLock<BTreeMap<String, Option<String>>>>,
     /// When the API has refused last that a worker of this namespace is given a run.
     refused: Arc<RwLock<BTreeMap<String, Instant>>>,
 }
@@ -99,6 +102,37 @@ impl Workers {
         wanted.entry(config.to_owned()).or_default().insert(run.to_owned());
     }
 
+    /// This run says that the image of the ConfigMap with this fingerprint can be a worker. Whether that is news: if the
+    /// run has found no free worker, the next one is to find one then.
+    pub fn note_capable(&self, fingerprint: &str, config: &str, run: &str) -> bool {
+        let mut capable = lock(&self.capable);
+        let is_news = !capable.contains_key(fingerprint);
+        if is_news {
+            let has_wanted = lock(&self.wanted).get(config).is_some_and(|runs| runs.contains(run));
+            capable.insert(fingerprint.to_owned(), has_wanted.then(|| config.to_owned()));
+        }
+        is_news
+    }
+
+    /// There is a worker of the ConfigMap with this fingerprint: it was made since its image can be one.
+    pub fn note_made(&self, fingerprint: &str) {
+        lock(&self.capable).insert(fingerprint.to_owned(), None);
+    }
+
+    pub fn is_capable(&self, fingerprint: &str) -> bool {
+        lock(&self.capable).contains_key(fingerprint)
+    }
+
+    /// A container of that image was no worker: not before the image has stated it again.
+    pub fn forget_capable(&self, fingerprint: &str) {
+        lock(&self.capable).remove(fingerprint);
+    }
+
+    /// Forgets ConfigMaps, and versions of them, that are gone.
+    pub fn keep_capable(&self, is_there: impl Fn(&str) -> bool) {
+        lock(&self.capable).retain(|fingerprint, _| is_there(fingerprint));
+    }
+
     /// How many runs of each ConfigMap want a worker: those that have found none and go on in Pods of their own. None
     /// where workers can't be given runs.
     pub fn wanted(&self, goes_on: impl Fn(&str) -> bool) -> BTreeMap<String, usize> {
@@ -108,11 +142,18 @@ impl Workers {
         }
         wanted.retain(|_, runs| !runs.is_empty());
         let namespace = |config: &str| config.split_once('/').map_or("", |(namespace, _)| namespace).to_owned();
-        wanted
+        let mut counts: BTreeMap<_, _> = wanted
             .iter()
             .filter(|(config, _)| !self.is_refused(&namespace(config)))
             .map(|(config, runs)| (config.clone(), runs.len()))
-            .collect()
+            .collect();
+        drop(wanted);
+        for config in lock(&self.capable).values().flatten() {
+            if !self.is_refused(&namespace(config)) {
+                counts.entry(config.clone()).or_insert(1);
+            }
+        }
+        counts
     }
 
     /// Whether somebody waited for this run of a worker's, as far as this process knows.
@@ -243,6 +284,36 @@ mod tests {
         assert_eq!(workers.report(&uid), Some(report(1, true)));
         workers.forget(&uid);
         assert_eq!(workers.report(&uid), None);
+    }
+
+    #[test]
+    fn an_image_can_be_a_worker_once_it_has_stated_so_until_its_configmap_changes_or_it_was_none() {
+        let workers = Workers::default();
+        let note = |fingerprint: &str| workers.note_capable(fingerprint, "admin/c", "admin/provision-u1");
+        assert!(!workers.is_capable("a"));
+        assert!(note("a") && note("b") && !note("a"));
+        workers.keep_capable(|fingerprint| fingerprint == "a");
+        assert!(workers.is_capable("a") && !workers.is_capable("b"));
+        workers.forget_capable("a");
+        assert!(note("a"), "not news again");
+        workers.note_made("b");
+        assert!(workers.is_capable("b"));
+    }
+
+    #[test]
+    fn the_run_that_states_it_has_a_worker_made_for_the_next_though_it_has_ended_if_it_could_have_had_one() {
+        let workers = Workers::default();
+        let config = "admin/c".to_owned();
+        workers.want(&config, "admin/provision-u1");
+        workers.note_capable("other", &config, "admin/discover-c1");
+        workers.note_capable("a", &config, "admin/provision-u1");
+        for _ in 0..2 {
+            assert_eq!(workers.wanted(|_| false), [(config.clone(), 1)].into());
+        }
+        workers.note_made("a");
+        assert_eq!(workers.wanted(|_| false), [].into(), "it is there");
+        workers.note_capable("b", &config, "admin/discover-c1");
+        assert_eq!(workers.wanted(|_| false), [].into(), "nobody waits for a discovery");
     }
 
     #[test]

@@ -1,24 +1,24 @@
 //! `pv classes`: hands Mooring the list of what the storage can serve, after `discover`.
 
-use std::fs;
 use std::io::{self, Read as _};
 
 use mooring_contract::discovered::{Discovered, MAX_MESSAGE};
 use serde_json::{Map, Value, json};
 
+use crate::answer;
 use crate::args::Classes;
 use crate::error::Error;
 
 /// Reads the list on standard input and writes the termination message.
-pub fn run(args: Classes) -> Result<(), Error> {
+pub fn run(args: &Classes) -> Result<(), Error> {
     let mut text = String::new();
     let read = io::stdin().read_to_string(&mut text);
     read.map_err(|source| Error::Source {
         from: "stdin".to_owned(),
         source,
     })?;
-    let message = message(&text, &args)?;
-    fs::write(&args.to, message).map_err(|source| Error::Write { path: args.to, source })
+    let message = message(&text, args)?;
+    answer::write(&args.to, message)
 }
 
 /// The termination message of a list with a line for each class.

@@ -17,7 +17,7 @@ use crate::args::{Args, Create, Get, OptionsArgs, PvCommand};
 use crate::error::Error;
 use crate::given::RunInput;
 use crate::volume::{Extra, VolumeSource, options_from_args, pairs_from_args, persistent_volume, termination_message};
-use crate::{classes, copy, lock, serve};
+use crate::{answer, classes, copy, lock, serve};
 
 pub fn run(args: Args) -> Result<(), Error> {
     let Args {
@@ -32,7 +32,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         PvCommand::Get(get) => self::get(&given, &get),
         PvCommand::Members => members(&given),
         PvCommand::Options(options) => self::options(&given, options),
-        PvCommand::Classes(classes) => classes::run(classes),
+        PvCommand::Classes(classes) => classes::run(&classes),
         PvCommand::Lock(lock) => Err(lock::run(&lock)),
         PvCommand::Copy(copy) => copy::run(&copy),
         PvCommand::Serve(serve) => serve::run(serve, &run_dir),
@@ -155,7 +155,7 @@ fn options(given: &RunInput, args: OptionsArgs) -> Result<(), Error> {
         options.insert(volume::keys::SEALED.to_owned(), sealed(given, &seal)?);
     }
     let text = termination_message(options, secret)?;
-    fs::write(&to, text).map_err(|source| Error::Write { path: to, source })
+    answer::write(&to, text)
 }
 
 /// The secrets of a connection, for the controller alone.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+pub mod answer;
 pub mod api;
 pub mod args;
 pub mod classes;

@@ -23,6 +23,7 @@ use kube::ResourceExt;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
+use mooring_contract::worker::SERVE;
 use tokio_util::sync::CancellationToken;
 
 use super::error::KitError;
@@ -34,6 +35,10 @@ fn fault(text: impl Into<String>) -> KitError {
 }
 
 type Passed = Result<(), KitError>;
+
+/// What a vendor can do to have an image tried as a worker.
+const NO_STATEMENT: &str =
+    "the image does not state that it can be a worker: have it run \"pv serve\", and set MOORING_WORKERS=true in it";
 
 /// How many things are tried at once, each with volumes of its own.
 const AT_ONCE: usize = 4;
@@ -93,17 +98,17 @@ impl<'r, R: Runs> Kit<'r, R> {
         let begin = Instant::now();
         let first = self.makes_a_volume().await;
         self.usual = begin.elapsed();
-        let works = first.is_ok();
+        let can_be_worker = first.as_ref().ok().copied();
         report.tried(
             Operation::Provision.as_str(),
             "makes a volume that Mooring takes",
-            first,
+            first.map(drop),
             self.usual,
         );
-        if !works {
+        let Some(can_be_worker) = can_be_worker else {
             // Nothing else can be tried without a volume.
             return;
-        }
+        };
         let mut checks = self.of_provision();
         for operation in promised.iter().copied() {
             checks.extend(match operation {
@@ -127,7 +132,7 @@ impl<'r, R: Runs> Kit<'r, R> {
         if self.rig.can_be_unreachable() {
             checks.extend(self.of_unreachable());
         }
-        if self.rig.config().workers > 0 && !stop.is_cancelled() {
+        if self.rig.config().workers(can_be_worker) > 0 && !stop.is_cancelled() {
             let (of, what, result, took) = self.serves().timed().await;
             let serves = result.is_ok();
             report.tried(of, &what, result, took);
@@ -144,6 +149,9 @@ impl<'r, R: Runs> Kit<'r, R> {
         if promised.contains(&Operation::Modify) && self.rig.attributes().is_empty() {
             let why = "say with --attribute KEY=VALUE which attributes the image can give a volume";
             report.skipped(Operation::Modify.as_str(), why);
+        }
+        if self.rig.config().workers.is_none() && !can_be_worker {
+            report.skipped(SERVE, NO_STATEMENT);
         }
         if !self.rig.can_be_unreachable() {
             let why = "say with --unreachable KEY=VALUE how the image can't reach its storage";
@@ -178,6 +186,7 @@ impl<'r, R: Runs> Kit<'r, R> {
                 claim: claim.clone(),
                 options: persistent_volume::options(&volume),
                 request,
+                can_be_worker: finish.can_be_worker,
             })
         } else {
             Err(fault(format!("the volume would be refused: {}", refusals.join("; "))))

@@ -99,5 +99,7 @@ pub(super) trait Runs {
 pub(super) struct MadeVolume {
     pub(super) claim: PersistentVolumeClaim,
     pub(super) request: Request,
+    /// The image states that its containers can be workers.
+    pub(super) can_be_worker: bool,
     pub(super) options: BTreeMap<String, String>,
 }

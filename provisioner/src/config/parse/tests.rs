@@ -320,11 +320,32 @@ fn a_worker_carries_out_what_needs_neither_a_token_nor_a_node() {
         assert_eq!(of_it.len(), 1, "{lines}: {problems:?}");
         assert!(of_it[0].message.contains(says), "{lines}: {problems:?}");
     }
-    assert_eq!(with("workers: '2'\nvolume-source: csi").unwrap().workers, 2);
-    assert_eq!(with("workers: '0'").unwrap().workers, 0);
+    for (lines, always, if_capable) in [
+        ("workers: '3'\nvolume-source: csi", 3, 3),
+        ("workers: '0'\nvolume-source: csi", 0, 0),
+        ("volume-source: csi", 0, 2),
+        // Where a worker could do nothing there is none, whatever its image states.
+        ("timeout: 1m", 0, 0),
+        ("volume-source: csi\nservice-account-name: foo", 0, 0),
+        ("volume-source: csi\nservice-token: x", 0, 0),
+        (
+            "volume-source: csi\nbackend-volume: client=pool\nvolume-binding-mode: WaitForFirstConsumer",
+            0,
+            0,
+        ),
+    ] {
+        let config = with(lines).unwrap();
+        assert_eq!(
+            (config.workers(false), config.workers(true)),
+            (always, if_capable),
+            "{lines}"
+        );
+        assert!(config.warnings.is_empty(), "{lines}: {:?}", config.warnings);
+    }
     let idle = |lines: &str| with(&format!("volume-source: csi\n{lines}")).map(|config| config.workers_idle.as_secs());
     assert_eq!(idle("workers: '2'").unwrap(), 600);
     assert_eq!(idle("workers: '2'\nworkers-idle: 30s").unwrap(), 30);
+    assert_eq!(idle("workers-idle: 30s").unwrap(), 30);
     for (lines, says) in [
         ("workers: '2'\nworkers-idle: 5s", "from 10s to 24h"),
         ("workers: '2'\nworker-idle: 30s", "looks like \"workers-idle\" misspelt"),
@@ -332,8 +353,16 @@ fn a_worker_carries_out_what_needs_neither_a_token_nor_a_node() {
         let problems = idle(lines).unwrap_err();
         assert!(problems[0].to_string().contains(says), "{problems:?}");
     }
-    let config = with("workers-idle: 30s").unwrap();
-    assert!(config.warnings[0].to_string().contains("there are no workers"));
+    for lines in [
+        "workers-idle: 30s",
+        "workers-idle: 30s\nworkers: '0'\nvolume-source: csi",
+    ] {
+        let config = with(lines).unwrap();
+        assert!(
+            config.warnings[0].to_string().contains("there are no workers"),
+            "{lines}"
+        );
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn workers(api: &FakeApi) -> usize {
 
 /// One worker of two has a run, another run wants one, and the watch shows this and nothing that is done about it.
 fn wanting(api: &FakeApi, ended: bool) -> Keeper {
-    let mut shared = controller(api, |config| config.workers = 2);
+    let mut shared = controller(api, |config| config.workers = Some(2));
     let config = shared.context.configs.all().remove(0);
     let mut busy = worker(&config, "busy");
     busy["metadata"]["uid"] = json!("busy");
@@ -120,7 +120,7 @@ async fn a_worker_that_is_well_proves_nothing_of_those_after_it() {
 async fn a_worker_that_can_t_be_removed_is_tried_again_only_after_a_while() {
     let api = FakeApi::default();
     let mut shared = controller(&api, |config| {
-        config.workers = 1;
+        config.workers = Some(1);
         config.workers_idle = Duration::ZERO;
     });
     let config = shared.context.configs.all().remove(0);
@@ -161,10 +161,10 @@ async fn made_for_three_claims(change: impl FnOnce(&mut ProvisionerConfig), are_
 
 #[tokio::test]
 async fn there_are_as_many_workers_as_runs_at_once() {
-    let three = |config: &mut ProvisionerConfig| config.workers = 5;
+    let three = |config: &mut ProvisionerConfig| config.workers = Some(5);
     assert_eq!(made_for_three_claims(three, false).await, 3);
     let with_max_parallel = |config: &mut ProvisionerConfig| {
-        config.workers = 5;
+        config.workers = Some(5);
         config.max_parallel = 1.try_into().ok();
     };
     assert_eq!(made_for_three_claims(with_max_parallel, false).await, 1);
@@ -172,5 +172,5 @@ async fn there_are_as_many_workers_as_runs_at_once() {
 
 #[tokio::test]
 async fn no_worker_is_made_while_none_can_be_given_a_run() {
-    assert_eq!(made_for_three_claims(|config| config.workers = 5, true).await, 0);
+    assert_eq!(made_for_three_claims(|config| config.workers = Some(5), true).await, 0);
 }

@@ -1,12 +1,16 @@
 //! A claim's life with a worker, rehearsed like the rest: one volume for a claim that stands, none for one that is gone,
 //! and no run that is begun twice at once, also when the worker is killed.
 
+use std::sync::Arc;
+
 use http::{Method, StatusCode};
 use serde_json::json;
 
 use super::fake_api::key_of;
 use super::fake_worker::{WORKER, is_free};
 use super::{MADE_BY_WORKER, Offers, Script, Theatre, with_every_fault};
+use crate::config::store::Entry;
+use crate::operation::tests::ended;
 use crate::process::events::EventRecorder;
 
 #[derive(Debug, Clone, Copy)]
@@ -332,4 +336,103 @@ async fn a_volume_of_a_worker_s_costs_five_writes_and_its_deletion_four() {
         theatre.check("its budget");
         assert_eq!(theatre.api.lock().writes(), writes);
     }
+}
+
+/// A theatre whose ConfigMap does not say how many workers there are.
+fn with_keeper(script: Script, states: bool) -> Theatre {
+    let theatre = Theatre {
+        states,
+        keeps_workers: true,
+        ..Theatre::open(script)
+    };
+    let config = theatre.shared.context.configs.all().remove(0);
+    let map = json!({"metadata": {"namespace": "admin", "name": config.reference.name, "uid": config.uid}});
+    theatre.api.lock().put("configmaps", map);
+    theatre
+}
+
+/// The workers that are kept, none of which has a run.
+fn kept(theatre: &Theatre) -> Vec<String> {
+    let state = theatre.api.lock();
+    state.each("pods").filter(|pod| is_free(pod)).map(key_of).collect()
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn the_first_answer_that_states_it_has_a_worker_made_and_the_claim_ends_as_it_should_whatever_fails() {
+    for (first_fails, deleted_after) in [(false, None), (true, None), (false, Some(1)), (false, Some(20))] {
+        let script = script(first_fails, deleted_after);
+        with_every_fault(&script, async |fault, what| {
+            let mut theatre = with_keeper(script, true);
+            theatre.fail(fault);
+            theatre.play().await;
+            let workers = kept(&theatre);
+            // A second one where the deletion begins right after.
+            let at_least = usize::from(fault.is_none());
+            assert!((at_least..=2).contains(&workers.len()), "{what}: {workers:?}");
+            let calls = theatre.calls();
+            // The next controller has not heard the answer, but it finds the worker.
+            theatre.restart();
+            theatre.turn().await;
+            assert_eq!(kept(&theatre), workers, "{what}: after a restart");
+            for worker in workers {
+                theatre.api.lock().delete("pods", &worker);
+            }
+            theatre.garbage_collector();
+            theatre.check(what);
+            calls
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn no_worker_is_made_for_an_image_that_states_nothing_or_whose_configmap_wants_none() {
+    for (states, workers, made) in [
+        (false, None, 0),
+        (true, Some(0), 0),
+        (true, None, 1),
+        (false, Some(3), 1),
+    ] {
+        let mut theatre = with_keeper(script(false, None), states);
+        let mut config = (*theatre.shared.context.configs.all().remove(0)).clone();
+        config.workers = workers;
+        let entry = Entry {
+            good: Some(Arc::new(config.clone())),
+            problems: vec![],
+        };
+        theatre
+            .shared
+            .context
+            .configs
+            .replace([(config.reference, entry)].into());
+        theatre.play().await;
+        assert_eq!(kept(&theatre).len(), made, "{states} {workers:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_states_it_and_is_none_is_told_of_and_tried_again_only_after_its_next_answer() {
+    let mut theatre = with_keeper(script(false, None), true);
+    let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
+    theatre.shared.context.events = events;
+    theatre.play().await;
+    let worker = kept(&theatre).remove(0);
+    {
+        let mut state = theatre.api.lock();
+        let mut pod = state.get("pods", &worker).unwrap();
+        pod["status"] = ended(78, "no operation serve");
+        state.put("pods", pod);
+    }
+    theatre.turn().await;
+    theatre.turn().await;
+    assert_eq!(kept(&theatre), [""; 0]);
+    let failed = std::iter::from_fn(|| told.try_next()).filter(|(_, note)| note.reason == "WorkerFailed");
+    let texts: Vec<_> = failed.map(|(_, note)| note.text).collect();
+    assert!(
+        texts.len() == 1 && texts[0].contains("exit code 78: no operation serve"),
+        "{texts:#?}"
+    );
+    let fingerprint = &theatre.shared.context.configs.all().remove(0).fingerprint;
+    assert!(!theatre.shared.cache.workers.is_capable(fingerprint));
 }

@@ -26,6 +26,8 @@ fn example(scope: &Scope, server: &S3Server) -> Result<Provisioner> {
         .key("secret-name", &server.secret)
         .key("backend-volume", format!("client=s3,source={source}"))
         .key("source", source)
+        // A worker would have the bucket mounted still when the server goes with the namespace.
+        .key("workers", "0")
         .key("mount-secret", format!("{}/{CONFIG_NAMESPACE}", server.secret)))
 }
 

@@ -154,6 +154,82 @@ fn a_worker_that_nobody_needs_for_long_goes() {
     });
 }
 
+/// Has all controllers begin anew.
+fn kill_controllers(scope: &Scope) -> Result<()> {
+    let controllers = "app.kubernetes.io/name=flex-provisioner";
+    let kill = [
+        "-n",
+        NAMESPACE,
+        "delete",
+        "pod",
+        "-l",
+        controllers,
+        "--grace-period=0",
+        "--force",
+    ];
+    scope.kubectl(kill).map(drop)
+}
+
+/// Proves: P1
+#[test]
+fn a_stock_image_has_workers_that_the_next_controller_uses_unless_its_configmap_wants_none() {
+    in_namespace("workers-stock", async |scope| {
+        let server = scope.ssh_server(&scope.node(1).await?, &[]).await?;
+        scope.exec("ssh", ["install", "-d", "-o", "mooring", "/srv/volumes"])?;
+        let secret = scope.ssh_secret_for_runs(&server)?;
+        let provisioner = scope
+            .provisioner()
+            .example("sshfs.yaml")?
+            .key("secret-name", &secret)
+            .key("server", &server.address)
+            .key("mount-secret", format!("{secret}/{CONFIG_NAMESPACE}"));
+        provisioner.apply().await?;
+        let made_by = async |claim: &str, pod: &str| {
+            let text = format!("Pod {CONFIG_NAMESPACE}/{pod} makes the volume");
+            scope.event(claim, &text).await.map(drop)
+        };
+        let mut uids = Vec::new();
+        for name in ["one", "two", "three"] {
+            uids.push(scope.claim(name, &provisioner.class, "1Mi").await?);
+            scope.claim_bound(name).await?;
+            let worker = free_worker(&scope, &provisioner).await?;
+            match name {
+                "one" => made_by(name, &format!("provision-{}", uids[0])).await?,
+                "two" => {
+                    made_by(name, &worker).await?;
+                    kill_controllers(&scope)?;
+                    assert_eq!(
+                        free_worker(&scope, &provisioner).await?,
+                        worker,
+                        "another after a restart"
+                    );
+                }
+                _ => made_by(name, &worker).await?,
+            }
+        }
+
+        provisioner.clone().key("workers", "0").apply().await?;
+        wait_until("the worker to go", LIMIT, async || {
+            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
+        })
+        .await?;
+        for name in ["four", "five"] {
+            let uid = scope.claim(name, &provisioner.class, "1Mi").await?;
+            scope.claim_bound(name).await?;
+            made_by(name, &format!("provision-{uid}")).await?;
+            uids.push(uid);
+        }
+        for name in ["one", "two", "three", "four", "five"] {
+            scope.claim_gone(name).await?;
+        }
+        for uid in &uids {
+            scope.nothing_left(uid).await?;
+        }
+        ensure!(workers(&scope, &provisioner).await?.is_empty(), "a worker was made");
+        Ok(())
+    });
+}
+
 /// Proves: P1
 #[test]
 fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_by_the_next_controller() {
@@ -177,18 +253,7 @@ fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_
             .event("other", &format!("Pod {CONFIG_NAMESPACE}/provision-{other}"))
             .await?;
 
-        let controllers = "app.kubernetes.io/name=flex-provisioner";
-        let kill = [
-            "-n",
-            NAMESPACE,
-            "delete",
-            "pod",
-            "-l",
-            controllers,
-            "--grace-period=0",
-            "--force",
-        ];
-        scope.kubectl(kill)?;
+        kill_controllers(&scope)?;
         scope.let_pod_go_on(CONFIG_NAMESPACE, &worker)?;
         scope.claim_bound("slow").await?;
         ensure!(!has_own_pod(&scope, &slow).await?, "it was begun again");

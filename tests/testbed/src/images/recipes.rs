@@ -142,8 +142,10 @@ fn in_order(mut waiting: Vec<Recipe>) -> Result<Vec<Recipe>> {
 
 #[cfg(test)]
 mod tests {
+    use mooring_contract::worker::CAPABLE_VARIABLE;
+
     use super::super::compile::PROGRAMS;
-    use super::{in_order, recipes};
+    use super::{Recipe, in_order, recipes};
     use crate::base_images::BASES;
     use crate::layout::repository;
 
@@ -186,6 +188,28 @@ mod tests {
                 assert!(text.contains(" /usr/share/doc/mooring/NOTICE\n"), "{}", recipe.name);
             }
         }
+    }
+
+    #[test]
+    fn the_stock_images_whose_runs_may_be_on_any_node_state_that_they_can_be_workers() {
+        let all = recipes(repository(), "target/x/dist").unwrap();
+        let statement = format!("ENV {CAPABLE_VARIABLE}=true\n");
+        let mut stating: Vec<String> = Vec::new();
+        // Each comes after those that it inherits from: the last one that it names.
+        for recipe in &all {
+            let text = std::fs::read_to_string(&recipe.containerfile).unwrap();
+            let inherits = recipe.bases.last().is_some_and(|base| stating.contains(base));
+            if text.contains(&statement) || inherits {
+                stating.push(recipe.name.clone());
+            }
+        }
+        let of_provisioner = |recipe: &&Recipe| recipe.file_name().starts_with("provisioner-");
+        for recipe in all.iter().filter(of_provisioner) {
+            // A vendor's image starts from the base, and that of the node's disk runs on the node of its volume.
+            let is_none = ["provisioner-base", "provisioner-local"].contains(&recipe.file_name().as_str());
+            assert_ne!(stating.contains(&recipe.name), is_none, "{}", recipe.name);
+        }
+        assert!(stating.iter().all(|name| name.contains("/provisioner-")), "{stating:?}");
     }
 
     #[test]

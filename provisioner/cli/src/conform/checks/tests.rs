@@ -65,6 +65,7 @@ enum Planted {
     PrintsNothing,
     GivesOutTheNode,
     ServesNot,
+    StatesNothing,
     WorkerGivesAnother,
     WorkerKeepsWhatItWasGiven,
     WorkerCannotExpand,
@@ -148,7 +149,10 @@ impl Fake {
             Planted::GivesOutTheNode => json!({"client": "pool"}).to_string(),
             _ => json!({"client": "nfs", "source": format!("10.0.0.1:/{name}")}).to_string(),
         };
-        finish(Outcome::Done, Category::Done, &printed)
+        Finish {
+            can_be_worker: !self.is(Planted::StatesNothing),
+            ..finish(Outcome::Done, Category::Done, &printed)
+        }
     }
 }
 
@@ -255,6 +259,7 @@ fn finish(outcome: Outcome, category: Category, message: &str) -> Finish {
         may_have_run: true,
         started: true,
         message: message.to_owned(),
+        can_be_worker: false,
     }
 }
 
@@ -464,16 +469,25 @@ async fn a_kit_that_is_told_to_stop_begins_nothing_leaves_nothing_and_has_not_pa
 }
 
 #[tokio::test]
-async fn an_image_is_tried_as_a_worker_only_if_it_is_promised_and_no_further_if_it_is_none() {
+async fn an_image_is_tried_as_a_worker_if_it_is_promised_or_says_so_and_no_further_if_it_is_none() {
     let tried = |report: &ConformReport| report.junit().matches("classname=\"serve\"").count();
     assert_eq!(tried(&judged(Planted::Nothing).await), 6);
     assert_eq!(tried(&judged(Planted::ServesNot).await), 1);
-    let mut fake = Fake::new(Planted::ServesNot);
-    fake.config.workers = 0;
-    let mut report = ConformReport::new();
-    Kit::new(&fake).try_all(&mut report, &CancellationToken::new()).await;
-    assert!(report.passed(), "{}", report.junit());
-    assert_eq!(tried(&report), 0);
+    for (planted, workers, times, skipped) in [
+        (Planted::ServesNot, Some(0), 0, 0),
+        (Planted::Nothing, None, 6, 0),
+        (Planted::StatesNothing, Some(1), 6, 0),
+        (Planted::StatesNothing, None, 1, 1),
+    ] {
+        let mut fake = Fake::new(planted);
+        fake.config.workers = workers;
+        let mut report = ConformReport::new();
+        Kit::new(&fake).try_all(&mut report, &CancellationToken::new()).await;
+        let xml = report.junit();
+        assert!(report.passed(), "{planted:?} {workers:?}: {xml}");
+        assert_eq!(tried(&report), times, "{planted:?} {workers:?}: {xml}");
+        assert_eq!(xml.matches("set MOORING_WORKERS=true").count(), skipped, "{xml}");
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
 
 use super::{Check, Kit, Passed, done_or_later, failed_with_reason, must_fail, same};
+use crate::conform::error::KitError;
 use crate::conform::runs::{Ask, Runs};
 
 /// More than any storage has, in bytes.
@@ -64,9 +65,11 @@ impl<R: Runs> Kit<'_, R> {
         ]
     }
 
-    pub(super) async fn makes_a_volume(&self) -> Passed {
+    /// Returns whether the image states that its containers can be workers.
+    pub(super) async fn makes_a_volume(&self) -> Result<bool, KitError> {
         let made = self.new_volume().await?;
-        self.remove(&made).await
+        self.remove(&made).await?;
+        Ok(made.can_be_worker)
     }
 
     async fn provision_twice(&self) -> Passed {
