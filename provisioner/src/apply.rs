@@ -92,6 +92,7 @@ pub(crate) async fn carry_out<K: Subject>(
         Decision::Fail(failed) => apply.fail(*failed).await?,
         Decision::Stop(run) => apply.stop(&run).await?,
         Decision::Tidy(runs) => apply.tidy(&runs).await?,
+        Decision::Settle(settled) => apply.settled(*settled).await?,
     };
     Ok(action)
 }

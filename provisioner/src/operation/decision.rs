@@ -52,6 +52,8 @@ pub enum Decision<Own> {
     Stop(RunRef),
     /// Remove the runs that a finished or undone operation left.
     Tidy(Vec<RunRef>),
+    /// Write what an operation came to, and remove its runs.
+    Settle(Box<Settled>),
     /// A step that only objects of this kind have.
     Own(Own),
 }
@@ -61,14 +63,14 @@ pub type ClaimDecision = Decision<ForClaim>;
 pub type VolumeDecision = Decision<ForVolume>;
 
 /// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
-pub type SnapshotDecision = Decision<Settled>;
+pub type SnapshotDecision = Decision<Infallible>;
 
 /// What to do about the discovery that a ConfigMap promises: its run is its own record, and there are no steps but the
 /// common ones.
 pub type RunDecision = Decision<Infallible>;
 
 /// What to do about a run that has neither claim nor PV. Such a run is its own record.
-pub type OrphanDecision = Decision<Settled>;
+pub type OrphanDecision = Decision<Infallible>;
 
 /// The steps that only claims have.
 #[derive(Debug, Clone)]
@@ -120,6 +122,7 @@ impl<Own> Decision<Own> {
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
+            | Self::Settle(_)
             | Self::Own(_) => None,
         }
     }
@@ -135,6 +138,7 @@ impl<Own> Decision<Own> {
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
+            | Self::Settle(_)
             | Self::Own(_) => None,
         }
     }
