@@ -403,7 +403,6 @@ impl<Own> Operate for Deletion<'_, Own> {
                 ..self.progress.next(self.config)
             },
             Some(_) => Record {
-                refused: false,
                 operation: Operation::Delete,
                 ..self.progress.next(self.config)
             },

@@ -30,7 +30,8 @@ pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Vec<Ru
     Ok(found.items.into_iter().map(Run::of).collect())
 }
 
-/// Removes this very run: with its Pod, unless that is a worker whose run has ended.
+/// Removes this very run: with its Pod, unless that is a worker whose run has ended. One that is to be removed only as it
+/// was seen is [`RunError::Changed`] if it is gone.
 pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
     if let Some(number) = run.ended_on_worker {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
@@ -49,16 +50,24 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
         }),
         ..DeleteParams::background()
     };
+    let gone = || {
+        if run.is_exact() {
+            // Nobody could say how it was when it went.
+            Err(RunError::Changed(run.name.clone()))
+        } else {
+            Ok(Ended::Gone)
+        }
+    };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
     match pods.delete(&run.name, &params).await {
         Ok(_) => Ok(Ended::Asked),
-        Err(error) if is_not_found(&error) => Ok(Ended::Gone),
+        Err(error) if is_not_found(&error) => gone(),
         // Usually another of its name is in its place by now; but a conflict is no proof of that.
         Err(error) if is_conflict(&error) => {
             if is_there(&pods, &run.name, &run.carrier_uid).await? {
                 Err(RunError::Changed(run.name.clone()))
             } else {
-                Ok(Ended::Gone)
+                gone()
             }
         }
         Err(source) => Err(CallError::new("delete", "Pod", &run.name, source).into()),

@@ -261,6 +261,47 @@ fn what_an_attempt_made_is_deleted_although_the_run_seen_last_never_ran_or_the_c
     }
 }
 
+/// Proves: P1
+#[test]
+fn what_a_run_made_is_deleted_although_the_run_was_gone_when_it_was_to_be_taken_back() {
+    const LOOK: Step = Step::LookAtAll { backwards: false };
+    let steps = [
+        LOOK,
+        Step::Delete("claims", 0),
+        Step::Lag("pods"),
+        Step::Pods(Fate::Lost { effect: true }),
+        Step::NodeGoes,
+        LOOK,
+        LOOK,
+        LOOK,
+    ];
+    play(&steps).unwrap();
+}
+
+/// Proves: P1
+#[test]
+fn a_refused_volume_is_deleted_although_its_volume_s_removal_is_not_seen_yet() {
+    const LOOK: Step = Step::LookAtAll { backwards: false };
+    let steps = [
+        Step::Fail {
+            nth: 4,
+            fault: Fault::After,
+            kills: false,
+        },
+        LOOK,
+        Step::Pods(Fate::Done),
+        LOOK,
+        Step::Bind { quick: true },
+        Step::Grow { claim: 0, gib: 2 },
+        Step::Delete("claims", 0),
+        Step::Lag("volumes"),
+        LOOK,
+        Step::Look(0),
+        LOOK,
+    ];
+    play(&steps).unwrap();
+}
+
 /// Proves: P1, P2, P3, P4
 #[test]
 fn whatever_happens_there_is_one_volume_for_each_claim_and_whoever_waits_is_told() {
