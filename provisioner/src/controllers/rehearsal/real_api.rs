@@ -237,7 +237,8 @@ impl RealApi {
         [&self.0.expired, &self.0.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 
-    fn draw(&self, below: u64) -> u64 {
+    /// A number that the seed draws, less than this.
+    pub(super) fn draw(&self, below: u64) -> u64 {
         let mut chance = self.0.chance.lock().unwrap();
         // Marsaglia's xorshift.
         *chance ^= *chance << 13;

@@ -60,6 +60,8 @@ pub(super) struct World {
     changes: usize,
     /// A call that fails kills the controller.
     kills: bool,
+    /// Everything is to come to rest.
+    rests: bool,
     storage: BTreeSet<Stored>,
     /// What the volumes among them are like.
     features: BTreeMap<Stored, Features>,
@@ -145,6 +147,7 @@ impl World {
             class: 0,
             changes: 0,
             kills: false,
+            rests: false,
             storage: BTreeSet::new(),
             features: BTreeMap::new(),
             given_up: BTreeSet::new(),
@@ -463,7 +466,7 @@ impl World {
 
     async fn look(&mut self, kind: &'static str, key: &str) {
         self.watch().await;
-        if let Some(object) = self.theatre.shown_object(kind, key) {
+        if let Some(object) = self.seen(kind, key) {
             drop(look_at(kind, object, &self.theatre.shared).await);
             self.may_die();
         }
