@@ -95,6 +95,7 @@ pub(crate) async fn carry_out<K: Subject>(
         Decision::Fail(failed) => apply.fail(*failed).await?,
         Decision::Stop(runs) => apply.stop(&runs).await?,
         Decision::Tidy(runs) => apply.remove_all(&runs).await?,
+        Decision::Settle(settled) => apply.settled(*settled).await?,
     };
     Ok(action)
 }

@@ -95,9 +95,7 @@ impl<'a> Cinder<'a> {
             Operation::Attach => self.attach(),
             Operation::Detach => self.detach(),
             Operation::Discover => self.discover(),
-            other @ (Operation::SnapshotGroup | Operation::DeleteGroup) => {
-                Err(OpenstackError::Operation(other.to_string(), KNOWN))
-            }
+            other => Err(OpenstackError::Operation(other.to_string(), KNOWN)),
         }
     }
 

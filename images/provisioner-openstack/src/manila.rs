@@ -93,11 +93,7 @@ impl<'a> Manila<'a> {
             Operation::Attach => self.attach(),
             Operation::Detach => self.detach(),
             Operation::Discover => self.discover(),
-            other @ (Operation::Modify
-            | Operation::Backup
-            | Operation::DeleteBackup
-            | Operation::SnapshotGroup
-            | Operation::DeleteGroup) => Err(OpenstackError::Operation(other.to_string(), KNOWN)),
+            other => Err(OpenstackError::Operation(other.to_string(), KNOWN)),
         }
     }
 

@@ -19,7 +19,7 @@ use super::error::ApplyError;
 use crate::cache::work_queue::WorkItem;
 use crate::config::ProvisionerConfig;
 use crate::operation::attach::nodes::VolumeNodes;
-use crate::operation::decision::{ForClaim, ForVolume, Settled, Start};
+use crate::operation::decision::{ForClaim, ForVolume, Start};
 use crate::operation::describe::{Effect, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::operation::{expand, modify};
@@ -211,7 +211,7 @@ impl Subject for PersistentVolume {
 macro_rules! content {
     ($kind:ident, $subject:ident, $item:ident) => {
         impl Subject for $kind {
-            type Own = Settled;
+            type Own = Infallible;
             const KIND: Option<SubjectKind> = Some(SubjectKind::$subject);
 
             fn meta(&self) -> &ObjectMeta {
@@ -232,8 +232,8 @@ macro_rules! content {
                 WorkItem::$item(self.name_any())
             }
 
-            async fn take(own: Settled, apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
-                apply.settled(own).await
+            async fn take(own: Infallible, _apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+                match own {}
             }
 
             async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
@@ -313,7 +313,7 @@ impl Subject for ConfigMeta {
 
 /// A run that belongs to nothing; it is its own record, and nothing is written on it.
 impl Subject for Run {
-    type Own = Settled;
+    type Own = Infallible;
     const KIND: Option<SubjectKind> = None;
 
     fn meta(&self) -> &ObjectMeta {
@@ -328,8 +328,8 @@ impl Subject for Run {
         WorkItem::Volume(request.pv_name.clone())
     }
 
-    async fn take(own: Settled, apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
-        apply.settled(own).await
+    async fn take(own: Infallible, _apply: &mut Apply<'_, Self>) -> Result<Action, ApplyError> {
+        match own {}
     }
 }
 

@@ -706,6 +706,28 @@ impl Cache {
         self.capacities.wake();
     }
 
+    /// The versions of what is known that rehearsals change, by kind and `namespace/name`.
+    pub(crate) fn versions(&self) -> BTreeMap<&'static str, BTreeMap<String, serde_json::Value>> {
+        fn of<K: Resource<DynamicType = ()> + Clone>(store: &Store<K>) -> BTreeMap<String, serde_json::Value> {
+            let of_one = |object: Arc<K>| {
+                let key = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+                (key, object.resource_version().into())
+            };
+            store.state().into_iter().map(of_one).collect()
+        }
+        let pods = self.carriers.values().flat_map(of);
+        [
+            ("pods", pods.collect()),
+            ("claims", of(&self.claims)),
+            ("volumes", of(&self.volumes)),
+            ("contents", of(&self.snapshots.contents)),
+            ("classes", of(&self.classes)),
+            ("attributes", of(&self.attributes)),
+            ("snapshotclasses", of(&self.snapshots.classes)),
+        ]
+        .into()
+    }
+
     /// Knows just these, as if they had been listed.
     pub(crate) fn filled(
         self,

@@ -22,6 +22,7 @@ mod migrate;
 mod model;
 mod modify;
 mod passed_on;
+mod real_api;
 mod retain;
 mod snapshot;
 mod waits;
@@ -284,7 +285,10 @@ async fn look_at(kind: &str, object: Value, shared: &Shared) -> Result<Action, A
 
 impl Theatre {
     fn open(script: Script) -> Self {
-        let api = FakeApi::default();
+        Self::on(FakeApi::default(), script)
+    }
+
+    fn on(api: FakeApi, script: Script) -> Self {
         api.lock().put(
             "claims",
             json!({

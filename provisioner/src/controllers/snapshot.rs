@@ -1,5 +1,6 @@
 //! Takes the snapshots that are asked for, alone or in groups, and deletes those that are not wanted any more.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +17,7 @@ use crate::apply::{self, ApplyError, Shared, Subject};
 use crate::cache::store::Cache;
 use crate::config::store::{ClassRef, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
-use crate::operation::decision::{Settled, SnapshotDecision};
+use crate::operation::decision::SnapshotDecision;
 use crate::operation::observed::{ObservedSnapshot, ObservedTarget};
 use crate::operation::record::Record;
 use crate::operation::snapshot::{form_of, plan_snapshot};
@@ -59,7 +60,7 @@ impl Reconciled for VolumeGroupSnapshotContent {
 }
 
 /// Acts on the content of a snapshot or of a group, unless what is `known` by its name is another one by now, or none.
-async fn act<K: Reconciled + Subject<Own = Settled>>(
+async fn act<K: Reconciled + Subject<Own = Infallible>>(
     content: &K,
     view: &ContentView<'_>,
     known: Option<Arc<K>>,

@@ -16,7 +16,7 @@ use crate::apply::{self, ApplyError, Shared};
 use crate::cache::expectations::Fact;
 use crate::config::ConfigRef;
 use crate::operation::delete::{is_claimed, plan_volume};
-use crate::operation::describe::{Effect, describe};
+use crate::operation::describe::describe;
 use crate::operation::observed::ObservedVolume;
 use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::request::{self, NoHistory};
@@ -75,15 +75,14 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         ))
         .await;
     }
-    let run = RunId::new(Operation::Delete, &uid);
-    let delete_run = namespace.as_deref().and_then(|namespace| cache.run(namespace, &run));
-    let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
-    let makes = |operation: &Operation| describe(*operation).effect == Effect::MakesVolume;
-    let making_run = Operation::ALL.into_iter().filter(makes).find_map(find);
-    // The claim that has it asks for these, which may not be the one that it was made for.
+    // The claim that has it asks for its changes, which may not be the one that it was made for.
     let claim_uid = claim.uid.as_deref().unwrap_or_default();
-    let changes = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, claim_uid));
-    let (expand_run, modify_run) = (changes(Operation::Expand), changes(Operation::Modify));
+    let find = |operation: Operation| {
+        let changes = describe(operation).effect.changes_volume();
+        let run = RunId::new(operation, if changes { claim_uid } else { &uid });
+        Some((operation, cache.run(namespace.as_deref()?, &run)?))
+    };
+    let runs = Operation::ALL.into_iter().filter_map(find).collect();
     let claimed = cache.claim(&claim).is_some_and(|claim| is_claimed(volume, &claim));
     let has_original = match request::made_by(volume) {
         Err(NoHistory::Copy { original, .. }) => {
@@ -110,10 +109,7 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
             record: record.as_ref(),
             class: class.as_deref(),
             config: &config,
-            making_run: making_run.as_ref(),
-            delete_run: delete_run.as_ref(),
-            expand_run: expand_run.as_ref(),
-            modify_run: modify_run.as_ref(),
+            runs: &runs,
             claimed,
             has_original,
             copied_by: copied_by.as_deref(),

@@ -53,6 +53,8 @@ pub enum Decision<Own> {
     Stop(Vec<RunRef>),
     /// Remove runs that have nothing more to tell, whatever has become of the object.
     Tidy(Vec<RunRef>),
+    /// Write what an operation came to, and remove its runs.
+    Settle(Box<Settled>),
     /// A step that only objects of this kind have.
     Own(Own),
 }
@@ -62,14 +64,14 @@ pub type ClaimDecision = Decision<ForClaim>;
 pub type VolumeDecision = Decision<ForVolume>;
 
 /// What to do about a `VolumeSnapshotContent` or a `VolumeGroupSnapshotContent`.
-pub type SnapshotDecision = Decision<Settled>;
+pub type SnapshotDecision = Decision<Infallible>;
 
 /// What to do about the discovery that a ConfigMap promises: its run is its own record, and there are no steps but the
 /// common ones.
 pub type RunDecision = Decision<Infallible>;
 
 /// What to do about a run that has neither claim nor PV. Such a run is its own record.
-pub type OrphanDecision = Decision<Settled>;
+pub type OrphanDecision = Decision<Infallible>;
 
 /// The steps that only claims have.
 #[derive(Debug, Clone)]
@@ -121,6 +123,7 @@ impl<Own> Decision<Own> {
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
+            | Self::Settle(_)
             | Self::Own(_) => None,
         }
     }
@@ -136,6 +139,7 @@ impl<Own> Decision<Own> {
             | Self::Fail(_)
             | Self::Stop(_)
             | Self::Tidy(_)
+            | Self::Settle(_)
             | Self::Own(_) => None,
         }
     }

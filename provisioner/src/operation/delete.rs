@@ -37,7 +37,8 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     let policy = ReclaimPolicy::of_volume(seen.volume);
     let going = is_going(seen.volume);
     if may_delete(&policy, Operation::Delete, None).is_err() {
-        return match seen.making_run.filter(|run| run.leaving_since().is_none()) {
+        let making_run = seen.run(Effect::makes_volume);
+        return match making_run.filter(|run| run.leaving_since().is_none()) {
             _ if !going => stay(seen),
             // Without the PV, its request would say what the policy once was.
             Some(run) => Decision::Tidy(vec![run.to_remove()]),
@@ -52,7 +53,7 @@ pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     }
     let uid = persistent_volume::made_for(seen.volume).unwrap_or_default();
     if seen.config.is_err()
-        && let Some(run) = seen.delete_run
+        && let Some(run) = seen.run(Effect::removes_volume)
     {
         let own_uid = seen.volume.metadata.uid.as_deref().unwrap_or_default();
         let is_its_own = match seen.record.filter(|record| record.is_delete()) {
@@ -87,10 +88,9 @@ fn stay(seen: &ObservedVolume<'_>) -> VolumeDecision {
     let is_left = |run: &&Run| !seen.claimed && run.state() != State::Running;
     let is_of_gone = !seen.claimed || persistent_volume::made_for(volume) != persistent_volume::claim_uid(volume);
     let left = removable([
-        seen.making_run.filter(|_| is_of_gone),
-        seen.delete_run.filter(|run| run.belongs_to(uid)),
-        seen.expand_run.filter(is_left),
-        seen.modify_run.filter(is_left),
+        seen.run(Effect::makes_volume).filter(|_| is_of_gone),
+        seen.run(Effect::removes_volume).filter(|run| run.belongs_to(uid)),
+        seen.run(Effect::changes_volume).filter(is_left),
     ]);
     if left.is_empty() {
         Decision::Rest
@@ -141,7 +141,7 @@ fn copy(seen: &ObservedVolume<'_>, original: &str, going: bool) -> VolumeDecisio
 
 /// Removes the PV's finalizer, and deletes the PV if it has to go.
 fn let_go(seen: &ObservedVolume<'_>, delete: bool, say: Option<Note>, took: Option<Duration>) -> VolumeDecision {
-    let reclaimed = seen.making_run.filter(|_| delete);
+    let reclaimed = seen.run(Effect::makes_volume).filter(|_| delete);
     Decision::Own(ForVolume::LetGo(Box::new(LetGo {
         delete,
         reclaimed: reclaimed.map(|run| run.uid().into_owned()),
@@ -159,14 +159,14 @@ fn deletion<'a>(
     gone: &'a dyn Fn(Option<Duration>) -> VolumeDecision,
     now: Timestamp,
 ) -> Result<Deletion<'a, ForVolume>, Box<VolumeDecision>> {
-    if let Some(copy) = seen.copied_by.filter(|_| seen.delete_run.is_none()) {
+    if let Some(copy) = seen.copied_by.filter(|_| seen.run(Effect::removes_volume).is_none()) {
         // Whatever becomes of the copy, its change wakes this.
         let text = format!("Mooring is copying the volume for {copy}: it deletes the volume after that");
         return Err(Box::new(Decision::wait_for(waiting(Operation::Delete, text))));
     }
     let config = config(seen, now)?;
     let node = node(seen, config, now)?;
-    if let Some(run) = seen.expand_run.or(seen.modify_run) {
+    if let Some(run) = seen.run(Effect::changes_volume) {
         // The claim was held until it had ended, unless somebody took the finalizer off.
         return Err(Box::new(removed(run, Operation::Delete, seen.limits, now)));
     }
@@ -187,7 +187,7 @@ fn deletion<'a>(
             id: RunId::new(Operation::Delete, uid),
             record: seen.record.filter(|record| record.is_delete()),
             recorded: Intent::Recorded,
-            run: seen.delete_run,
+            run: seen.run(Effect::removes_volume),
             config: Some(config),
             state: state_of(config, None, seen.class),
             limits: seen.limits,
@@ -312,7 +312,7 @@ fn left_behind(seen: &ObservedVolume<'_>) -> Vec<RunRef> {
         .any(|name| !passing.contains(&name.as_str()));
     let uid = meta.uid.as_deref().unwrap_or_default();
     let collected = |run: &&Run| !held && run.goes_with(uid);
-    removable([seen.delete_run.filter(|run| !collected(run))])
+    removable([seen.run(Effect::removes_volume).filter(|run| !collected(run))])
 }
 
 /// One deletion, whatever it is for.
@@ -403,7 +403,6 @@ impl<Own> Operate for Deletion<'_, Own> {
                 ..self.progress.next(self.config)
             },
             Some(_) => Record {
-                refused: false,
                 operation: Operation::Delete,
                 ..self.progress.next(self.config)
             },

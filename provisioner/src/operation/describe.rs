@@ -147,18 +147,17 @@ pub enum Effect {
 }
 
 impl Effect {
+    pub fn makes_volume(self) -> bool {
+        self == Self::MakesVolume
+    }
+
+    pub fn removes_volume(self) -> bool {
+        self == Self::RemovesVolume
+    }
+
     /// Whether an existing volume changes.
     pub fn changes_volume(self) -> bool {
-        match self {
-            Self::ExpandsVolume | Self::ModifiesVolume => true,
-            Self::MakesVolume
-            | Self::RemovesVolume
-            | Self::TakesSnapshot
-            | Self::RemovesSnapshot
-            | Self::AttachesVolume
-            | Self::DetachesVolume
-            | Self::KeepsAll => false,
-        }
+        matches!(self, Self::ExpandsVolume | Self::ModifiesVolume)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The input of a plan: all that is known of a claim, a PV or a snapshot.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -11,6 +12,7 @@ use mooring_contract::operation::Operation;
 use super::attempt::state_of;
 use super::content::{self, ObservedSource};
 use super::decision::Intent;
+use super::describe::{Effect, describe};
 use super::drive::Progress;
 use super::limits::Limits;
 use super::record::Record;
@@ -150,11 +152,8 @@ pub struct ObservedVolume<'a> {
     pub class: Option<&'a StorageClass>,
     /// The ConfigMap in force for it.
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
-    /// The run that made it.
-    pub making_run: Option<&'a Run>,
-    pub delete_run: Option<&'a Run>,
-    pub expand_run: Option<&'a Run>,
-    pub modify_run: Option<&'a Run>,
+    /// Its runs, and those that change it for the claim that has it.
+    pub runs: &'a BTreeMap<Operation, Run>,
     /// Its claim has it, or may yet get it: [`super::delete::is_claimed`].
     pub claimed: bool,
     /// The PV that this is a copy of, if it is one, is there.
@@ -168,6 +167,15 @@ pub struct ObservedVolume<'a> {
     /// Address of the Kubernetes API, for the image.
     pub kube_api: &'a str,
     pub limits: &'a Limits,
+}
+
+impl<'a> ObservedVolume<'a> {
+    /// The run of an operation that does this.
+    pub(crate) fn run(&self, does: impl Fn(Effect) -> bool) -> Option<&'a Run> {
+        let mut runs = self.runs.iter();
+        let found = runs.find(|(operation, _)| does(describe(**operation).effect));
+        found.map(|(_, run)| run)
+    }
 }
 
 /// What is known about the source volume of a snapshot.

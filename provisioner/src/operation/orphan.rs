@@ -6,6 +6,7 @@
 //! does not let Mooring delete is named in an Event before the run is removed.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
@@ -146,12 +147,12 @@ impl<'a> Undoing<'a> {
 
     /// The record first: without it, nothing depends on the other.
     fn settled(&self, undo: &Run) -> OrphanDecision {
-        Decision::Own(Settled {
+        Decision::Settle(Box::new(Settled {
             // What holds its Pod may keep it for a while.
             reclaimed: Some(self.done.uid().into_owned()),
             runs: vec![self.done.to_remove(), undo.to_remove()],
             ..Settled::default()
-        })
+        }))
     }
 
     fn no_config(&self) -> OrphanDecision {
@@ -211,17 +212,17 @@ impl<'a> Undoing<'a> {
             "Mooring does not delete {what}, and {kept}; if nobody needs the {noun}, delete it from the storage of \
              ConfigMap {config}"
         );
-        Decision::Own(Settled {
+        Decision::Settle(Box::new(Settled {
             reclaimed: Some(done.uid().into_owned()),
             runs: vec![done.to_remove()],
             say: Some(Note::warning(reasons::KEPT, action(self.progress.id.operation), text)),
             ..Settled::default()
-        })
+        }))
     }
 }
 
 impl Operate for Undoing<'_> {
-    type Own = Settled;
+    type Own = Infallible;
 
     fn progress(&self) -> &Progress<'_> {
         &self.progress
@@ -325,7 +326,7 @@ mod tests {
             Decision::Rest | Decision::Wait { .. } => "wait",
             Decision::Supply { .. } => "supply",
             Decision::Tidy(_) => "remove",
-            Decision::Own(settled) if settled.runs.len() == 2 => "remove both",
+            Decision::Settle(settled) if settled.runs.len() == 2 => "remove both",
             Decision::Start(_) => "undo",
             other => panic!("{other:?}"),
         }

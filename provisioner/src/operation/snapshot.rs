@@ -13,6 +13,7 @@ mod group;
 mod member;
 mod refusal;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,11 +87,11 @@ fn rest(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
     let runs = removable([seen.snapshot_run, seen.delete_run]);
     let marked = seen.content.annotation(seen.content.being_created()).is_some();
     if seen.record.is_some() || marked {
-        return Decision::Own(Settled {
+        return Decision::Settle(Box::new(Settled {
             release: true,
             runs,
             ..Settled::default()
-        });
+        }));
     }
     if runs.is_empty() {
         Decision::Rest
@@ -116,10 +117,10 @@ fn known(seen: &ObservedSnapshot<'_>, handle: &str, now: Timestamp) -> SnapshotD
         let size = seen.content.taken_by().map(|request| request.size);
         member::of_group(ready(handle, now, size), seen)
     };
-    Decision::Own(Settled {
+    Decision::Settle(Box::new(Settled {
         status: Some(status),
         ..Settled::default()
-    })
+    }))
 }
 
 /// A content of which the snapshot is still to be taken.
@@ -167,7 +168,7 @@ fn taking<'a>(seen: &'a ObservedSnapshot<'a>, record: Option<&'a Record>, now: T
 }
 
 impl Operate for Taking<'_> {
-    type Own = Settled;
+    type Own = Infallible;
 
     fn progress(&self) -> &Progress<'_> {
         &self.progress
@@ -218,13 +219,13 @@ impl Operate for Taking<'_> {
         } else {
             ready(&record.source, run.made(), asked.map(|request| request.size))
         };
-        Ok(Decision::Own(Settled {
+        Ok(Decision::Settle(Box::new(Settled {
             status: Some(status),
             release: true,
             runs: removable([Some(run)]),
             done: Some((self.seen.form.take(), elapsed(record.since, self.progress.now))),
             ..Settled::default()
-        }))
+        })))
     }
 }
 
@@ -255,11 +256,11 @@ fn refuse(seen: &ObservedSnapshot<'_>, error: &SnapshotRefusal, now: Timestamp) 
     let say = Note::warning(events.failed, events.action, text.clone());
     match error_status(seen.content, &text, now) {
         None => Decision::wait_for(say),
-        status => Decision::Own(Settled {
+        status => Decision::Settle(Box::new(Settled {
             status,
             say: Some(say),
             ..Settled::default()
-        }),
+        })),
     }
 }
 
@@ -314,15 +315,15 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
         // Without the content, its request would say what the deletion policy once was.
         Decision::Tidy(vec![run.to_remove()])
     } else {
-        Decision::Own(let_go(seen, None, None))
+        Decision::Settle(let_go(seen, None, None))
     }
 }
 
 /// The content's finalizer goes, and with it the content.
-fn let_go(seen: &ObservedSnapshot<'_>, say: Option<Note>, took: Option<Duration>) -> Settled {
+fn let_go(seen: &ObservedSnapshot<'_>, say: Option<Note>, took: Option<Duration>) -> Box<Settled> {
     // It was deleted, or went with its node.
     let reclaimed = seen.snapshot_run.filter(|_| say.is_some() || took.is_some());
-    Settled {
+    Box::new(Settled {
         release: true,
         let_go: true,
         reclaimed: reclaimed.map(|run| run.uid().into_owned()),
@@ -330,7 +331,7 @@ fn let_go(seen: &ObservedSnapshot<'_>, say: Option<Note>, took: Option<Duration>
         say,
         done: took.map(|took| (seen.form.delete(), took)),
         ..Settled::default()
-    }
+    })
 }
 
 /// One deletion, over all its attempts.
@@ -381,7 +382,7 @@ struct Removing<'a> {
 }
 
 impl Operate for Removing<'_> {
-    type Own = Settled;
+    type Own = Infallible;
 
     fn progress(&self) -> &Progress<'_> {
         &self.progress
@@ -403,7 +404,7 @@ impl Operate for Removing<'_> {
 
     fn apply(&self, _run: &Run, record: &Record, _finish: &Finish) -> Result<SnapshotDecision, Finish> {
         let took = elapsed(record.since, self.progress.now);
-        Ok(Decision::Own(let_go(self.seen, None, Some(took))))
+        Ok(Decision::Settle(let_go(self.seen, None, Some(took))))
     }
 }
 
@@ -439,7 +440,7 @@ fn what_to_delete<'a>(
     if let Some(node) = (seen.by_host)(host) {
         return Ok((config, handle, Some(node.name)));
     }
-    let lost = |say| Decision::Own(let_go(seen, Some(say), None));
+    let lost = |say| Decision::Settle(let_go(seen, Some(say), None));
     Err(Box::new(away(operation, host, seen.away_since, seen.limits, now, lost)))
 }
 

@@ -34,7 +34,8 @@ pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Vec<Ru
 }
 
 /// Removes this very run: with its Pod, unless that is a worker whose run has ended. A worker that can't be freed of it
-/// goes with it all the same.
+/// goes with it all the same. One that is to be removed only as it was seen is
+/// [`RunError::Changed`] if it is gone.
 pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
     let mut seen = run.resource_version.clone();
@@ -67,15 +68,23 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
         }),
         ..DeleteParams::background()
     };
+    let gone = || {
+        if run.is_exact() {
+            // Nobody could say how it was when it went.
+            Err(RunError::Changed(run.name.clone()))
+        } else {
+            Ok(Ended::Gone)
+        }
+    };
     match pods.delete(&run.name, &params).await {
         Ok(_) => Ok(Ended::Asked),
-        Err(error) if is_not_found(&error) => Ok(Ended::Gone),
+        Err(error) if is_not_found(&error) => gone(),
         // Usually another of its name is in its place by now; but a conflict is no proof of that.
         Err(error) if is_conflict(&error) => {
             if is_there(&pods, &run.name, &run.carrier_uid).await? {
                 Err(RunError::Changed(run.name.clone()))
             } else {
-                Ok(Ended::Gone)
+                gone()
             }
         }
         Err(source) => Err(CallError::new("delete", "Pod", &run.name, source).into()),

@@ -21,6 +21,9 @@ use crate::volume::snapshot::tests::content;
 
 pub(super) const LIMIT: Duration = Duration::from_mins(1);
 
+/// What watches wake, for as long as this is kept.
+pub(super) type Watched = (Queued, AbortOnDropHandle<()>);
+
 struct Stage {
     api: FakeApi,
     shared: Shared,
@@ -52,7 +55,14 @@ fn released() -> Value {
 }
 
 /// Has all watches run; gives what they wake. Returns when they have listed everything.
-pub(super) async fn watched(shared: &mut Shared) -> (Queued, AbortOnDropHandle<()>) {
+pub(super) async fn watched(shared: &mut Shared) -> Watched {
+    let watched = watching(shared);
+    shared.cache.ready().await;
+    watched
+}
+
+/// Has all watches run, which have not listed anything yet.
+pub(super) fn watching(shared: &mut Shared) -> Watched {
     let (cache, writers) = Cache::new(&shared.context.settings.config_namespaces);
     let (queue, queued) = WorkQueue::new();
     shared.cache = cache.clone();
@@ -64,7 +74,6 @@ pub(super) async fn watched(shared: &mut Shared) -> (Queued, AbortOnDropHandle<(
         Arc::clone(&shared.limiter),
         Arc::clone(&shared.expectations),
     ));
-    shared.cache.ready().await;
     (queued, AbortOnDropHandle::new(watches))
 }
 

@@ -1,15 +1,19 @@
-//! As much of an API server as the controllers need, in memory, that fails the call it is told to fail.
+//! As much of an API server as the controllers need, in memory, that fails the call it is told to fail. Before a
+//! [`RealApi`], it is a copy of what that has: whatever is written goes there first.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use axum::body::Body as Answer;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use mooring_contract::names::{annotations, is_provisioner};
 use serde_json::{Value, json};
+
+use super::real_api::RealApi;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -24,6 +28,9 @@ pub(super) enum Fault {
 impl Fault {
     pub(super) const ALL: [Self; 3] = [Self::Before, Self::After, Self::Conflict];
 }
+
+/// What a kind of object is called here.
+pub(super) type Kind = &'static str;
 
 /// How long a watch waits for changes.
 const WATCH: Duration = Duration::from_millis(20);
@@ -54,9 +61,52 @@ pub(super) struct FakeState {
     pub(super) gone: Vec<(&'static str, Value)>,
     /// What was asked to be written.
     pub(super) log: Vec<String>,
+    real: Option<RealApi>,
 }
 
 impl FakeApi {
+    /// A copy of what this API server has, from which all is removed first.
+    pub(super) fn before(real: &RealApi) -> Self {
+        let mut state = FakeState {
+            real: Some(real.clone()),
+            ..FakeState::default()
+        };
+        for kind in [
+            "pods",
+            "secrets",
+            "claims",
+            "volumes",
+            "contents",
+            "snapshotclasses",
+            "attributes",
+            "classes",
+        ] {
+            let all = match kind {
+                "secrets" => "/api/v1/namespaces/admin/secrets".to_owned(),
+                _ => path_of(kind, "/"),
+            };
+            let listed = real.must(&Method::GET, &all, &Value::Null);
+            for object in listed["items"].as_array().unwrap() {
+                let key = key_of(object);
+                state
+                    .objects
+                    .entry(kind)
+                    .or_default()
+                    .insert(key.clone(), object.clone());
+                state.take_away(kind, &key);
+            }
+        }
+        state.gone.clear();
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// What it is a copy of.
+    pub(super) fn real(&self) -> Option<RealApi> {
+        self.lock().real.clone()
+    }
+
     pub(super) fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -66,14 +116,25 @@ impl FakeApi {
                 let body = body.collect_bytes().await.unwrap_or_default();
                 let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
                 let query = parts.uri.query().unwrap_or_default();
+                let real = api.real();
                 if query.contains("watch=true") {
+                    if let Some(real) = real {
+                        return Ok(real.watch(parts.uri.path(), query).await);
+                    }
                     tokio::time::sleep(WATCH).await;
                     let events = api.lock().watch(parts.uri.path(), query);
-                    return Ok(Response::new(Body::from(events.into_bytes())));
+                    return Ok(Response::new(Answer::from(events)));
                 }
-                let (status, answer) = api.lock().call(&parts.method, parts.uri.path(), query, &body);
+                // The lists of watches, of which the rehearsals have none, don't count.
+                let of_watch = real.is_some() && query.contains("limit=");
+                let path = parts.uri.path();
+                let (status, answer) = if of_watch {
+                    api.lock().carry_out(&parts.method, path, query, &body)
+                } else {
+                    api.lock().call(&parts.method, path, query, &body)
+                };
                 let response = Response::builder().status(status);
-                Ok::<_, Infallible>(response.body(Body::from(answer.to_string().into_bytes())).unwrap())
+                Ok::<_, Infallible>(response.body(Answer::from(answer.to_string())).unwrap())
             }
         });
         Client::new(service, "default")
@@ -128,8 +189,12 @@ impl FakeState {
 
     /// Creates or replaces, as somebody other than Mooring would.
     pub(super) fn put(&mut self, kind: &'static str, mut object: Value) {
-        self.version += 1;
         let key = key_of(&object);
+        if let Some(real) = self.real.clone() {
+            self.put_there(&real, kind, &key, &object);
+            return;
+        }
+        self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         if object["metadata"]["uid"].is_null() {
             object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
@@ -143,6 +208,12 @@ impl FakeState {
     /// Deletes as Kubernetes does: what has finalizers is only marked.
     pub(super) fn delete(&mut self, kind: &'static str, key: &str) {
         let Some(mut object) = self.get(kind, key) else { return };
+        if let Some(real) = self.real.clone() {
+            let at_once = json!({"gracePeriodSeconds": 0});
+            real.must(&Method::DELETE, &path_of(kind, key), &at_once);
+            self.refresh(&real, kind, key);
+            return;
+        }
         let held = object["metadata"]["finalizers"]
             .as_array()
             .is_some_and(|held| !held.is_empty());
@@ -165,6 +236,97 @@ impl FakeState {
         object["metadata"]["finalizers"] = json!([]);
         self.put(kind, object);
         self.delete(kind, key);
+    }
+
+    /// The copy of an object becomes what there is.
+    fn refresh(&mut self, real: &RealApi, kind: Kind, key: &str) {
+        let (code, object) = real.call(&Method::GET, &path_of(kind, key), &Value::Null);
+        let before = self.get(kind, key);
+        let objects = self.objects.entry(kind).or_default();
+        if code == StatusCode::NOT_FOUND {
+            objects.remove(key);
+            self.gone.extend(before.clone().map(|object| (kind, object)));
+        } else {
+            assert!(code.is_success(), "GET {kind} {key}: {object:#}");
+            objects.insert(key.to_owned(), object.clone());
+        }
+        let is_same = before.is_some_and(|before| code.is_success() && before == object);
+        self.version += u64::from(!is_same);
+    }
+
+    /// Creates or replaces: what is done by ways of their own, in turn.
+    fn put_there(&mut self, real: &RealApi, kind: Kind, key: &str, wanted: &Value) {
+        let (api_version, name) = type_of(kind);
+        let mut object = wanted.clone();
+        (object["apiVersion"], object["kind"]) = (json!(api_version), json!(name));
+        let path = path_of(kind, key);
+        let before = self.get(kind, key);
+        match &before {
+            None => {
+                let metadata = object["metadata"].as_object_mut().unwrap();
+                for given in ["uid", "resourceVersion", "creationTimestamp"] {
+                    metadata.remove(given);
+                }
+                real.must(&Method::POST, path.rsplit_once('/').unwrap().0, &object);
+            }
+            Some(before) => {
+                let node = &wanted["spec"]["nodeName"];
+                if kind == "pods" && before["spec"]["nodeName"].is_null() && !node.is_null() {
+                    let target = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": before["metadata"]["name"]},
+                                        "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+                    real.must(&Method::POST, &format!("{path}/binding"), &target);
+                    self.refresh(real, kind, key);
+                }
+                let there = self.get(kind, key).unwrap();
+                object["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"].clone();
+                object["status"] = there["status"].clone();
+                if object != there {
+                    real.must(&Method::PUT, &path, &object);
+                }
+            }
+        }
+        self.refresh(real, kind, key);
+        if let Some(mut there) = self.get(kind, key)
+            && !wanted["status"].is_null()
+            && there["status"] != wanted["status"]
+        {
+            there["status"] = wanted["status"].clone();
+            real.must(&Method::PUT, &format!("{path}/status"), &there);
+            self.refresh(real, kind, key);
+        }
+    }
+
+    /// Carries a call out there.
+    fn pass_on(
+        &mut self,
+        real: &RealApi,
+        method: &Method,
+        path: &str,
+        query: &str,
+        body: &Value,
+    ) -> (StatusCode, Value) {
+        let target = if query.is_empty() {
+            path.to_owned()
+        } else {
+            format!("{path}?{query}")
+        };
+        let (code, answer) = real.call(method, &target, body);
+        if *method != Method::GET
+            && code.is_success()
+            && let Some(Addressed {
+                namespace, kind, name, ..
+            }) = addressed(path)
+        {
+            let name = name.or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
+            let key = format!("{namespace}/{name}");
+            self.refresh(real, kind, &key);
+            let is_left = |pod: &Value| pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+            if *method == Method::DELETE && kind == "pods" && self.get(kind, &key).is_some_and(|pod| is_left(&pod)) {
+                // Its kubelet has nothing to stop.
+                self.delete(kind, &key);
+            }
+        }
+        (code, answer)
     }
 
     /// The lines of a watch: all that has changed since the version that its client knows.
@@ -267,6 +429,13 @@ impl FakeState {
         else {
             return status(StatusCode::NOT_FOUND, path);
         };
+        if let Some(real) = self.real.clone() {
+            let there = name.and_then(|name| self.get(kind, &format!("{namespace}/{name}")));
+            if kind == "volumes" && *method != Method::GET && there.is_some_and(|volume| !may_be_moorings(&volume)) {
+                return denied();
+            }
+            return self.pass_on(&real, method, path, query, body);
+        }
         if *method == Method::GET && name.is_none() {
             return (StatusCode::OK, self.list(kind, query));
         }
@@ -284,8 +453,7 @@ impl FakeState {
             return status(StatusCode::NOT_FOUND, path);
         };
         if kind == "volumes" && *method != Method::GET && !may_be_moorings(&object) {
-            let message = "ValidatingAdmissionPolicy 'mooring-controller-volumes' denied request";
-            return status(StatusCode::FORBIDDEN, message);
+            return denied();
         }
         if let Some((refused, of, code)) = &self.refused
             && (refused, *of) == (method, kind)
@@ -332,17 +500,57 @@ impl FakeState {
     }
 }
 
+/// What the admission policy answers.
+fn denied() -> (StatusCode, Value) {
+    let message = "ValidatingAdmissionPolicy 'mooring-controller-volumes' denied request";
+    status(StatusCode::FORBIDDEN, message)
+}
+
+/// The `apiVersion` and the `kind` of those kinds that a model has.
+fn type_of(kind: Kind) -> (&'static str, &'static str) {
+    const SNAPSHOTS: &str = "snapshot.storage.k8s.io/v1";
+    match kind {
+        "claims" => ("v1", "PersistentVolumeClaim"),
+        "volumes" => ("v1", "PersistentVolume"),
+        "pods" => ("v1", "Pod"),
+        "secrets" => ("v1", "Secret"),
+        "contents" => (SNAPSHOTS, "VolumeSnapshotContent"),
+        "snapshotclasses" => (SNAPSHOTS, "VolumeSnapshotClass"),
+        "attributes" => ("storage.k8s.io/v1", "VolumeAttributesClass"),
+        "classes" => ("storage.k8s.io/v1", "StorageClass"),
+        other => panic!("no model has {other}"),
+    }
+}
+
+/// The path of an object, or of all of its kind for `/`.
+fn path_of(kind: Kind, key: &str) -> String {
+    let (api_version, name) = type_of(kind);
+    let root = if api_version == "v1" { "api" } else { "apis" };
+    let plural = match name {
+        "VolumeSnapshotClass" | "VolumeAttributesClass" | "StorageClass" => format!("{name}es"),
+        _ => format!("{name}s"),
+    };
+    let (namespace, name) = key.split_once('/').unwrap();
+    let namespace = if namespace.is_empty() {
+        String::new()
+    } else {
+        format!("namespaces/{namespace}/")
+    };
+    let path = format!("/{root}/{api_version}/{namespace}{}/{name}", plural.to_lowercase());
+    path.trim_end_matches('/').to_owned()
+}
+
 /// What a path is about.
-struct Addressed<'a> {
+pub(super) struct Addressed<'a> {
     /// Empty for objects without one.
     namespace: &'a str,
-    kind: &'static str,
+    pub(super) kind: Kind,
     /// None for all objects of the kind.
     name: Option<&'a str>,
     by_status: bool,
 }
 
-fn addressed(path: &str) -> Option<Addressed<'_>> {
+pub(super) fn addressed(path: &str) -> Option<Addressed<'_>> {
     let path = path.trim_start_matches("/api/v1/");
     let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
     let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
@@ -455,7 +663,7 @@ pub(super) fn key_of(object: &Value) -> String {
     format!("{}/{}", part("namespace"), part("name"))
 }
 
-fn status(code: StatusCode, message: &str) -> (StatusCode, Value) {
+pub(super) fn status(code: StatusCode, message: &str) -> (StatusCode, Value) {
     let reason = if code == StatusCode::NOT_FOUND { "NotFound" } else { "" };
     let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message,
                       "reason": reason, "code": code.as_u16()});

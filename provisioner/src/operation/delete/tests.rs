@@ -1,5 +1,6 @@
 //! Every branch of the plans for deletions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -137,7 +138,7 @@ fn what_can_t_be_undone_has_an_event_with_the_way_to_give_it_up() {
     world.record = Some(failed.record);
     assert!(matches!(world.plan(), Decision::Wait { say: Some(say), .. } if say == failed.say));
     let mut released = Released::new();
-    released.run = Some(owned(run("delete", 1, 10, &ended(75, "no route to host"))));
+    released.deletes(owned(run("delete", 1, 10, &ended(75, "no route to host"))));
     assert!(matches!(released.plan(), Decision::Fail(failed) if failed.say.text.contains(cure)));
 }
 
@@ -269,9 +270,7 @@ struct Released {
     volume: Value,
     record: Option<Record>,
     config: Result<Arc<ProvisionerConfig>, NoConfig>,
-    run: Option<Run>,
-    expand_run: Option<Run>,
-    modify_run: Option<Run>,
+    runs: BTreeMap<Operation, Run>,
     claimed: bool,
     has_original: bool,
     copied_by: Option<&'static str>,
@@ -295,14 +294,17 @@ impl Released {
             volume,
             record: None,
             config: Ok(Arc::new(config(&[]))),
-            run: None,
-            expand_run: None,
-            modify_run: None,
+            runs: BTreeMap::new(),
             claimed: false,
             has_original: false,
             copied_by: None,
             away_since: None,
         }
+    }
+
+    /// Has this run delete it.
+    fn deletes(&mut self, run: Run) {
+        self.runs.insert(Operation::Delete, run);
     }
 
     fn plan(&self) -> VolumeDecision {
@@ -314,14 +316,11 @@ impl Released {
         let volume: PersistentVolume = serde_json::from_value(self.volume.clone()).unwrap();
         plan_volume(
             &ObservedVolume {
-                making_run: None,
                 volume: &volume,
                 record: self.record.as_ref(),
                 class: None,
                 config: &self.config,
-                delete_run: self.run.as_ref(),
-                expand_run: self.expand_run.as_ref(),
-                modify_run: self.modify_run.as_ref(),
+                runs: &self.runs,
                 claimed: self.claimed,
                 has_original: self.has_original,
                 copied_by: self.copied_by,
@@ -346,10 +345,7 @@ fn a_released_volume_is_not_deleted_beside_a_run_that_changes_it() {
     for operation in ["expand", "modify"] {
         let change = |run| {
             let mut world = Released::new();
-            match operation {
-                "expand" => world.expand_run = Some(run),
-                _ => world.modify_run = Some(run),
-            }
+            world.runs.insert(operation.parse().unwrap(), run);
             world.plan()
         };
         let running = || run(operation, 1, 10, &running());
@@ -421,15 +417,15 @@ fn a_released_volume_is_deleted_with_what_made_it() {
         "nothing to write"
     );
     assert_eq!(start.owner, Some(("pvc-u1".to_owned(), "v1".to_owned())));
-    world.run = Some(owned(run("delete", 1, 10, &ended(1, "in use"))));
+    world.deletes(owned(run("delete", 1, 10, &ended(1, "in use"))));
     let Decision::Fail(failed) = world.plan() else { panic!() };
     assert!(failed.say.text.contains("in use") && failed.record.attempt == 2);
     world.record = Some(failed.record);
-    world.run = None;
+    world.runs.clear();
     assert!(matches!(world.plan(), Decision::Wait { after: Some(_), .. }));
     world.record.as_mut().unwrap().not_before = Some(ago(1).parse().unwrap());
     assert!(matches!(world.plan(), Decision::Start(start) if start.intent == Intent::ToRecord));
-    world.run = Some(owned(run("delete", 2, 10, &ended(0, ""))));
+    world.deletes(owned(run("delete", 2, 10, &ended(0, ""))));
     assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.delete && go.took.is_some()));
 }
 
@@ -447,7 +443,7 @@ fn a_volume_is_not_deleted_while_it_is_copied() {
     };
     assert!(say.text.contains("default/copy"), "{}", say.text);
     // A deletion that has begun goes on: what would copy the volume sees that its claim is gone.
-    world.run = Some(owned(run("delete", 1, 10, &running())));
+    world.deletes(owned(run("delete", 1, 10, &running())));
     assert!(matches!(
         world.plan(),
         Decision::Wait {
@@ -455,7 +451,7 @@ fn a_volume_is_not_deleted_while_it_is_copied() {
             say: None
         }
     ));
-    world.run = None;
+    world.runs.clear();
     world.copied_by = None;
     assert!(matches!(world.plan(), Decision::Start(_)));
 }
@@ -484,7 +480,7 @@ fn owned(run: Run) -> Run {
 #[test]
 fn a_pod_that_goes_with_its_volume_is_not_removed_besides() {
     let mut world = Released::new();
-    world.run = Some(owned(run("delete", 1, 10, &ended(0, ""))));
+    world.deletes(owned(run("delete", 1, 10, &ended(0, ""))));
     assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.runs.is_empty()));
     world.volume["metadata"]["finalizers"] = json!(["kubernetes.io/pv-protection", "mooring.dev/volume"]);
     assert!(matches!(world.plan(), Decision::Own(ForVolume::LetGo(go)) if go.runs.is_empty()));
@@ -497,11 +493,11 @@ fn a_pod_that_goes_with_its_volume_is_not_removed_besides() {
 fn a_deletion_without_a_record_goes_by_the_pod_that_belongs_to_its_volume() {
     let mut world = Released::new();
     // Of what was undone for the claim before it had this volume.
-    world.run = Some(run("delete", 3, 10, &ended(0, "")));
+    world.deletes(run("delete", 3, 10, &ended(0, "")));
     assert!(matches!(world.plan(), Decision::Stop(runs) if runs.len() == 1));
-    world.run = Some(owned(run("delete", 3, 10, &running())));
+    world.deletes(owned(run("delete", 3, 10, &running())));
     assert!(matches!(world.plan(), Decision::Wait { .. }));
-    world.run = Some(owned(run("delete", 3, 10, &ended(75, "busy"))));
+    world.deletes(owned(run("delete", 3, 10, &ended(75, "busy"))));
     assert!(matches!(world.plan(), Decision::Fail(failed) if failed.record.attempt == 4));
 }
 
@@ -545,11 +541,11 @@ fn a_volume_that_was_deleted_needs_its_config_map_no_more() {
     };
     let mut world = Released::new();
     world.config = Err(gone());
-    world.run = Some(owned(run("delete", 1, 10, &ended(0, ""))));
+    world.deletes(owned(run("delete", 1, 10, &ended(0, ""))));
     let is_let_go = |decision| matches!(decision, Decision::Own(ForVolume::LetGo(go)) if go.delete);
     assert!(is_let_go(world.plan()), "its ConfigMap is not needed any more");
     world.record = Some(record(&json!({"operation": "delete"})));
-    world.run = Some(run("delete", 1, 10, &ended(0, "")));
+    world.deletes(run("delete", 1, 10, &ended(0, "")));
     assert!(is_let_go(world.plan()));
     // Of another deletion, or of one that failed or has not ended.
     for other in [
@@ -557,7 +553,7 @@ fn a_volume_that_was_deleted_needs_its_config_map_no_more() {
         run("delete", 1, 10, &ended(75, "busy")),
         run("delete", 1, 10, &running()),
     ] {
-        world.run = Some(other);
+        world.deletes(other);
         assert!(matches!(world.plan(), Decision::Wait { say: Some(_), .. }));
     }
     // The same of a claim that had no volume yet.

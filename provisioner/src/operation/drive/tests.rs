@@ -81,7 +81,7 @@ fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
         }
         Decision::Stop(_) => "stop".to_owned(),
         Decision::Tidy(_) => "tidy".to_owned(),
-        Decision::Own(()) => "apply".to_owned(),
+        Decision::Settle(_) | Decision::Own(()) => "apply".to_owned(),
     }
 }
 

@@ -55,6 +55,7 @@ fn word(decision: &ClaimDecision) -> String {
         Decision::Stop(_) => "stop".into(),
         Decision::Cancel { .. } => "cancel".into(),
         Decision::Tidy(runs) => format!("tidy {}", runs.len()),
+        Decision::Settle(_) => "settle".into(),
         Decision::Own(ForClaim::Accept(accept)) => {
             format!("accept{}", if accept.volume_patch.is_some() { " patched" } else { "" })
         }

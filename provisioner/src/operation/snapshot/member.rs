@@ -26,13 +26,13 @@ pub(super) fn plan(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
         return Decision::Rest;
     };
     let noted = group::of_member(&request, content, member);
-    Decision::Own(Settled {
+    Decision::Settle(Box::new(Settled {
         notes: Some(json!({
             annotations::REQUEST: json!(noted).to_string(),
             annotations::CONFIG: handle.config.to_string(),
         })),
         ..Settled::default()
-    })
+    }))
 }
 
 /// The content goes. Its snapshot went with its group, or stays with it.
@@ -41,11 +41,11 @@ pub(super) fn leave(seen: &ObservedSnapshot<'_>) -> SnapshotDecision {
         return Decision::Rest;
     }
     held_by_restore(seen).unwrap_or_else(|| {
-        Decision::Own(Settled {
+        Decision::Settle(Box::new(Settled {
             release: true,
             let_go: true,
             ..Settled::default()
-        })
+        }))
     })
 }
 

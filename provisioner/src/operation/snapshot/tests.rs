@@ -130,8 +130,8 @@ fn word(decision: &SnapshotDecision) -> String {
     match decision {
         Decision::Wait { say: Some(say), .. } => format!("{}: {}", say.reason, say.text),
         Decision::Start(start) => format!("start {}", start.run.name()),
-        Decision::Own(settled) if settled.let_go => format!("let go, {} runs", settled.runs.len()),
-        Decision::Own(settled) => match (&settled.status, &settled.say) {
+        Decision::Settle(settled) if settled.let_go => format!("let go, {} runs", settled.runs.len()),
+        Decision::Settle(settled) => match (&settled.status, &settled.say) {
             (Some(status), Some(say)) => format!("{}: {} {}", say.reason, say.text, status["readyToUse"]),
             (Some(status), None) => format!("ready as {}", status["snapshotHandle"]),
             (None, _) => "release".to_owned(),

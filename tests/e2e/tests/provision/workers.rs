@@ -317,15 +317,15 @@ fn a_worker_ends_its_run_although_its_configmap_is_deleted_meanwhile() {
         let admin = scope.elsewhere(CONFIG_NAMESPACE);
         let config = format!("configmap/{}", provisioner.name);
         let config_uid = admin.kubectl(["get", &config, "-o", "jsonpath={.metadata.uid}"])?;
-        let owned = format!("{}-owned", provisioner.name);
+        let dependent = format!("{}-dependent", provisioner.name);
         let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": provisioner.name, "uid": config_uid});
         let bait = json!({"apiVersion": "v1", "kind": "ConfigMap",
-                          "metadata": {"name": owned, "ownerReferences": [owner]}});
+                          "metadata": {"name": dependent, "ownerReferences": [owner]}});
         admin.apply(&bait.to_string())?;
         provisioner.delete()?;
         let maps: Api<ConfigMap> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
         wait_until("what belongs to the ConfigMap to go", LIMIT, async || {
-            Ok(maps.get_opt(&owned).await?.is_none().then_some(()))
+            Ok(maps.get_opt(&dependent).await?.is_none().then_some(()))
         })
         .await?;
         let left = workers(&scope, &provisioner).await?;

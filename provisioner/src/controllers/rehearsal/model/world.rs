@@ -2,6 +2,7 @@
 
 mod invariants;
 mod pods;
+mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,15 +13,16 @@ use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use serde_json::{Value, json};
 
-use super::super::fake_api::{FakeState, key_of};
-use super::super::{Offers, Script, Theatre, departures, look_at, shared};
+use super::super::departures::{self, Watched, watching};
+use super::super::fake_api::{FakeApi, FakeState, key_of};
+use super::super::{Offers, Script, Theatre, look_at, shared};
 use super::{KINDS, Step};
 use crate::cache::limiter::Limiter;
 use crate::config::ProvisionerConfig;
 use crate::config::store::Entry;
 use crate::controllers::orphan;
 use crate::operation::limits::Limits;
-use crate::operation::tests::config;
+use crate::operation::tests::{self as operation, config};
 use crate::process::events::{EventRecorder, Writer};
 use crate::volume::capacity;
 use crate::volume::snapshot::tests::content;
@@ -47,6 +49,8 @@ struct Features {
 
 pub(super) struct World {
     theatre: Theatre,
+    /// The watches of the controllers, before a real API server.
+    watched: Option<Watched>,
     told: Writer,
     /// Which of [`CONFIGS`] are there.
     there: [bool; 2],
@@ -56,6 +60,8 @@ pub(super) struct World {
     changes: usize,
     /// A call that fails kills the controller.
     kills: bool,
+    /// Everything is to come to rest.
+    rests: bool,
     storage: BTreeSet<Stored>,
     /// What the volumes among them are like.
     features: BTreeMap<Stored, Features>,
@@ -130,16 +136,18 @@ fn has_subject(state: &FakeState, pod: &Value) -> bool {
 }
 
 impl World {
-    pub(super) fn new() -> Self {
-        let theatre = Theatre::open(Script::plain(Offers::Changes));
+    pub(super) fn new(api: FakeApi) -> Self {
+        let theatre = Theatre::on(api, Script::plain(Offers::Changes));
         let (_, told) = EventRecorder::new(theatre.shared.context.metrics.clone());
         let mut world = Self {
             theatre,
+            watched: None,
             told,
             there: [true; 2],
             class: 0,
             changes: 0,
             kills: false,
+            rests: false,
             storage: BTreeSet::new(),
             features: BTreeMap::new(),
             given_up: BTreeSet::new(),
@@ -149,10 +157,16 @@ impl World {
         let class = json!({"metadata": {"name": "silver"}, "driver": "vcs.mooring.dev", "parameters": {}});
         world.theatre.api.lock().put("snapshotclasses", class);
         for name in CLASSES {
-            let class = json!({"metadata": {"name": name}, "driverName": "vcs.mooring.dev", "parameters": {}});
+            let class =
+                json!({"metadata": {"name": name}, "driverName": "vcs.mooring.dev", "parameters": {"tier": name}});
             world.theatre.api.lock().put("attributes", class);
         }
         world.theatre.api.lock().delete("claims", "default/data");
+        if world.theatre.api.real().is_some() {
+            let mut class = json!(operation::class(&json!({})));
+            class["allowVolumeExpansion"] = json!(true);
+            world.theatre.api.lock().put("classes", class);
+        }
         world.start();
         world.claim(0, &json!({}));
         world
@@ -182,11 +196,23 @@ impl World {
     fn time_passes(&mut self) {
         self.theatre.shared.limiter = Arc::new(Limiter::new(PLACES));
         self.theatre.watched = 0;
+        if self.theatre.api.real().is_some() {
+            self.watched = Some(watching(&mut self.theatre.shared));
+        }
     }
 
     fn catch_up(&mut self) {
         self.theatre.lagging.clear();
         self.theatre.watched = 0;
+        self.hold_watches();
+    }
+
+    /// Has the proxy before a real API server hold back the watches that lag.
+    fn hold_watches(&self) {
+        if let Some(real) = self.theatre.api.real() {
+            let lagging: Vec<_> = self.theatre.lagging.keys().copied().collect();
+            real.hold(&lagging);
+        }
     }
 
     /// The controllers read the ConfigMaps.
@@ -259,6 +285,7 @@ impl World {
             Step::Lag(kind) => {
                 let now = self.theatre.api.lock().all(kind);
                 self.theatre.lagging.entry(kind).or_insert(now);
+                self.hold_watches();
             }
             Step::CatchUp => self.catch_up(),
             Step::Fail { nth, fault, kills } => {
@@ -438,8 +465,8 @@ impl World {
     }
 
     async fn look(&mut self, kind: &'static str, key: &str) {
-        self.theatre.watch();
-        if let Some(object) = self.theatre.shown_object(kind, key) {
+        self.watch().await;
+        if let Some(object) = self.seen(kind, key) {
             drop(look_at(kind, object, &self.theatre.shared).await);
             self.may_die();
         }
@@ -455,11 +482,11 @@ impl World {
         }
         // Kubernetes collects within a second, Mooring after a minute.
         self.theatre.garbage_collector();
-        self.theatre.watch();
+        self.watch().await;
         for uid in self.theatre.shared.cache.orphans() {
             drop(Box::pin(orphan::settle(&self.theatre.shared, &uid)).await);
             self.may_die();
-            self.theatre.watch();
+            self.watch().await;
         }
     }
 

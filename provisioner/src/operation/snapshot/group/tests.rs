@@ -132,7 +132,7 @@ impl World {
 fn said(decision: &SnapshotDecision) -> String {
     match decision {
         Decision::Wait { say: Some(say), .. } => format!("{}: {}", say.reason, say.text),
-        Decision::Own(settled) => match &settled.say {
+        Decision::Settle(settled) => match &settled.say {
             Some(say) => format!("{}: {}", say.reason, say.text),
             None => format!("{:?}", settled.status),
         },
@@ -247,7 +247,9 @@ fn a_group_that_is_there_lists_its_snapshots_by_their_volumes() {
     let request = json!(start.request);
     world.record = Some(start.record);
     world.take_run = Some(run_with("snapshot-group", 1, 9, &ended(0, ""), &request));
-    let Decision::Own(settled) = world.plan() else { panic!() };
+    let Decision::Settle(settled) = world.plan() else {
+        panic!()
+    };
     let status = settled.status.unwrap();
     assert_eq!(
         status["volumeGroupSnapshotHandle"],
@@ -337,7 +339,7 @@ fn a_snapshot_of_a_group_is_noted_as_if_it_had_been_taken_alone_and_goes_without
         "mooring.dev/request": json!(start.request).to_string()}}}));
     let group: VolumeGroupSnapshotContent = serde_json::from_value(taken).unwrap();
     let fresh = member_content(&json!({}));
-    let Decision::Own(settled) = plan_member(&fresh, Some(&group)) else {
+    let Decision::Settle(settled) = plan_member(&fresh, Some(&group)) else {
         panic!()
     };
     let notes = settled.notes.unwrap();
@@ -364,7 +366,7 @@ fn a_snapshot_of_a_group_is_noted_as_if_it_had_been_taken_alone_and_goes_without
     let gone = member_content(&json!({"deletionTimestamp": ago(1), "annotations": {
         "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": "group:a/b/c",
         "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"}}));
-    let Decision::Own(settled) = plan_member(&gone, None) else {
+    let Decision::Settle(settled) = plan_member(&gone, None) else {
         panic!()
     };
     assert!(settled.let_go && settled.release);

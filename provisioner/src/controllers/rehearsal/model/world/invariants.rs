@@ -83,6 +83,7 @@ impl World {
 
     /// Everything goes well, until nothing changes any more. Then whoever waits is told what for.
     pub(in super::super) async fn rest(&mut self, when: &str) -> Result<(), String> {
+        self.rests = true;
         self.theatre.api.fail(usize::MAX, Fault::Conflict);
         self.catch_up();
         self.node_returns();

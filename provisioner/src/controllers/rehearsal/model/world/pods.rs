@@ -13,8 +13,8 @@ use crate::operation::tests::{ended, no_image, running};
 /// Holds a Pod until its container was seen to end.
 const KUBELET: &str = "example.com/kubelet";
 
-/// The node that does not answer.
-const LOST: &str = "node-lost";
+/// Marks a Pod whose node does not answer.
+const LOST: &str = "example.com/lost";
 
 /// How a container ends that is killed.
 const KILLED: i32 = 143;
@@ -40,8 +40,11 @@ fn exclude(one: &Request, other: &Request) -> bool {
 }
 
 fn lost(state: &FakeState) -> Vec<Value> {
-    let lost = state.each("pods").filter(|pod| pod["spec"]["nodeName"] == LOST);
-    lost.cloned().collect()
+    state.each("pods").filter(|pod| is_lost(pod)).cloned().collect()
+}
+
+fn is_lost(pod: &Value) -> bool {
+    !pod["metadata"]["annotations"][LOST].is_null()
 }
 
 fn is_over(pod: &Value) -> bool {
@@ -52,7 +55,7 @@ impl World {
     /// What the kubelets do with all Pods that have their Secrets.
     pub(super) fn pods(&mut self, fate: Fate) -> Result<(), String> {
         let pods = self.theatre.api.lock().all("pods");
-        for pod in pods.into_iter().filter(|pod| pod["spec"]["nodeName"] != LOST) {
+        for pod in pods.into_iter().filter(|pod| !is_lost(pod)) {
             if is_over(&pod) {
                 if is_going(&pod) {
                     self.theatre.api.lock().take_away("pods", &key_of(&pod));
@@ -101,7 +104,7 @@ impl World {
             // It began long ago.
             None => {
                 pod["status"] = running();
-                pod["spec"]["nodeName"] = json!(LOST);
+                pod["metadata"]["annotations"][LOST] = json!("yes");
             }
             Some(code) => {
                 pod["status"] = ended(code, if code == 0 { answer.as_str() } else { "busy" });
@@ -186,7 +189,8 @@ impl World {
     pub(super) fn node_returns(&self) {
         let mut state = self.theatre.api.lock();
         for mut pod in lost(&state) {
-            pod["spec"]["nodeName"] = json!("node-a");
+            let noted = pod["metadata"]["annotations"].as_object_mut();
+            noted.map(|noted| noted.remove(LOST));
             state.put("pods", pod);
         }
     }
