@@ -53,11 +53,23 @@ struct Cluster {
     client: Client,
     folder: PathBuf,
     programs: Vec<Child>,
-    held: Mutex<BTreeSet<&'static str>>,
     chance: Mutex<u64>,
-    /// How many watches have expired, and how many were dropped.
+    watches: Arc<Watches>,
+}
+
+/// What those who pass watches on know: they may outlive the last handle.
+#[derive(Debug, Default)]
+struct Watches {
+    held: Mutex<BTreeSet<Kind>>,
     expired: AtomicUsize,
     dropped: AtomicUsize,
+}
+
+impl Watches {
+    fn are_held(&self, kind: Option<Kind>) -> bool {
+        let held = self.held.lock().unwrap();
+        kind.is_some_and(|kind| held.contains(kind))
+    }
 }
 
 impl Drop for Cluster {
@@ -191,10 +203,8 @@ impl RealApi {
             client,
             folder,
             programs,
-            held: Mutex::default(),
             chance: Mutex::new(1),
-            expired: AtomicUsize::new(0),
-            dropped: AtomicUsize::new(0),
+            watches: Arc::default(),
         }));
         api.until("/readyz", 200);
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "admin"}});
@@ -228,13 +238,13 @@ impl RealApi {
     }
 
     /// Holds back the watches of these kinds, and lets go all others.
-    pub(super) fn hold(&self, kinds: &[&'static str]) {
-        *self.0.held.lock().unwrap() = kinds.iter().copied().collect();
+    pub(super) fn hold(&self, kinds: &[Kind]) {
+        *self.0.watches.held.lock().unwrap() = kinds.iter().copied().collect();
     }
 
     /// How many watches have expired so far, and how many were dropped.
     pub(super) fn watches(&self) -> [usize; 2] {
-        [&self.0.expired, &self.0.dropped].map(|count| count.load(Ordering::Relaxed))
+        [&self.0.watches.expired, &self.0.watches.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// A number that the seed draws, less than this.
@@ -301,18 +311,18 @@ impl RealApi {
         let kind = addressed(path).map(|addressed| addressed.kind);
         let lot = self.lot();
         if let Lot::Expires = lot {
-            self.0.expired.fetch_add(1, Ordering::Relaxed);
+            self.0.watches.expired.fetch_add(1, Ordering::Relaxed);
             let expired = status(StatusCode::GONE, "too old resource version").1;
             let line = format!("{}\n", json!({"type": "ERROR", "object": expired}));
             return Response::new(Answer::from(line));
         }
         let (begun, begins) = tokio::sync::oneshot::channel();
         let (give, mut pieces) = tokio::sync::mpsc::unbounded_channel();
-        let api = self.clone();
+        let (client, watches) = (self.0.client.clone(), Arc::clone(&self.0.watches));
         let request = Request::builder().uri(format!("{path}?{query}"));
         let request = request.body(Body::empty()).unwrap();
         self.0.runtime.spawn(async move {
-            let Ok(response) = api.0.client.send(request).await else {
+            let Ok(response) = client.send(request).await else {
                 return;
             };
             let (head, body) = response.into_parts();
@@ -327,14 +337,14 @@ impl RealApi {
                     piece = body.next() => piece,
                 };
                 let Some(Ok(piece)) = piece else { return };
-                while api.is_held(kind) {
+                while watches.are_held(kind) {
                     tokio::time::sleep(HELD).await;
                 }
                 if give.send(Ok(piece)).is_err() {
                     return;
                 }
             }
-            api.0.dropped.fetch_add(1, Ordering::Relaxed);
+            watches.dropped.fetch_add(1, Ordering::Relaxed);
             if let Lot::Breaks(_) = lot {
                 let _ = give.send(Err("the connection broke"));
             }
@@ -345,10 +355,5 @@ impl RealApi {
             .status(code)
             .body(Answer::from_stream(pieces))
             .unwrap()
-    }
-
-    fn is_held(&self, kind: Option<Kind>) -> bool {
-        let held = self.0.held.lock().unwrap();
-        kind.is_some_and(|kind| held.contains(kind))
     }
 }
