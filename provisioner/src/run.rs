@@ -22,6 +22,7 @@ pub mod order;
 pub mod outcome;
 pub mod pod;
 pub mod properties;
+mod release;
 pub mod worker;
 pub mod worker_pod;
 pub mod workers;

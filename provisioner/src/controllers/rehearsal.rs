@@ -5,6 +5,7 @@
 //! What must always hold: it ends with one volume for a claim that exists, and none for one that is gone; and nothing
 //! else is left.
 
+mod addresses;
 mod attach;
 mod available;
 mod begins_late;

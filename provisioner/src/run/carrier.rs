@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use mooring_contract::names::{annotations, labels};
@@ -41,4 +42,15 @@ pub(super) fn timeout(carrier: &Carrier) -> Duration {
 
 fn annotation<T: std::str::FromStr>(carrier: &Carrier, key: &str) -> Option<T> {
     carrier.annotations().get(key)?.parse().ok()
+}
+
+pub(super) fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        controller,
+        block_owner_deletion: None,
+    }
 }

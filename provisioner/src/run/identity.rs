@@ -4,7 +4,7 @@ use kube::ResourceExt as _;
 use mooring_contract::operation::Operation;
 
 use super::carrier::Carrier;
-use super::worker_pod::Release;
+use super::release::Release;
 
 /// Which run: of this operation, on what has this uid. Every attempt has the same, so two attempts can't be there at
 /// once.

@@ -20,7 +20,7 @@ use super::carrier::{self, Carrier};
 use super::identity::{RunId, RunRef};
 use super::input_state::InputState;
 use super::outcome::{State, observe, observe_on_worker};
-use super::worker_pod::Release;
+use super::release::Release;
 use crate::time::later;
 use crate::volume::persistent_volume::name_for;
 

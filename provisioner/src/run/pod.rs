@@ -14,13 +14,14 @@ use k8s_openapi::api::core::v1::{
     TopologySelectorTerm, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::volume::{self, ClientName, keys};
 use mooring_contract::worker::ASKED_VARIABLE;
 
 use crate::config::ProvisionerConfig;
+use crate::run::carrier;
 use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
 use crate::volume::topology;
@@ -77,7 +78,10 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
                     .chain(run_annotations(&run.order))
                     .collect(),
             ),
-            owner_references: run.order.owner.map(|of| vec![owner(of.kind, of.name, of.uid, None)]),
+            owner_references: run
+                .order
+                .owner
+                .map(|of| vec![carrier::owner(of.kind, of.name, of.uid, None)]),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {
@@ -145,7 +149,7 @@ pub(super) fn secret_named(name: &str, pod: &Pod, data: BTreeMap<String, ByteStr
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
             ),
-            owner_references: Some(vec![owner(
+            owner_references: Some(vec![carrier::owner(
                 "Pod",
                 pod.metadata.name.as_deref().unwrap_or_default(),
                 pod.metadata.uid.as_deref().unwrap_or_default(),
@@ -156,17 +160,6 @@ pub(super) fn secret_named(name: &str, pod: &Pod, data: BTreeMap<String, ByteStr
         data: Some(data),
         immutable: Some(true),
         ..Secret::default()
-    }
-}
-
-pub(super) fn owner(kind: &str, name: &str, uid: &str, controller: Option<bool>) -> OwnerReference {
-    OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-        uid: uid.to_owned(),
-        controller,
-        block_owner_deletion: None,
     }
 }
 

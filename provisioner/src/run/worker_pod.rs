@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource, Pod, PodSpec, Secret, SecretKeySelector,
     Volume,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -19,11 +19,11 @@ use mooring_seal::new_key;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
-use super::carrier::{self, Carrier};
 use super::config_secret::ConfigSecret;
 use super::error::RunError;
 use super::order::Order;
 use super::pod;
+use super::release::{CONFIG_MAP, owner};
 use super::worker::{PREFIX, Worker};
 use crate::config::ProvisionerConfig;
 use crate::process::call::{CallError, code, is_conflict, is_refusal};
@@ -33,8 +33,6 @@ const NAME_LETTERS: usize = 40;
 
 /// How long a worker that is stopped may take: it has nothing to put in order.
 const GRACE_SECONDS: i64 = 1;
-
-const CONFIG_MAP: &str = "ConfigMap";
 
 /// Key of its Secret.
 const SECRET_KEY: &str = "worker-key";
@@ -216,72 +214,6 @@ fn loan(order: &Order<'_>, number: u64) -> BTreeMap<String, String> {
     notes
 }
 
-/// The ConfigMap as the owner of its worker. One that is not on the cluster has no uid.
-fn owner(name: &str, uid: &str) -> Option<Vec<OwnerReference>> {
-    // A node can be drained of what has a controller.
-    (!uid.is_empty()).then(|| vec![pod::owner(CONFIG_MAP, name, uid, Some(true))])
-}
-
-/// What it takes to free a worker of its run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Release {
-    /// The number of the run.
-    number: u64,
-    /// Name and uid of the ConfigMap that the worker belongs to while it is free; none if it belongs to it all the time.
-    config: Option<(String, String)>,
-}
-
-impl Release {
-    pub(super) fn of(worker: &Carrier) -> Self {
-        let note = |key: &str| worker.annotations().get(key);
-        let name = note(annotations::CONFIG).and_then(|reference| reference.split_once('/'));
-        let name = name.map(|(_, name)| name.to_owned());
-        Self {
-            number: carrier::number(worker),
-            config: name.zip(note(annotations::CONFIG_UID).cloned()),
-        }
-    }
-
-    /// The patch that takes from a worker's Pod what [`lend`] wrote for this run, and gives it back to its ConfigMap. Its
-    /// number stays, and whom the run belonged to, which the next run overwrites.
-    pub(super) fn patch(&self) -> Patch<()> {
-        let path =
-            |folder: &str, key: &str| format!("/metadata/{folder}/{}", key.replace('~', "~0").replace('/', "~1"));
-        let of_run = [
-            labels::OPERATION,
-            labels::ATTEMPT,
-            labels::CLAIM_UID,
-            labels::CLAIM_NAMESPACE,
-            labels::CLAIM_NAME,
-        ];
-        let notes = [
-            annotations::CLAIM,
-            annotations::REQUEST,
-            annotations::BEGUN,
-            annotations::TIMEOUT,
-            annotations::INPUT_STATE,
-        ];
-        // An earlier version may not have written it, and what is not there can't be removed.
-        let remove = |path: String| {
-            [
-                json!({"op": "add", "path": path, "value": ""}),
-                json!({"op": "remove", "path": path}),
-            ]
-        };
-        let number = self.number.to_string();
-        let same_run = json!({"op": "test", "path": path("annotations", annotations::RUNS), "value": number});
-        let owner = self.config.as_ref().and_then(|(name, uid)| owner(name, uid));
-        let owner = owner.map(|owner| json!({"op": "add", "path": "/metadata/ownerReferences", "value": owner}));
-        let steps: Vec<Value> = [same_run]
-            .into_iter()
-            .chain(owner)
-            .chain(of_run.into_iter().flat_map(|key| remove(path("labels", key))))
-            .chain(notes.into_iter().flat_map(|key| remove(path("annotations", key))))
-            .collect();
-        Patch::Json(serde_json::from_value(Value::Array(steps)).unwrap_or_default())
-    }
-}
-
 pub(super) fn field_manager() -> PatchParams {
     PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -313,7 +245,7 @@ pub(crate) mod tests {
     use mooring_contract::operation::Operation;
     use serde_json::{Value, json};
 
-    use super::{Release, Worker, build, new_name, order};
+    use super::{Worker, build, new_name, order};
     use crate::config::ProvisionerConfig;
     use crate::operation::tests::config;
     use crate::run::identity::RunId;
@@ -321,6 +253,7 @@ pub(crate) mod tests {
     use crate::run::order::Order;
     use crate::run::pod;
     use crate::run::properties::tests::silver;
+    use crate::run::release::Release;
 
     /// A worker of a ConfigMap that runs, with these labels and annotations beside its own.
     pub(crate) fn worker(config: &ProvisionerConfig, name: &str, labels: &Value, annotations: &Value) -> Worker {
@@ -381,10 +314,8 @@ pub(crate) mod tests {
             .into_iter()
             .chain(pod::run_annotations(&order))
             .collect();
-        let release = Release {
-            number: 7,
-            config: None,
-        };
+        let worker = json!({"metadata": {"annotations": {"mooring.dev/runs": "7"}}});
+        let release = Release::of(&serde_json::from_value(worker).unwrap());
         let Patch::Json::<()>(patch) = release.patch() else {
             panic!("not a JSON patch")
         };

@@ -19,7 +19,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use super::fake_api::{Kind, addressed, status};
+use super::addresses::{Kind, addressed, status};
 
 /// Longest until the API server answers: it starts beside much else.
 const START: Duration = Duration::from_mins(3);
@@ -134,8 +134,10 @@ fn crds() -> Vec<Value> {
 
 fn spawn(program: &Path, folder: &Path, flags: &[String]) -> Child {
     let log = fs::File::create(folder.join(program.file_name().unwrap()).with_extension("log")).unwrap();
-    let mut command = Command::new(program);
-    command.args(flags).current_dir(folder).stdin(Stdio::null());
+    // It ends with the test, however that ends.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program).args(flags);
+    command.current_dir(folder).stdin(Stdio::null());
     command.stdout(log.try_clone().unwrap()).stderr(log);
     command.spawn().unwrap()
 }

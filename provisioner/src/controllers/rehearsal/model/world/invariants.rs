@@ -100,7 +100,9 @@ impl World {
             self.bind(true);
             let is_quiet = self.theatre.api.lock().version == before;
             quiet = if is_quiet { quiet + 1 } else { 0 };
-            if quiet > 1 {
+            if quiet > 1 && self.deadlines_pass() {
+                quiet = 0;
+            } else if quiet > 1 {
                 return self.check_told(when).await;
             }
         }

@@ -71,6 +71,19 @@ impl World {
         Ok(())
     }
 
+    /// The time of Pods is over that wait for a Secret which nobody brings, since nobody wants them. Whether there is any.
+    pub(super) fn deadlines_pass(&mut self) -> bool {
+        let mut state = self.theatre.api.lock();
+        let is_late = |pod: &Value| !is_over(pod) && !has_properties(&state, pod) && !has_subject(&state, pod);
+        let late: Vec<_> = state.all("pods").into_iter().filter(is_late).collect();
+        let some = !late.is_empty();
+        for mut pod in late {
+            pod["status"] = json!({"phase": "Failed", "reason": "DeadlineExceeded"});
+            state.put("pods", pod);
+        }
+        some
+    }
+
     /// A kubelet takes a Pod.
     fn begin(&mut self, mut pod: Value, fate: Fate) -> Result<(), String> {
         pod["spec"]["nodeName"] = json!("node-a");
