@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::ClientPods;
 use super::kept::KeptRecord;
 use crate::agent::protocol::{AgentAnswer, Call, FailureCategory, MountCall, SecretBytes, now};
+use crate::node::volume_secrets::MountedVolume;
 use crate::volume::target::Target;
 
 /// Longest that an agent may take to note a Secret.
@@ -69,7 +70,13 @@ impl ClientPods {
             .volume_secrets
             .as_ref()
             .filter(|_| call.is_of_persistent_volume())?;
-        match tokio::time::timeout(READ_LIMIT, api.newest(target, call)).await {
+        let mounted = MountedVolume {
+            target,
+            client: &call.client,
+            source: &call.source,
+            options: &call.options,
+        };
+        match tokio::time::timeout(READ_LIMIT, api.newest(mounted)).await {
             Ok(Ok(secrets)) => Some(
                 secrets
                     .0

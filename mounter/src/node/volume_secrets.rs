@@ -1,13 +1,14 @@
 //! The Secret that a PersistentVolume has by now, read in the name of this node: the API server gives a node the
 //! Secrets of its own Pods' volumes and no others, and the mounter in the namespaces alone where a Role allows it that.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use kube::{Api, Client};
 use mooring_contract::names::FLEX_DRIVER;
 use mooring_contract::volume::Volume;
 
 use super::node_pods::client_as;
-use crate::agent::protocol::MountCall;
 use crate::grant::needs_attachment;
 use crate::volume::job::Secrets;
 use crate::volume::kubelet_options::of_persistent_volume;
@@ -27,6 +28,15 @@ pub enum SecretError {
     Type(String),
 }
 
+/// A PersistentVolume as it was mounted.
+#[derive(Debug, Clone, Copy)]
+pub struct MountedVolume<'a> {
+    pub target: &'a Target,
+    pub client: &'a str,
+    pub source: &'a str,
+    pub options: &'a BTreeMap<String, String>,
+}
+
 /// Reads the Secrets of volumes.
 pub struct VolumeSecrets {
     volumes: Api<PersistentVolume>,
@@ -43,14 +53,14 @@ impl VolumeSecrets {
     }
 
     /// The Secret that a volume has by now.
-    pub async fn newest(&self, target: &Target, mounted: &MountCall) -> Result<Secrets, SecretError> {
+    pub async fn newest(&self, mounted: MountedVolume<'_>) -> Result<Secrets, SecretError> {
         let failed = |attempted: String| {
             move |source| SecretError::Api {
                 attempted,
                 source: Box::new(source),
             }
         };
-        let (name, driver) = (target.name(), target.driver());
+        let (name, driver) = (mounted.target.name(), mounted.target.driver());
         let found = self.volumes.get_opt(name).await;
         let found = found.map_err(failed(format!("PersistentVolume {name}")))?;
         let found = found.filter(|found| is_what_was(found, mounted, driver));
@@ -74,10 +84,10 @@ impl VolumeSecrets {
 
 /// Whether a PersistentVolume is what was mounted: a newer Secret is not for an older server. The secrets of a volume
 /// that has to be attached come with its connection.
-fn is_what_was(found: &PersistentVolume, was: &MountCall, driver: Driver) -> bool {
+fn is_what_was(found: &PersistentVolume, was: MountedVolume<'_>, driver: Driver) -> bool {
     let volume = of_persistent_volume(found, driver).and_then(Result::ok);
     let is_same = |volume: Volume| {
-        volume.client.as_str() == was.client && volume.source == was.source && volume.rest == was.options
+        volume.client.as_str() == was.client && volume.source == was.source && volume.rest == *was.options
     };
     volume.is_some_and(is_same) && !needs_attachment(found)
 }
@@ -106,11 +116,14 @@ impl SecretReference {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
     use k8s_openapi::api::core::v1::PersistentVolume;
     use serde_json::{Value, json};
 
-    use super::{MountCall, SecretReference, is_what_was};
-    use crate::volume::target::Driver;
+    use super::{MountedVolume, SecretReference, is_what_was};
+    use crate::volume::target::{Driver, Target};
 
     fn volume(spec: &Value) -> PersistentVolume {
         serde_json::from_value(json!({"metadata": {"name": "pv-1"}, "spec": spec})).unwrap()
@@ -145,9 +158,15 @@ mod tests {
 
     #[test]
     fn a_newer_secret_is_for_what_was_mounted_and_for_nothing_else() {
-        let call = json!({"target": "/t", "client": "sshfs", "source": "a@h:/x", "limit_ms": 1});
-        let was: MountCall = serde_json::from_value(call).unwrap();
-        let is_it = |found: &PersistentVolume, driver| is_what_was(found, &was, driver);
+        let path = "/kubelet/pods/11111111-2222-3333-4444-555555555555/volumes/mooring.dev~vcs/pv-1";
+        let target = Target::parse(Path::new("/kubelet"), path).unwrap();
+        let was = MountedVolume {
+            target: &target,
+            client: "sshfs",
+            source: "a@h:/x",
+            options: &BTreeMap::new(),
+        };
+        let is_it = |found: &PersistentVolume, driver| is_what_was(found, was, driver);
         let said = json!({"namespace": "vault", "name": "login"});
         assert!(is_it(&csi("a@h:/x", &said), Driver::Csi));
         assert!(is_it(&flex(&said), Driver::FlexVolume));
