@@ -203,11 +203,19 @@ fn a_volume_whose_secret_was_changed_is_mounted_again_with_the_new_one() {
         wait_until("the volume to be mounted with the new key", LIMIT, has_volume).await?;
 
         // Keys without a newline at their end are copied with one. Another Pod's mount brings the newer.
-        let (process, _) = daemon(&scope, &server)?;
         scope.change_ssh_key(&mut server)?;
         scope.pod("second", NODE, "data", serde_json::Value::Null)?;
         scope.pod_ready("second").await?;
-        scope.on_node(1, &format!("kill -9 $(cat /proc/{process}/task/*/children)"))?;
+        let script = format!(
+            "for process in /proc/[0-9]*; do \
+               [ \"$(cat $process/comm 2>/dev/null)\" = ssh ] || continue; \
+               tr '\\0' ' ' <$process/cmdline | grep -qF '@{} ' || continue; \
+               kill -9 ${{process#/proc/}}; echo $process; \
+             done",
+            server.address
+        );
+        let killed = scope.on_node(1, &script)?;
+        ensure!(killed.lines().count() == 2, "the connections of two Pods: {killed:?}");
         wait_until("sshfs to connect again with the newest key", LIMIT, has_volume).await
     });
 }
