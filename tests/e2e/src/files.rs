@@ -132,7 +132,7 @@ pub const FILES: &[File] = &[
     file("provision", "refusals", Needs::Cluster, 66),
     file("provision", "smb", Needs::Cluster, 29),
     file("provision", "snapshot", Needs::Cluster, 30),
-    file("provision", "workers", Needs::Quiet, 190),
+    longer("provision", "workers", Needs::Quiet, [115, 190]),
     long("scale", "bench", Needs::Plain, 214),
     long("scale", "claims", Needs::Quiet, 290),
     file("security", "boundaries", Needs::Cluster, 30),
