@@ -157,7 +157,16 @@ impl Effect {
 
     /// Whether an existing volume changes.
     pub fn changes_volume(self) -> bool {
-        matches!(self, Self::ExpandsVolume | Self::ModifiesVolume)
+        match self {
+            Self::ExpandsVolume | Self::ModifiesVolume => true,
+            Self::MakesVolume
+            | Self::RemovesVolume
+            | Self::TakesSnapshot
+            | Self::RemovesSnapshot
+            | Self::AttachesVolume
+            | Self::DetachesVolume
+            | Self::KeepsAll => false,
+        }
     }
 }
 
