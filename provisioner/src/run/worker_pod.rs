@@ -1,4 +1,4 @@
-//! A worker's Pod: how it is made, given a run, and freed of it.
+//! A worker's Pod: how it is made, and given a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
