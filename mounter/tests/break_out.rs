@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use mooring_contract::attachment::{CONNECTION, Connection};
 use mooring_contract::volume::Volume;
 use mooring_mounter::agent::protocol::MountCall;
-use mooring_mounter::grant::granter::{ApiError, GrantApi, Granter};
+use mooring_mounter::grant::granter::{ApiError, GrantApi, Granter, PodSeen};
 use mooring_mounter::grant::request::{MountRequest, Told as ByKubelet};
 use mooring_mounter::grant::{Grant, Granted};
 use mooring_mounter::node::attachments::{AttachmentApi, Attachments};
@@ -666,8 +666,8 @@ impl GrantApi for Shared {
         Ok(self.0.volumes.get(name).cloned())
     }
 
-    async fn pod(&self, _: &PodRef) -> Result<Option<Pod>, ApiError> {
-        Ok(Some(self.0.pod.clone()))
+    async fn pod(&self, _: &PodRef) -> Result<PodSeen, ApiError> {
+        Ok(PodSeen::There(Box::new(self.0.pod.clone())))
     }
 }
 

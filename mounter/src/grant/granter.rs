@@ -6,7 +6,8 @@
 //! has to have an inline volume of this name, or to use the claim that the PersistentVolume of this name is for.
 //!
 //! A PersistentVolume is mounted as the API has it, and an inline `FlexVolume` as the Pod has it there. The group of the
-//! files is the Pod's, as the API has it. Unmounts, growth and revival ask nobody.
+//! files is the Pod's, as the API has it. Where the API shows the mounter no Pod (before Kubernetes 1.36), no `FlexVolume`
+//! is mounted, and the group of a CSI volume is what the kubelet says, which nobody else can say there. Unmounts, growth and revival ask nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,12 +34,22 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Why the API did not answer.
 pub type ApiError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A Pod of this node, as far as the API shows it to the mounter.
+#[derive(Debug)]
+pub enum PodSeen {
+    There(Box<Pod>),
+    /// The API has no such Pod.
+    Missing,
+    /// Kubernetes before 1.36 lets no mounter see the Pods of only its own node.
+    Hidden,
+}
+
 /// What is asked of the API, once for a mount.
 #[async_trait]
 pub trait GrantApi: Send + Sync {
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, ApiError>;
     /// A Pod of this node, by its name and namespace.
-    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError>;
+    async fn pod(&self, pod: &PodRef) -> Result<PodSeen, ApiError>;
 }
 
 /// Why a mount is not granted; the message says who has to do what.
@@ -67,6 +78,12 @@ pub enum GrantError {
         name: String,
         uid: String,
     },
+    #[error(
+        "before Kubernetes 1.36, a mounter sees no Pod of namespace {0}, so it can't know who wrote a FlexVolume: use a \
+         PersistentVolume of CSI driver {CSI_DRIVER} (volume-source: csi in its ConfigMap), or update Kubernetes. If the \
+         namespace is one of provisioner ConfigMaps, bind ClusterRole mooring-mounter-runs to account mounter in it"
+    )]
+    HiddenPod(String),
     #[error(
         "Pod {pod} has no volume {volume} of driver {FLEX_DRIVER}, and there is no PersistentVolume of this name: delete \
          the Pod, and create the PersistentVolume again first"
@@ -201,7 +218,9 @@ impl Granter {
                 let limit = LIMIT.min(deadline.saturating_duration_since(Instant::now()));
                 let proved = tokio::time::timeout(limit, self.prove(&**api, &request));
                 let (proof, pod) = proved.await.map_err(|_| GrantError::NoAnswerInTime)??;
-                request.fs_group = PodGroup::of(&pod);
+                if let Some(pod) = pod {
+                    request.fs_group = PodGroup::of(&pod);
+                }
                 proof
             }
         };
@@ -221,23 +240,26 @@ impl Granter {
         }
     }
 
-    /// Who wrote the volume, and the Pod that it is for.
-    async fn prove(&self, api: &dyn GrantApi, request: &MountRequest) -> Result<(Proof, Pod), GrantError> {
+    /// Who wrote the volume, and the Pod that it is for, if the API shows it.
+    async fn prove(&self, api: &dyn GrantApi, request: &MountRequest) -> Result<(Proof, Option<Box<Pod>>), GrantError> {
         if let Told::Csi { ephemeral: None, .. } = request.told {
             return Err(GrantError::NoLifecycle);
         }
         let (found, pod) =
             tokio::try_join!(api.volume(request.target.name()), api.pod(&request.pod)).map_err(GrantError::NoAnswer)?;
-        let is_it = |pod: &Pod| pod.metadata.uid.as_deref() == Some(request.target.pod_uid());
-        let pod = pod.filter(is_it).ok_or_else(|| no_pod(request))?;
-        Ok((self.author_and_volume(request, found, &pod)?, pod))
+        let pod = match pod {
+            PodSeen::There(pod) if pod.metadata.uid.as_deref() == Some(request.target.pod_uid()) => Some(pod),
+            PodSeen::There(_) | PodSeen::Missing => return Err(no_pod(request)),
+            PodSeen::Hidden => None,
+        };
+        Ok((self.author_and_volume(request, found, pod.as_deref())?, pod))
     }
 
     fn author_and_volume(
         &self,
         request: &MountRequest,
         found: Option<PersistentVolume>,
-        pod: &Pod,
+        pod: Option<&Pod>,
     ) -> Result<Proof, GrantError> {
         let name = request.target.name();
         let proof = match &request.told {
@@ -258,6 +280,7 @@ impl Granter {
                 return has_handle(&found, volume_id).map(|()| Proof::Persistent(Box::new(found)));
             }
             Told::Nothing => {
+                let pod = pod.ok_or_else(|| GrantError::HiddenPod(request.pod.namespace.clone()))?;
                 let Some(inline) = flex_volume(pod, name) else {
                     let found = found.ok_or_else(|| no_volume(request))?;
                     return is_used_by(&found, pod, request).map(|()| Proof::Persistent(Box::new(found)));

@@ -41,7 +41,7 @@ pub struct MountRequest {
     pub read_only: bool,
     /// See [`super::Grant::is_only_read`].
     pub only_read: bool,
-    /// See [`super::Grant::fs_group`].
+    /// See [`super::Grant::fs_group`]. By CSI, the kubelet says it. The Pod in the API also has its policy.
     pub fs_group: Option<PodGroup>,
     /// See [`super::Grant::label`].
     pub label: Option<SelinuxLabel>,

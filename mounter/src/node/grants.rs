@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, Client};
 
 use super::node_pods::NodePods;
-use crate::grant::granter::{ApiError, GrantApi};
+use crate::grant::granter::{ApiError, GrantApi, PodSeen};
 use crate::volume::job::PodRef;
 
 /// The mounter was not told which node it is on.
@@ -36,7 +36,7 @@ impl GrantApi for ClusterGrants {
         Ok(self.volumes.get_opt(name).await?)
     }
 
-    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError> {
+    async fn pod(&self, pod: &PodRef) -> Result<PodSeen, ApiError> {
         let pods = self.pods.as_ref().ok_or(NoNode)?;
         Ok(pods.find(pod).await?)
     }

@@ -10,10 +10,14 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use crate::api;
+use crate::grant::granter::PodSeen;
 use crate::volume::job::PodRef;
 
 /// Pods in one answer.
 const PAGE: u32 = 500;
+
+/// The first minor version of Kubernetes 1 in which constrained impersonation is on by default.
+const FIRST_WITH_IMPERSONATION: u32 = 36;
 
 /// The user that a node is, without its name.
 const NODE_USER: &str = "system:node:";
@@ -28,6 +32,8 @@ pub enum NodePodsError {
          ConstrainedImpersonation, and the ClusterRole mooring-mounter): {source}"
     )]
     Api { node: String, source: Box<kube::Error> },
+    #[error("failed to learn whether the API server can show the Pods of node {node} alone: {source}")]
+    Version { node: String, source: Box<kube::Error> },
     #[error("the API's list of the Pods of node {node} lacks this Pod, so it may lack others: it is not used")]
     Incomplete { node: String },
 }
@@ -42,6 +48,8 @@ pub struct NodePod {
 /// Asks for the Pods of this node in the node's name.
 pub struct NodePods {
     client: Client,
+    /// The mounter's own name: it may see the Pods of Mooring's namespace, and of others that an administrator lets it.
+    own_client: Client,
     node: String,
     /// This Pod's namespace and name.
     own: (String, String),
@@ -57,8 +65,13 @@ impl NodePods {
     /// The Pods of `node`, which has to be the node in the configuration's token. `own` are namespace and name of this
     /// Pod.
     pub fn new(config: kube::Config, node: String, own: (String, String)) -> Result<Self, NodePodsError> {
-        match client_as(config, &node) {
-            Ok(client) => Ok(Self { client, node, own }),
+        match api::client(config.clone()).and_then(|own_client| Ok((client_as(config, &node)?, own_client))) {
+            Ok((client, own_client)) => Ok(Self {
+                client,
+                own_client,
+                node,
+                own,
+            }),
             Err(source) => Err(NodePodsError::Client {
                 node,
                 source: Box::new(source),
@@ -83,19 +96,42 @@ impl NodePods {
     }
 
     /// The one of this name, whatever its uid.
-    pub async fn find(&self, pod: &PodRef) -> Result<Option<Pod>, NodePodsError> {
+    pub async fn find(&self, pod: &PodRef) -> Result<PodSeen, NodePodsError> {
         // Who wrote an inline volume may have forged both names, and they are parts of a request.
         if !is_a_name(&pod.namespace) || !is_a_name(&pod.name) {
-            return Ok(None);
+            return Ok(PodSeen::Missing);
         }
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        match self.find_as(&self.client, pod).await {
+            Err(error) if is_forbidden(&error) && self.is_before_impersonation().await? => {
+                match self.find_as(&self.own_client, pod).await {
+                    Err(error) if is_forbidden(&error) => Ok(PodSeen::Hidden),
+                    found => found,
+                }
+            }
+            found => found,
+        }
+        .map_err(|source| NodePodsError::Api {
+            node: self.node.clone(),
+            source: Box::new(source),
+        })
+    }
+
+    async fn find_as(&self, client: &Client, pod: &PodRef) -> Result<PodSeen, kube::Error> {
+        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
         let selector = format!("spec.nodeName={},metadata.name={}", self.node, pod.name);
-        let listed = api.list(&ListParams::default().fields(&selector)).await;
-        let listed = listed.map_err(|source| NodePodsError::Api {
+        let listed = api.list(&ListParams::default().fields(&selector)).await?;
+        let found = listed.items.into_iter().next();
+        Ok(found.map_or(PodSeen::Missing, |pod| PodSeen::There(Box::new(pod))))
+    }
+
+    /// Whether the API server is of a version that has no constrained impersonation.
+    async fn is_before_impersonation(&self) -> Result<bool, NodePodsError> {
+        let version = self.own_client.apiserver_version().await;
+        let version = version.map_err(|source| NodePodsError::Version {
             node: self.node.clone(),
             source: Box::new(source),
         })?;
-        Ok(listed.items.into_iter().next())
+        Ok(is_before_impersonation(&version.major, &version.minor))
     }
 
     async fn pages(&self) -> Result<Vec<NodePod>, kube::Error> {
@@ -124,6 +160,16 @@ impl NodePods {
     }
 }
 
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// Vendors of Kubernetes add to the number, as in `33+`.
+fn is_before_impersonation(major: &str, minor: &str) -> bool {
+    let minor = minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+    major == "1" && minor.parse().is_ok_and(|minor: u32| minor < FIRST_WITH_IMPERSONATION)
+}
+
 /// Whether a text can be the name of a Pod or a namespace.
 fn is_a_name(text: &str) -> bool {
     !text.is_empty()
@@ -141,7 +187,7 @@ fn has(seen: &[NodePod], (namespace, name): &(String, String)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{NodePod, has, is_a_name};
+    use super::{NodePod, has, is_a_name, is_before_impersonation};
     use crate::volume::job::PodRef;
 
     #[test]
@@ -150,6 +196,14 @@ mod tests {
         for forged in ["", "..", "a/../b", "a,spec.nodeName=b", "a?b", "A", "a%2fb"] {
             assert!(!is_a_name(forged), "{forged}");
         }
+    }
+
+    #[test]
+    fn only_a_server_of_before_1_36_can_t_show_the_pods_of_a_node_alone() {
+        for (minor, is_before) in [("33", true), ("35+", true), ("36", false), ("37+", false), ("", false)] {
+            assert_eq!(is_before_impersonation("1", minor), is_before, "{minor}");
+        }
+        assert!(!is_before_impersonation("2", "0"));
     }
 
     #[test]

@@ -40,13 +40,15 @@ use crate::worker::usage::Usage;
 const STATS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What this service can do beyond what every one can.
-const CAPABILITIES: [rpc::Type; 5] = [
+const CAPABILITIES: [rpc::Type; 6] = [
     rpc::Type::GetVolumeStats,
     rpc::Type::GetVolumeHealth,
     rpc::Type::GetStorageHealth,
     rpc::Type::ExpandVolume,
     // With it the kubelet tells ReadWriteOncePod from ReadWriteOnce.
     rpc::Type::SingleNodeMultiWriter,
+    // The kubelet says a Pod's fsGroup, which a mounter can't see in the Pod before Kubernetes 1.36.
+    rpc::Type::VolumeMountGroup,
 ];
 
 /// Mounts and unmounts by the core.

@@ -10,6 +10,7 @@ use mooring_csi_proto::csi::volume_capability::{AccessType, MountVolume};
 use crate::grant::request::{MountRequest, Told};
 use crate::volume::job::{Access, PodRef, Secrets};
 use crate::volume::kubelet_options::{self, CSI_PREFIX};
+use crate::volume::pod_group::PodGroup;
 use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::target::{Target, TargetError};
 
@@ -27,6 +28,8 @@ pub(super) enum CsiRequestError {
     Target(#[from] TargetError),
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    #[error("{0:?} is not the number of a group")]
+    Group(String),
     #[error("{0} is not a size in bytes")]
     Size(i64),
     #[error("no volume has at least {required} and at most {limit} bytes")]
@@ -107,6 +110,13 @@ pub(super) fn mount(request: NodePublishVolumeRequest, root: &Path) -> Result<Mo
     let read_only = request.readonly || (only_read && access == Access::Device);
     // The kubelet's comes after what `mountOptions` of the PersistentVolume has.
     let label = mount.mount_flags.iter().rev().find_map(|flag| SelinuxLabel::of(flag));
+    let fs_group = match mount.volume_mount_group.as_str() {
+        "" => None,
+        group => {
+            let group = group.parse().map_err(|_| CsiRequestError::Group(group.to_owned()))?;
+            Some(PodGroup::always(group))
+        }
+    };
     let secrets = request.secrets.into_iter();
     Ok(MountRequest {
         told: Told::Csi {
@@ -120,8 +130,7 @@ pub(super) fn mount(request: NodePublishVolumeRequest, root: &Path) -> Result<Mo
         sole,
         read_only,
         only_read,
-        // The kubelet tells it only a driver that gives the files of all its volumes by a mount option.
-        fs_group: None,
+        fs_group,
         label,
         pod,
     })
@@ -138,6 +147,7 @@ mod tests {
     use super::{CsiRequestError, mount};
     use crate::grant::request::{MountRequest, Told};
     use crate::volume::job::Access;
+    use crate::volume::pod_group::PodGroup;
 
     const TARGET: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pv-1/mount";
     const DEVICE: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/u-1";
@@ -156,7 +166,7 @@ mod tests {
             volume_capability: Some(capability(AccessType::Mount(MountVolume {
                 fs_type: "ext4".into(),
                 mount_flags: vec!["noatime".into(), "context=\"u:r:t:s0:c1,c2\"".into()],
-                ..MountVolume::default()
+                volume_mount_group: "2000".into(),
             }))),
             secrets: [("key".to_owned(), "hunter2".to_owned())].into(),
             volume_context: options
@@ -187,6 +197,7 @@ mod tests {
         assert_eq!(job.volume.client.as_str(), "sshfs");
         assert_eq!(job.volume.fs_type, "ext4");
         assert_eq!(job.volume.mount_options, ["noatime"]);
+        assert_eq!(job.fs_group, Some(PodGroup::always(2000)));
         assert_eq!(job.label.unwrap().as_str(), "u:r:t:s0:c1,c2");
         assert_eq!(job.volume.rest.keys().collect::<Vec<_>>(), ["port"]);
         assert_eq!(job.secrets.0["key"], b"hunter2");

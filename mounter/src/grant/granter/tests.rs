@@ -3,11 +3,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::volume::Volume;
 use serde_json::{Value, json};
 
-use super::{ApiError, GrantApi, Granter};
+use super::{ApiError, GrantApi, Granter, PodSeen};
 use crate::grant::author::Author;
 use crate::grant::request::tests::request;
 use crate::grant::request::{MountRequest, Told};
@@ -25,6 +25,8 @@ const DEVICE: &str = "/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/v
 struct Fake {
     volume: Option<Value>,
     pod: Option<Value>,
+    /// The API shows the mounter no Pod.
+    hides: bool,
     /// What the API says instead of an answer.
     fails: bool,
     silent: bool,
@@ -48,10 +50,14 @@ impl GrantApi for Fake {
         self.answer(self.volume.as_ref().filter(|_| name == "v")).await
     }
 
-    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError> {
+    async fn pod(&self, pod: &PodRef) -> Result<PodSeen, ApiError> {
+        if self.hides {
+            return Ok(PodSeen::Hidden);
+        }
         let is_it =
             |found: &&Value| found["metadata"]["name"] == pod.name && found["metadata"]["namespace"] == pod.namespace;
-        self.answer(self.pod.as_ref().filter(is_it)).await
+        let found = self.answer(self.pod.as_ref().filter(is_it)).await?;
+        Ok(found.map_or(PodSeen::Missing, PodSeen::There))
     }
 }
 
@@ -493,4 +499,32 @@ async fn a_kubelet_that_stands_alone_asks_for_its_administrator() {
     assert_eq!(grant.author(), Author::Administrator);
     let views = asked("client=x,source=a,fs-type=overlay", FLEX);
     standalone.grant(views, Instant::now()).await.unwrap_err();
+}
+
+/// Before Kubernetes 1.36. Of a CSI volume the kubelet says the rest, and its word can't be forged.
+#[tokio::test]
+async fn where_the_api_shows_no_pod_a_csi_volume_is_mounted_with_the_group_that_the_kubelet_says() {
+    let hidden = Fake {
+        volume: Some(csi("client=nfs,source=h:/x")),
+        hides: true,
+        ..Fake::default()
+    };
+    let request = |path| MountRequest {
+        fs_group: Some(PodGroup::always(7)),
+        ..asked("client=nfs,source=forged:/x", path)
+    };
+    let grant = granted(&hidden, request(CSI)).await;
+    assert_eq!(grant.volume().source, "h:/x");
+    assert_eq!(grant.fs_group(), Some(PodGroup::always(7)));
+    let flex = Fake {
+        volume: Some(flex("client=nfs,source=h:/x")),
+        ..hidden.clone()
+    };
+    refused(&flex, request(FLEX), "forbidden", "CSI driver").await;
+    let shown = Fake {
+        pod: Some(pod(&json!([]))),
+        hides: false,
+        ..hidden
+    };
+    assert_eq!(granted(&shown, request(CSI)).await.fs_group(), None);
 }

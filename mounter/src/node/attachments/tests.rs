@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::attachment::Connection;
 use mooring_contract::volume::Volume;
 use mooring_seal::signature::{PublicKeys, SigningKey};
@@ -12,7 +12,7 @@ use mooring_seal::{Purpose, new_key, seal};
 use serde_json::{Value, json};
 
 use super::{AttachmentApi, Attachments, CleanUps};
-use crate::grant::granter::{ApiError, GrantApi, Granter};
+use crate::grant::granter::{ApiError, GrantApi, Granter, PodSeen};
 use crate::grant::request::MountRequest;
 use crate::grant::request::tests::request;
 use crate::grant::{Grant, Granted};
@@ -92,9 +92,9 @@ impl GrantApi for Shared {
         Ok(AttachmentApi::volume(self, name).await?)
     }
 
-    async fn pod(&self, pod: &PodRef) -> Result<Option<Pod>, ApiError> {
+    async fn pod(&self, pod: &PodRef) -> Result<PodSeen, ApiError> {
         let metadata = json!({"name": pod.name, "namespace": pod.namespace, "uid": pod.uid});
-        Ok(Some(serde_json::from_value(json!({"metadata": metadata}))?))
+        Ok(PodSeen::There(serde_json::from_value(json!({"metadata": metadata}))?))
     }
 }
 
