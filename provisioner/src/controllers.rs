@@ -11,6 +11,7 @@
 
 mod attachment;
 mod claim;
+mod cluster_features;
 pub mod config;
 mod discover;
 mod orphan;

@@ -24,6 +24,9 @@ pub const FLEX_SOCKET: &str = ".mounter.sock";
 /// The ConfigMap with the public keys of the controllers that have signed connections, by id, in Mooring's namespace.
 pub const CONNECTION_KEYS: &str = "connection-keys";
 
+/// The ConfigMap that says what of Mooring the cluster's version of Kubernetes has, in Mooring's namespace.
+pub const CLUSTER_FEATURES: &str = "cluster-features";
+
 /// `driver` of a CSI volume. A StorageClass whose `provisioner` this is has its capacity looked up by the scheduler.
 pub const CSI_DRIVER: &str = "vcs.mooring.dev";
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{discover, orphan, reconcile, storage_capacity, workers};
+use super::{cluster_features, discover, orphan, reconcile, storage_capacity, workers};
 use crate::apply::Shared;
 use crate::apply::signer::Signer;
 use crate::cache::expectations::Expectations;
@@ -61,6 +61,7 @@ pub async fn run(context: Context, cache: Cache, writers: Writers, stop: Cancell
             discover::run(shared.clone(), queue.clone(), stop.clone()),
             workers::run(shared.clone(), queue.clone(), stop.clone()),
             storage_capacity::run(shared.clone(), stop.clone()),
+            cluster_features::run(shared.clone(), stop.clone()),
             orphan::run(shared, resync, stop.clone()),
         );
     };
