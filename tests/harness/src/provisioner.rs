@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 
 use super::scope::Scope;
 use super::waits::wait_until;
+use mooring_testbed::cluster;
+use mooring_testbed::layout::Layout;
 use mooring_testbed::manifests::example;
 
 pub use super::names::CONFIG_NAMESPACE;
@@ -418,13 +420,21 @@ impl Scope {
     /// Removes what a test created outside its namespace, and waits until Mooring has removed its classes.
     pub(super) async fn remove_outside(&self) -> Result<()> {
         let selector = format!("{TEST_LABEL}={}", self.namespace);
+        let running = cluster::running(&Layout::from_env()?)?;
+        let release = running.map(|cluster| cluster.releases.control_plane);
+        let kinds = [
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+            "storageclasses",
+            "clusterroles",
+            "clusterrolebindings",
+            "namespaces",
+        ];
+        let kinds = kinds.iter().chain(release.unwrap_or_default().later_kinds());
+        let kinds = kinds.copied().collect::<Vec<_>>().join(",");
         for place in [
             &["-n", CONFIG_NAMESPACE, "delete", "configmaps,secrets"][..],
-            &[
-                "delete",
-                "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,\
-                 validatingadmissionpolicybindings,storageclasses,volumeattributesclasses,clusterroles,clusterrolebindings,namespaces",
-            ],
+            &["delete", &kinds],
         ] {
             let mut delete = place.to_vec();
             delete.extend(["--ignore-not-found", "--timeout=2m", "-l", &selector]);
@@ -452,6 +462,14 @@ pub fn claim(name: &str, class: &str, size: &str) -> Value {
             "resources": {"requests": {"storage": size}},
         },
     })
+}
+
+/// The options of a volume of Mooring's, whichever driver it uses.
+pub fn options_of(volume: &PersistentVolume) -> Result<BTreeMap<String, String>> {
+    let spec = volume.spec.as_ref().context("no spec")?;
+    let flex = spec.flex_volume.as_ref().and_then(|flex| flex.options.clone());
+    let csi = || spec.csi.as_ref().and_then(|csi| csi.volume_attributes.clone());
+    flex.or_else(csi).context("no options")
 }
 
 /// A Pod that mounts a claim at /data and runs a shell command.

@@ -6,7 +6,7 @@ use kube::api::{PostParams, ResourceExt};
 use kube::{Api, Resource};
 use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_harness::nodes::on_two_nodes;
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL, user_of};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL, options_of, user_of};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -391,7 +391,7 @@ fn an_ordinary_iscsi_volume_is_mounted_on_nodes_without_iscsi() {
         let uid = scope.claim("disk", &provisioner.class, "32Mi").await?;
         scope.claim_bound("disk").await?;
         let made = scope.provisioned(&uid).await?.context("no volume")?;
-        let options = made.spec.and_then(|spec| spec.flex_volume?.options).unwrap_or_default();
+        let options = options_of(&made)?;
         let source: Vec<_> = options["source"].trim_start_matches("iscsi://").split('/').collect();
         let &[portal, target, lun] = source.as_slice() else {
             anyhow::bail!("not expected: {}", options["source"]);

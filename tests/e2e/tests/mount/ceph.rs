@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
 use mooring_harness::nodes::on_two_nodes;
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, options_of, user_of};
 use mooring_harness::snapshots::snapshot_of;
 use mooring_harness::{Scope, is_whole_suite, skipped_without_all, wait_until};
 use serde_json::{Value, json};
@@ -33,8 +33,7 @@ fn no_key_is_seen(scope: &Scope, node: u8) -> Result<()> {
 /// The source of a claim's volume.
 async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     let volume = scope.provisioned(uid).await?.context("no volume")?;
-    let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
-    let options = flex.options.context("no options")?;
+    let options = options_of(&volume)?;
     assert!(!format!("{options:?}").contains(IN_EVERY_KEY), "{options:?}");
     options.get("source").cloned().context("no source")
 }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use mooring_harness::provisioner::CONFIG_NAMESPACE;
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, options_of};
 use mooring_harness::smb::PASSWORD;
 use mooring_harness::{Scope, in_namespace};
 use serde_json::json;
@@ -29,14 +29,14 @@ fn an_smb_claim_is_a_directory_of_the_share_and_gone_with_all_that_is_in_it() {
         assert_eq!(on_server(&scope, &list)?, format!("{name}\n"));
 
         let volume = scope.provisioned(&uid).await?.context("no volume")?;
-        let flex = volume.spec.context("no spec")?.flex_volume.context("no flexVolume")?;
-        let options = flex.options.context("no options")?;
+        let options = options_of(&volume)?;
         assert_eq!(options["client"], "smb");
         assert!(
             options["source"].ends_with(&format!("/volumes/a b; rm x/{name}")),
             "{options:?}"
         );
-        let secret = flex.secret_ref.context("no Secret")?;
+        let csi = volume.spec.context("no spec")?.csi.context("no CSI volume")?;
+        let secret = csi.node_publish_secret_ref.context("no Secret")?;
         assert_eq!(secret.name, Some(format!("{}-login", scope.namespace)));
         let all = format!("{options:?}");
         assert!(!all.contains("not-to-be-seen"), "{all}");

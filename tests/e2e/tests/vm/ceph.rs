@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{NAMESPACE, labels};
 use mooring_harness::ceph::{IN_EVERY_KEY, WRONG_KEY, key_of};
 use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
-use mooring_harness::provisioner::{claim, user_of};
+use mooring_harness::provisioner::{claim, options_of, user_of};
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::command::output;
 use mooring_testbed::progress::{note, spoken};
@@ -282,11 +282,7 @@ async fn both_ways(scope: &Scope) -> Result<()> {
 
     // Each uses the other's kind: one is forced, one is impossible, one lacks a right.
     let volume = scope.provisioned(&uid).await?.context("no volume")?;
-    let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
-    let source = flex
-        .options
-        .and_then(|all| all.get("source").cloned())
-        .context("no source")?;
+    let source = options_of(&volume)?.remove("source").context("no source")?;
     scope.ceph_secret(&scope.namespace, "key", NODES, key_of(NODES))?;
     scope.ceph_secret(&scope.namespace, "wrong", NODES, WRONG_KEY)?;
     let with = |secret: &str, key: &str, value: &str| json!({"client": "cephfs", "source": source, "secret": secret, key: value});

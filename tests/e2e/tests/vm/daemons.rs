@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt as _};
-use mooring_contract::names::{FLEX_DRIVER, FLEX_DRIVER_DIR, NAMESPACE, labels};
+use mooring_contract::names::{CSI_VOLUMES_DIR, FLEX_DRIVER, NAMESPACE, labels};
 use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, user_of};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, options_of, user_of};
 use mooring_harness::{Scope, wait_until};
 use mooring_testbed::command::output;
 use mooring_testbed::layout::repository;
@@ -153,7 +153,7 @@ async fn iscsi(scope: &Scope) -> Result<()> {
     ensure!(node.as_deref() == Some(MACHINE_NODE), "the Pod is on {node:?}");
     scope.exec("user", ["sh", "-c", "head -c 8m /dev/urandom >/data/file; sync"])?;
     let sum = scope.exec("user", ["sha256sum", "/data/file"])?;
-    let mounts = scope.on_machine(&format!("grep /{FLEX_DRIVER_DIR}/ /proc/1/mountinfo"))?;
+    let mounts = scope.on_machine(&format!("grep /{CSI_VOLUMES_DIR}/ /proc/1/mountinfo"))?;
     ensure!(
         mounts.lines().count() == 1 && mounts.contains("nosuid") && mounts.contains(" - ext4 "),
         "{mounts}"
@@ -206,8 +206,7 @@ fn second_processor(scope: &Scope, there: bool) -> Result<()> {
 /// The source of a claim's volume.
 async fn source_of(scope: &Scope, uid: &str) -> Result<String> {
     let volume = scope.provisioned(uid).await?.context("no volume")?;
-    let flex = volume.spec.and_then(|spec| spec.flex_volume).context("no flexVolume")?;
-    flex.options.unwrap_or_default().remove("source").context("no source")
+    options_of(&volume)?.remove("source").context("no source")
 }
 
 /// The same target with CSI, as a raw block volume: two Pods have one device, which outlives the client container.
