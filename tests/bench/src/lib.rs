@@ -33,6 +33,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use tokio::runtime::Runtime;
 
+use mooring_testbed::cluster::Wanted;
 use mooring_testbed::images::Selection;
 use mooring_testbed::install::install_for_tests;
 use mooring_testbed::layout::{Layout, repository, write_file};
@@ -164,7 +165,7 @@ impl Bench {
 
 /// The cluster, with Mooring and these images built from this tree.
 fn installed(layout: &Layout, images: &'static [&'static str]) -> Result<Target> {
-    let target = Target::own(layout, None, None)?;
+    let target = Target::own(layout, Wanted::default(), None)?;
     install_for_tests(&target, &target.load_images(Selection::Named(images))?)?;
     Ok(target)
 }

@@ -9,6 +9,8 @@ use clap::{Parser, Subcommand};
 use crate::suite::TestArgs;
 use crate::suite::lanes::left_over;
 use mooring_openstack_trials::{self as openstack, Trials};
+use mooring_testbed::binaries::{Release, Releases};
+use mooring_testbed::cluster::{self, Wanted};
 use mooring_testbed::command::cargo;
 use mooring_testbed::images::{self, Form, Selection};
 use mooring_testbed::layout::Layout;
@@ -16,7 +18,7 @@ use mooring_testbed::namespaces::INIT_COMMAND;
 use mooring_testbed::node::Flavour;
 use mooring_testbed::progress::say;
 use mooring_testbed::target::TargetArgs;
-use mooring_testbed::{cluster, conform, demo, install, packages};
+use mooring_testbed::{conform, demo, install, packages};
 
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
@@ -43,6 +45,12 @@ enum Command {
         /// Bottlerocket.
         #[arg(long)]
         immutable: bool,
+        /// Version of Kubernetes. One that was not built before is built once, which takes some ten minutes.
+        #[arg(long, value_enum, value_name = "VERSION")]
+        kubernetes: Option<Release>,
+        /// Version of the nodes' kubelet and kube-proxy, if it is another one.
+        #[arg(long, value_enum, value_name = "VERSION", requires = "kubernetes")]
+        kubelet: Option<Release>,
     },
     /// Add a node in a virtual machine, machine-1, or restart it: Debian's stock kernel, with NFS, SMB, iSCSI, Ceph and
     /// others.
@@ -170,8 +178,20 @@ enum Conform {
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let layout = Layout::from_env()?;
     match cli.command {
-        Command::Up { nodes, immutable } => {
-            cluster::up(&layout, nodes, immutable.then_some(Flavour::Immutable), None)?;
+        Command::Up {
+            nodes,
+            immutable,
+            kubernetes,
+            kubelet,
+        } => {
+            let wanted = Wanted {
+                flavour: immutable.then_some(Flavour::Immutable),
+                releases: kubernetes.map(|control_plane| Releases {
+                    control_plane,
+                    nodes: kubelet.unwrap_or(control_plane),
+                }),
+            };
+            cluster::up(&layout, nodes, wanted, None)?;
         }
         Command::Machine { images, remove } => machine(&layout, &images, remove)?,
         Command::Down => {

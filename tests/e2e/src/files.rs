@@ -10,6 +10,8 @@ pub enum Needs {
     Quiet,
     /// The same on plain nodes, like those of the demo and the bench.
     Plain,
+    /// The oldest Kubernetes that Mooring supports.
+    Oldest,
     /// A virtual machine beside a quiet cluster. This machine can run only one at a time.
     Machine,
 }
@@ -141,6 +143,7 @@ pub const FILES: &[File] = &[
     file("security", "credentials", Needs::Cluster, 18),
     file("security", "mounts", Needs::Cluster, 28),
     long("security", "secrets", Needs::Cluster, 91),
+    long("smoke", "oldest", Needs::Oldest, 60),
     file("smoke", "cluster", Needs::Immutable, 14),
     file("smoke", "builds", Needs::Cluster, 1),
     long("vm", "ceph", Needs::Machine, 542),

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::command::{command, find_program, output_within, watched};
@@ -32,29 +34,43 @@ const COLLECT_SELDOM: &str = "800";
 /// Longest time to fetch a module with all that it needs.
 const FETCH_LIMIT: Duration = Duration::from_mins(20);
 
-/// The version that the Kubernetes programs report: clients compare it.
-const KUBERNETES_FLAGS: &[&str] = &[
-    "-ldflags",
-    "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 \
-     -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/component-base/version.gitTreeState=clean",
+const KUBERNETES_PROGRAMS: &[(&str, &str)] = &[
+    ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    (
+        "kube-controller-manager",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+    ),
+    ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+    ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
 ];
 
+/// The programs of a node's own Kubernetes. They may be of another version than the control plane's.
+const NODE_PROGRAMS: [&str; 2] = ["kubelet", "kube-proxy"];
+
+/// The programs report their version, which clients compare.
+const NEWEST_KUBERNETES: Module = Module {
+    name: "kubernetes",
+    programs: KUBERNETES_PROGRAMS,
+    flags: &[
+        "-ldflags",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 \
+         -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/component-base/version.gitTreeState=clean",
+    ],
+};
+
+const OLDEST_KUBERNETES: Module = Module {
+    name: "kubernetes-1.33",
+    programs: KUBERNETES_PROGRAMS,
+    flags: &[
+        "-ldflags",
+        "-s -w -X k8s.io/component-base/version.gitVersion=v1.33.13 -X k8s.io/component-base/version.gitMajor=1 \
+         -X k8s.io/component-base/version.gitMinor=33 -X k8s.io/component-base/version.gitTreeState=clean",
+    ],
+};
+
 const MODULES: &[Module] = &[
-    Module {
-        name: "kubernetes",
-        programs: &[
-            ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
-            (
-                "kube-controller-manager",
-                "k8s.io/kubernetes/cmd/kube-controller-manager",
-            ),
-            ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
-            ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
-            ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-            ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
-        ],
-        flags: KUBERNETES_FLAGS,
-    },
     Module {
         name: "coredns",
         programs: &[("coredns", ".")],
@@ -161,23 +177,84 @@ const SANITY: Module = Module {
     flags: &["-ldflags", "-s -w"],
 };
 
+/// A minor version of Kubernetes that the testbed can bring up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+pub enum Release {
+    /// The oldest that Mooring supports.
+    #[value(name = "1.33")]
+    #[serde(rename = "1.33")]
+    Oldest,
+    #[default]
+    #[value(name = "1.37")]
+    #[serde(rename = "1.37")]
+    Newest,
+}
+
+impl Release {
+    fn module(self) -> &'static Module {
+        match self {
+            Self::Oldest => &OLDEST_KUBERNETES,
+            Self::Newest => &NEWEST_KUBERNETES,
+        }
+    }
+
+    /// As its API server says it.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::Oldest => "v1.33.13",
+            Self::Newest => "v1.37.1",
+        }
+    }
+
+    /// Kinds of objects that Mooring or its tests make, and that the API of the oldest release does not have.
+    pub fn later_kinds(self) -> &'static [&'static str] {
+        match self {
+            Self::Oldest => &[],
+            Self::Newest => &[
+                "volumeattributesclasses",
+                "mutatingadmissionpolicies",
+                "mutatingadmissionpolicybindings",
+            ],
+        }
+    }
+
+    /// Whether it has Kubernetes' gate by which Pods and `CSINodes` show what drivers report of volumes.
+    pub fn has_volume_health(self) -> bool {
+        self == Self::Newest
+    }
+}
+
+/// The versions of Kubernetes in a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Releases {
+    pub control_plane: Release,
+    pub nodes: Release,
+}
+
 /// Where the built programs are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
+    pub releases: Releases,
+    /// Kubernetes of the nodes, of the control plane, and [`MODULES`].
     folders: Vec<PathBuf>,
 }
 
 impl Binaries {
-    /// Path of one program. Every name that the crate uses is in [`MODULES`]; others are taken from the `PATH`.
+    /// Path of one program. Every name that the crate uses is in one of the modules; others are taken from the `PATH`.
     pub fn path(&self, program: &str) -> PathBuf {
-        MODULES
-            .iter()
-            .zip(&self.folders)
-            .find(|(module, _)| module.programs.iter().any(|(name, _)| *name == program))
-            .map_or_else(|| PathBuf::from(program), |(_, folder)| folder.join(program))
+        let has = |programs: &[(&str, &str)]| programs.iter().any(|(name, _)| *name == program);
+        let number = if NODE_PROGRAMS.contains(&program) {
+            Some(0)
+        } else if has(KUBERNETES_PROGRAMS) {
+            Some(1)
+        } else {
+            MODULES.iter().position(|module| has(module.programs)).map(|at| at + 2)
+        };
+        number.map_or_else(|| PathBuf::from(program), |number| self.folders[number].join(program))
     }
 
-    /// A `PATH` with the built programs first, and with all of the system's own folders.
+    /// A `PATH` with the built programs first, and with all of the system's own folders. The node's programs come before
+    /// the control plane's of the same name.
     pub fn search_path(&self) -> String {
         self.folders
             .iter()
@@ -199,13 +276,14 @@ impl Binaries {
 }
 
 /// Finds the programs in the cache, and builds those that are missing.
-pub fn ensure_binaries() -> Result<Binaries> {
+pub fn ensure_binaries(releases: Releases) -> Result<Binaries> {
     let cache = cache()?;
-    let folders = MODULES
-        .iter()
+    let kubernetes = [releases.nodes.module(), releases.control_plane.module()];
+    let folders = kubernetes.into_iter().chain(MODULES);
+    let folders = folders
         .map(|module| ensure_module(&cache, module))
         .collect::<Result<_>>()?;
-    Ok(Binaries { folders })
+    Ok(Binaries { releases, folders })
 }
 
 /// Finds local-path-provisioner in the cache, or builds it. It is alone in its folder.
@@ -390,7 +468,10 @@ pub fn host_target() -> Result<&'static str> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, PEER, SIDECARS, SNAPSHOT_CONTROLLER, pins_hash};
+    use super::{
+        AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, NEWEST_KUBERNETES, OLDEST_KUBERNETES, PEER, Release, SIDECARS,
+        SNAPSHOT_CONTROLLER, pins_hash,
+    };
     use crate::layout::repository;
 
     /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
@@ -427,12 +508,22 @@ mod tests {
     }
 
     #[test]
+    fn a_release_of_kubernetes_says_the_version_that_its_module_pins() {
+        for release in [Release::Oldest, Release::Newest] {
+            let module = release.module();
+            let version = release.version();
+            assert_eq!(required(module.name)["k8s.io/kubernetes"], version);
+            assert!(module.flags[1].contains(&format!("gitVersion={version} ")));
+        }
+    }
+
+    #[test]
     fn every_program_is_pinned_by_its_module() {
-        for module in
-            MODULES
-                .iter()
-                .chain(FOR_IMAGES)
-                .chain([&PEER, &E2E_TEST, &AGNHOST, &SIDECARS, &SNAPSHOT_CONTROLLER])
+        for module in MODULES
+            .iter()
+            .chain(FOR_IMAGES)
+            .chain([&NEWEST_KUBERNETES, &OLDEST_KUBERNETES])
+            .chain([&PEER, &E2E_TEST, &AGNHOST, &SIDECARS, &SNAPSHOT_CONTROLLER])
         {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {

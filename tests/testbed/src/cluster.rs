@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use down::{LoopDevice, down, loop_devices, loop_devices_anywhere};
 
 use crate::base_images::{self, Archive};
-use crate::binaries::{Binaries, ensure_binaries};
+use crate::binaries::{Binaries, Releases, ensure_binaries};
 use crate::command::{command, output, output_with_input};
 use crate::image_store::{HELD, ImageStore};
 use crate::layout::{CONTROL_PLANE, Layout, make_folder, write_file};
@@ -36,6 +36,15 @@ pub struct Description {
     pub nodes: u8,
     #[serde(default)]
     pub flavour: Flavour,
+    #[serde(default)]
+    pub releases: Releases,
+}
+
+/// What a cluster has to be like; what is not said is as it runs, or as usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    pub flavour: Option<Flavour>,
+    pub releases: Option<Releases>,
 }
 
 /// Number of nodes by default: enough that one node can read what another wrote.
@@ -53,9 +62,9 @@ pub struct Cluster {
     pub description: Description,
 }
 
-/// Starts the cluster, or continues the running one; starts nodes that it lacks. Without a flavour, nodes are like the
-/// running ones, else plain. If there is an image store, new nodes start with its images.
-pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&ImageStore>) -> Result<Cluster> {
+/// Starts the cluster, or continues the running one; starts nodes that it lacks. If there is an image store, new nodes
+/// start with its images.
+pub fn up(layout: &Layout, nodes: u8, wanted: Wanted, store: Option<&ImageStore>) -> Result<Cluster> {
     ensure!(
         (1..=node::MAX_NODES).contains(&nodes),
         "--nodes {nodes} is not possible: 1 to {} are",
@@ -63,11 +72,13 @@ pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&I
     );
     let started = Instant::now();
     check_machine()?;
-    if running(layout)?.is_none() {
+    let before = running(layout)?;
+    if before.is_none() {
         disk_space::check(&layout.state)?;
     }
     ensure_packages()?;
-    let binaries = ensure_binaries()?;
+    let releases = before.map(|cluster| cluster.releases).or(wanted.releases);
+    let binaries = ensure_binaries(releases.unwrap_or_default())?;
     let images = base_images::small()?;
     let _lock = Lock::cluster(layout)?;
     let cluster = match running(layout)? {
@@ -76,12 +87,18 @@ pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&I
             binaries,
             description,
         },
-        None => start_control_plane(layout, binaries, flavour.unwrap_or_default())?,
+        None => start_control_plane(layout, binaries, wanted.flavour.unwrap_or_default())?,
     };
-    let running = cluster.description.flavour;
+    let Description { flavour, releases, .. } = cluster.description;
     ensure!(
-        flavour.is_none_or(|flavour| flavour == running),
-        "the nodes of the cluster that runs are {running:?} ones: take it away first, with `cargo testbed down`"
+        wanted.flavour.is_none_or(|wanted| wanted == flavour),
+        "the nodes of the cluster that runs are {flavour:?} ones: take it away first, with `cargo testbed down`"
+    );
+    ensure!(
+        wanted.releases.is_none_or(|wanted| wanted == releases),
+        "the cluster that runs is Kubernetes {} with nodes of {}: take it away first, with `cargo testbed down`",
+        releases.control_plane.version(),
+        releases.nodes.version()
     );
     let cluster = match start_nodes(cluster, nodes, &images, store) {
         Ok(cluster) => cluster,
@@ -93,9 +110,15 @@ pub fn up(layout: &Layout, nodes: u8, flavour: Option<Flavour>, store: Option<&I
         }
     };
     say(format!(
-        "The cluster is up: {} node{}, Kubernetes v1.37.1 ({}).",
+        "The cluster is up: {} node{}{}, Kubernetes {} ({}).",
         cluster.description.nodes,
         if cluster.description.nodes == 1 { "" } else { "s" },
+        if releases.nodes == releases.control_plane {
+            String::new()
+        } else {
+            format!(" of Kubernetes {}", releases.nodes.version())
+        },
+        releases.control_plane.version(),
         spoken(started.elapsed())
     ));
     Ok(cluster)
@@ -109,7 +132,7 @@ pub fn connect(layout: &Layout) -> Result<Cluster> {
     };
     Ok(Cluster {
         layout: layout.clone(),
-        binaries: ensure_binaries()?,
+        binaries: ensure_binaries(description.releases)?,
         description,
     })
 }
@@ -133,6 +156,7 @@ fn start_control_plane(layout: &Layout, binaries: Binaries, flavour: Flavour) ->
         block,
         nodes: 0,
         flavour,
+        releases: binaries.releases,
     };
     let cluster = Cluster {
         layout: layout.clone(),

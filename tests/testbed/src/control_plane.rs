@@ -4,7 +4,7 @@ use anyhow::Result;
 use nix::sched::CloneFlags;
 
 use crate::audit::AUDIT_LOG;
-use crate::binaries::Binaries;
+use crate::binaries::{Binaries, Release};
 use crate::dns;
 use crate::layout::{CONTROL_PLANE, Layout, make_folder, write_file};
 use crate::namespaces::{Waiting, start_init};
@@ -61,6 +61,12 @@ pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block:
         CONTROL_PLANE,
         CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS,
     )
+}
+
+fn feature_gates(release: Release) -> String {
+    let health = release.has_volume_health().then_some(VOLUME_HEALTH);
+    let gates = [OTHER_NAMESPACES].into_iter().chain(health);
+    gates.map(|gate| format!("{gate}=true")).collect::<Vec<_>>().join(",")
 }
 
 fn process(binaries: &Binaries, name: &str, flags: &[(&str, String)]) -> ProcessSpec {
@@ -140,7 +146,7 @@ fn api_server(layout: &Layout, binaries: &Binaries, authority: &Authority, block
             ("authorization-mode", "Node,RBAC".into()),
             ("enable-admission-plugins", "NodeRestriction".into()),
             ("allow-privileged", "true".into()),
-            ("feature-gates", format!("{VOLUME_HEALTH}=true,{OTHER_NAMESPACES}=true")),
+            ("feature-gates", feature_gates(binaries.releases.control_plane)),
             ("audit-policy-file", path(audit_policy)),
             (
                 "audit-log-path",

@@ -20,11 +20,14 @@ const IMAGES_ANNOTATION: &str = "testbed.mooring.dev/images";
 /// The images whose Pods need a restart; all others belong to short-lived Pods.
 const LONG_RUNNING: [&str; 2] = ["/flex-provisioner:", "/mounter:"];
 
-/// What users install.
-const PLAIN: &str = "configmaps/install";
+/// What users install: since Kubernetes 1.36, and before.
+const PLAIN: [&str; 2] = ["configmaps/install", "configmaps/install-before-1.36"];
 
 /// The same, and what the end-to-end tests need besides.
-const FOR_TESTS: &str = "tests/install";
+const FOR_TESTS: [&str; 2] = ["tests/install", "tests/install-before-1.36"];
+
+/// A kind that the API serves since Kubernetes 1.36.
+const SINCE_1_36: &str = "mutatingadmissionpolicies.admissionregistration.k8s.io";
 
 /// Installs Mooring as users do, or updates an installation, and waits until it is ready.
 pub fn install(target: &Target, images: &[Built]) -> Result<()> {
@@ -37,15 +40,29 @@ pub fn install_for_tests(target: &Target, images: &[Built]) -> Result<()> {
 }
 
 /// Everything that may be installed: tests run on the testbed's own cluster, and leave their additions there.
-fn at_most(target: &Target) -> &'static str {
+fn at_most(target: &Target) -> [&'static str; 2] {
     match target.own_cluster() {
         Some(_) => FOR_TESTS,
         None => PLAIN,
     }
 }
 
-fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
+/// Of the two folders, the one for this cluster's version.
+fn fitting(folders: [&'static str; 2], target: &Target) -> Result<&'static str> {
+    let mut kinds = target.kubectl([
+        "api-resources",
+        "--api-group=admissionregistration.k8s.io",
+        "-o",
+        "name",
+    ]);
+    let [since, before] = folders;
+    let has_all = output(&mut kinds)?.lines().any(|kind| kind == SINCE_1_36);
+    Ok(if has_all { since } else { before })
+}
+
+fn install_from(folders: [&'static str; 2], target: &Target, images: &[Built]) -> Result<()> {
     let _lock = target.lock()?;
+    let folder = fitting(folders, target)?;
     let manifest = render(folder, target)?;
     let ran_before = is_installed(target)?;
     step(&format!("apply {folder}"), |_| apply(target, &manifest))?;
@@ -70,7 +87,7 @@ fn install_from(folder: &str, target: &Target, images: &[Built]) -> Result<()> {
 
 /// Removes Mooring, and waits until its namespace is gone.
 pub fn uninstall(target: &Target) -> Result<()> {
-    let manifest = render(at_most(target), target)?;
+    let manifest = render(fitting(at_most(target), target)?, target)?;
     let limit = format!("--timeout={}s", LIMIT.as_secs());
     // The mounters go first, while they still have the right to remove their labels from the nodes.
     step("delete the mounters", |_| {

@@ -245,7 +245,10 @@ fn write_files(
     };
     put(config::CONTAINERD_FILE, config::containerd(&runc))?;
     put(config::CNI_FILE, json(&config::cni(block, index)))?;
-    put(config::KUBELET_FILE, json(&config::kubelet(block, cgroup, plugins)))?;
+    put(
+        config::KUBELET_FILE,
+        json(&config::kubelet(block, cgroup, plugins, binaries.releases.nodes)),
+    )?;
     put(config::PROXY_FILE, json(&config::proxy(block, &node)))?;
     put("/etc/hosts", config::hosts(block, ALL_NODES))?;
     put("/etc/resolv.conf", String::new())?;

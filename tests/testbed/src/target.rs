@@ -7,14 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::binaries::ensure_binaries;
-use crate::cluster::{self, Cluster};
+use crate::binaries::{Releases, ensure_binaries};
+use crate::cluster::{self, Cluster, Wanted};
 use crate::command::{command, find_program, output};
 use crate::image_store::{self, HELD, ImageStore};
 use crate::images::{self, Built, Form, Selection};
 use crate::layout::{Layout, cache, make_folder};
 use crate::lock::Lock;
-use crate::node::Flavour;
 use crate::progress::{say, step};
 use crate::{node, packages};
 
@@ -65,11 +64,11 @@ impl TargetArgs {
     /// The cluster that the flags name; the testbed's own is started if it does not run.
     pub fn open(&self, layout: &Layout) -> Result<Target> {
         if !self.existing {
-            return Target::own(layout, None, None);
+            return Target::own(layout, Wanted::default(), None);
         }
         let kubectl = match find_program("kubectl") {
             Some(path) => path,
-            None => ensure_binaries()?.path("kubectl"),
+            None => ensure_binaries(Releases::default())?.path("kubectl"),
         };
         let delivery = match &self.image_registry {
             Some(registry) => Delivery::Registry(registry.trim_end_matches('/').to_owned()),
@@ -96,12 +95,12 @@ fn words(line: &str) -> Result<Vec<String>> {
 }
 
 impl Target {
-    /// The testbed's own cluster; if it does not run, it is started with nodes of this flavour that have these images
+    /// The testbed's own cluster; if it does not run, it is started as it is wanted, with nodes that have these images
     /// already.
-    pub fn own(layout: &Layout, flavour: Option<Flavour>, images: Option<&ImageStore>) -> Result<Self> {
+    pub fn own(layout: &Layout, wanted: Wanted, images: Option<&ImageStore>) -> Result<Self> {
         let cluster = match cluster::running(layout)? {
             Some(_) => cluster::connect(layout)?,
-            None => cluster::up(layout, cluster::USUAL_NODES, flavour, images)?,
+            None => cluster::up(layout, cluster::USUAL_NODES, wanted, images)?,
         };
         Ok(Self {
             kubectl: cluster.binaries.path("kubectl"),

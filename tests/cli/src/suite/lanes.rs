@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use mooring_e2e::guarantees::END_TO_END;
 use mooring_e2e::{File, Needs};
 use mooring_testbed::cluster;
+use mooring_testbed::cluster::Wanted;
 use mooring_testbed::cluster::remains::{Before, remains};
 use mooring_testbed::command::{command, output};
 use mooring_testbed::image_store::ImageStore;
@@ -81,8 +82,8 @@ pub(super) struct Forms<'a> {
 
 struct LaneCluster {
     target: Target,
-    /// The kind of nodes that it was started with.
-    flavour: Option<Flavour>,
+    /// As it was started.
+    wanted: Option<Wanted>,
     has_failed: bool,
 }
 
@@ -164,7 +165,7 @@ impl Lanes<'_> {
                     return Ok(());
                 };
                 let title = title(&job);
-                let wanted = flavour.map(|flavour| plan::flavour_for(job.file, flavour));
+                let wanted = flavour.map(|flavour| plan::cluster_for(job.file, flavour));
                 let ready = self.ready(&mut cluster, wanted, &layout, starting, outcome, times);
                 let is_broken = ready.is_err();
                 let began = Instant::now();
@@ -201,14 +202,14 @@ impl Lanes<'_> {
     fn ready(
         &self,
         current: &mut Option<LaneCluster>,
-        wanted: Option<Flavour>,
+        wanted: Option<Wanted>,
         layout: &Layout,
         starting: &Mutex<()>,
         outcome: &Mutex<Outcome>,
         times: &mut Times,
     ) -> Result<Target> {
         if let Some(cluster) = current {
-            let fits = cluster.flavour == wanted && !cluster.has_failed;
+            let fits = cluster.wanted == wanted && !cluster.has_failed;
             if fits || self.keep || self.target.existing {
                 return Ok(cluster.target.clone());
             }
@@ -222,27 +223,21 @@ impl Lanes<'_> {
         }
         *current = Some(LaneCluster {
             target: target.clone(),
-            flavour: wanted,
+            wanted,
             has_failed: false,
         });
         Ok(target)
     }
 
     /// The cluster of a lane, with Mooring on it.
-    fn open(
-        &self,
-        layout: &Layout,
-        flavour: Option<Flavour>,
-        starting: &Mutex<()>,
-        times: &mut Times,
-    ) -> Result<Target> {
+    fn open(&self, layout: &Layout, wanted: Option<Wanted>, starting: &Mutex<()>, times: &mut Times) -> Result<Target> {
         let target = {
             let _one_at_a_time = locked(starting);
             let began = Instant::now();
             let target = if self.target.existing {
                 self.target.open(layout)
             } else {
-                Target::own(layout, flavour, self.store)
+                Target::own(layout, wanted.unwrap_or_default(), self.store)
             };
             times.set_up += began.elapsed();
             target.context("failed to bring the cluster up")?
@@ -283,7 +278,7 @@ impl Lanes<'_> {
         let mut command = Command::new(program);
         let at_once = match job.file.needs {
             Needs::Cluster | Needs::Immutable => 4,
-            Needs::Quiet | Needs::Plain | Needs::Machine => 1,
+            Needs::Quiet | Needs::Plain | Needs::Oldest | Needs::Machine => 1,
         };
         command
             .args(self.forms.filters(job.file, program)?)

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use mooring_e2e::{File, Needs};
+use mooring_testbed::binaries::{Release, Releases};
+use mooring_testbed::cluster::Wanted;
 use mooring_testbed::node::Flavour;
 
 /// A run of one file.
@@ -69,19 +71,27 @@ pub(super) fn flavour(index: usize, count: usize) -> Flavour {
     }
 }
 
-/// The kind of nodes for a file on a lane of this kind. A lane that is alone gets another cluster for files that need
-/// plain nodes.
-pub(super) fn flavour_for(file: &File, lane: Flavour) -> Flavour {
-    if file.needs == Needs::Plain {
-        Flavour::Plain
+/// The cluster for a file on a lane with this kind of nodes. A lane that is alone gets another cluster for files that
+/// need plain nodes, and any lane for those that need an older Kubernetes.
+pub(super) fn cluster_for(file: &File, lane: Flavour) -> Wanted {
+    let plain = matches!(file.needs, Needs::Plain | Needs::Oldest);
+    let release = if file.needs == Needs::Oldest {
+        Release::Oldest
     } else {
-        lane
+        Release::Newest
+    };
+    Wanted {
+        flavour: Some(if plain { Flavour::Plain } else { lane }),
+        releases: Some(Releases {
+            control_plane: release,
+            nodes: release,
+        }),
     }
 }
 
 /// The lane of a file: if there are several, the first one for files that need a virtual machine or plain nodes.
 fn runs_on(file: &File, index: usize, count: usize) -> bool {
-    let first = matches!(file.needs, Needs::Machine | Needs::Plain);
+    let first = matches!(file.needs, Needs::Machine | Needs::Plain | Needs::Oldest);
     count == 1 || first == (index == 0)
 }
 
@@ -125,8 +135,12 @@ impl Queue {
     pub(super) fn take(&mut self, index: usize, count: usize) -> Option<Job> {
         let fits = |job: &&Job| runs_on(job.file, index, count);
         let calm = |job: &&Job| fits(job) && !(self.quiet_runs && job.file.needs == Needs::Quiet);
-        // A lane that is alone changes its cluster for them: once is enough.
-        let stays = |job: &&Job| calm(job) && !(count == 1 && job.file.needs == Needs::Plain);
+        // A lane changes its cluster for them: once is enough.
+        let stays = |job: &&Job| match job.file.needs {
+            Needs::Plain => count > 1 && calm(job),
+            Needs::Oldest => false,
+            _ => calm(job),
+        };
         let next = self.jobs.iter().position(|job| stays(&job));
         let next = next.or_else(|| self.jobs.iter().position(|job| calm(&job)));
         let next = next.or_else(|| self.jobs.iter().position(|job| fits(&job)));
@@ -165,7 +179,7 @@ mod tests {
 
     #[test]
     fn each_lane_takes_what_is_its_own_and_takes_long() {
-        let of_the_first = |job: &super::Job| matches!(job.file.needs, Needs::Machine | Needs::Plain);
+        let of_the_first = |job: &super::Job| matches!(job.file.needs, Needs::Machine | Needs::Plain | Needs::Oldest);
         let mut queue = Queue::new(jobs(&all(), 2, true));
         let count = queue.jobs.len();
         let own = queue.jobs.iter().filter(|job| of_the_first(job)).count();
@@ -176,7 +190,7 @@ mod tests {
                 let Some(job) = queue.take(lane, 4) else { break };
                 queue.ended(&job);
                 assert_eq!(of_the_first(&job), lane == 0, "{job:?}");
-                if job.round == 1 {
+                if job.round == 1 && job.file.needs != Needs::Oldest {
                     assert!(job.file.seconds_with_all <= last[lane]);
                     last[lane] = job.file.seconds_with_all;
                 }

@@ -32,7 +32,7 @@ pub(super) fn prepare(args: &TestArgs, wanted: &[&'static File], ran_before: boo
     let mut prepared = Prepared::default();
     let mut binaries = None;
     report.step("Kubernetes, etcd and containerd", || {
-        binaries = Some(binaries::ensure_binaries()?);
+        binaries = Some(binaries::ensure_binaries(binaries::Releases::default())?);
         Ok(())
     });
     let Some(binaries) = binaries else {

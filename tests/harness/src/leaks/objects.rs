@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result};
 use mooring_contract::names::{NAMESPACE, annotations, finalizers, labels, parameters};
+use mooring_testbed::binaries::Release;
 use mooring_testbed::cluster::Cluster;
 use mooring_testbed::command::output;
 use serde_json::Value;
@@ -18,9 +19,8 @@ const ADMIN_NAMESPACE: &str = "admin";
 
 /// What every cluster serves.
 const KINDS: &str = "pods,secrets,configmaps,persistentvolumeclaims,persistentvolumes,storageclasses,\
-                     volumeattributesclasses,volumeattachments,csistoragecapacities,namespaces,nodes,clusterroles,clusterrolebindings,\
-                     validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,\
-                     mutatingadmissionpolicybindings";
+                     volumeattachments,csistoragecapacities,namespaces,nodes,clusterroles,clusterrolebindings,\
+                     validatingadmissionpolicies,validatingadmissionpolicybindings";
 
 /// What a cluster serves from the time when a test needs it: the API group, and its kinds.
 const OPTIONAL: [(&str, &str); 2] = [
@@ -41,7 +41,7 @@ const DOMAIN: &str = "mooring.dev";
 /// Lists what can be compared, by two requests of kubectl's.
 pub(super) fn list(cluster: &Cluster) -> Result<Vec<Value>> {
     let served = json_of(cluster, &["get", "--raw", "/apis"])?;
-    let kinds = kinds(&served);
+    let kinds = kinds(cluster.description.releases.control_plane, &served);
     let mut listed = json_of(cluster, &["get", &kinds, "--all-namespaces", "-o", "json"])?;
     match listed["items"].take() {
         Value::Array(objects) => Ok(objects),
@@ -55,13 +55,14 @@ fn json_of(cluster: &Cluster, args: &[&str]) -> Result<Value> {
     serde_json::from_str(&said).context("kubectl printed no JSON")
 }
 
-/// The kinds to list, by the API groups that are served.
-fn kinds(served: &Value) -> String {
+/// The kinds to list, by the version of Kubernetes and the API groups that are served.
+fn kinds(release: Release, served: &Value) -> String {
     let groups = served["groups"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_served = |name: &str| groups.iter().any(|group| group["name"] == name);
     let optional = OPTIONAL.iter().filter(|(group, _)| is_served(group));
-    let all: Vec<_> = [KINDS].into_iter().chain(optional.map(|(_, kinds)| *kinds)).collect();
-    all.join(",")
+    let optional = optional.map(|(_, kinds)| kinds);
+    let all = [KINDS].iter().chain(release.later_kinds()).chain(optional);
+    all.copied().collect::<Vec<_>>().join(",")
 }
 
 /// Part of an object; empty if it is missing.
@@ -219,7 +220,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::picture::Picture;
-    use super::{add, has_config, is_compared, kinds};
+    use super::{Release, add, has_config, is_compared, kinds};
 
     fn leaks(before: &[Value], after: &[Value]) -> Vec<String> {
         let picture = |objects: &[Value]| {
@@ -359,9 +360,10 @@ mod tests {
     fn snapshots_are_listed_where_the_cluster_serves_them() {
         let served = |groups: &[&str]| {
             let groups: Vec<_> = groups.iter().map(|name| json!({"name": name})).collect();
-            kinds(&json!({"groups": groups}))
+            kinds(Release::Newest, &json!({"groups": groups}))
         };
         assert!(!served(&["apps"]).contains("snapshot"));
+        assert!(served(&["apps"]).contains("mutating") && !kinds(Release::Oldest, &json!({})).contains("mutating"));
         let one = served(&["apps", "snapshot.storage.k8s.io"]);
         assert!(one.contains("volumesnapshotcontents") && !one.contains("volumegroup"));
         let both = served(&["groupsnapshot.storage.k8s.io", "snapshot.storage.k8s.io"]);

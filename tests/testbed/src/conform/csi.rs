@@ -12,6 +12,7 @@ use mooring_contract::names::CSI_SOCKET;
 
 use super::report::Report;
 use crate::binaries::ensure_sanity;
+use crate::cluster::Wanted;
 use crate::command::{output, output_with_input, watched_within};
 use crate::images::Selection;
 use crate::install::install;
@@ -57,7 +58,7 @@ const POOL: &str = "/var/lib/mooring/pool";
 /// Runs csi-sanity; whether all selected specs passed.
 pub fn csi(layout: &Layout, args: &CsiArgs) -> Result<bool> {
     packages::ensure_packages()?;
-    let target = Target::own(layout, None, None)?;
+    let target = Target::own(layout, Wanted::default(), None)?;
     let built = target.load_images(Selection::All)?;
     install(&target, &built)?;
     let report = judge_driver(

@@ -13,6 +13,7 @@ use super::server::Server;
 use super::snapshots::SnapshotController;
 use super::{suite_images, zones};
 use crate::binaries::ensure_e2e_test;
+use crate::cluster::Wanted;
 use crate::command::{command, output_with_input, watched_within};
 use crate::images::Selection;
 use crate::install::{apply, install};
@@ -99,7 +100,7 @@ pub fn kubernetes(layout: &Layout, args: &KubernetesArgs, services: Services) ->
     let wanted =
         std::fs::read_to_string(&definition).with_context(|| format!("failed to read {}", definition.display()))?;
     zones::start_nodes(layout, &wanted)?;
-    let target = Target::own(layout, None, None)?;
+    let target = Target::own(layout, Wanted::default(), None)?;
     let built = target.load_images(Selection::Named(IMAGES))?;
     let images = suite_images::load(&target, &program)?;
     install(&target, &built)?;

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::cluster;
+use crate::cluster::{self, Wanted};
 use crate::layout::Layout;
 use crate::manifests;
 
@@ -16,7 +16,7 @@ const NODES: u8 = 3;
 /// Starts a cluster whose nodes are in more than one zone, if a definition wants that.
 pub(super) fn start_nodes(layout: &Layout, definition: &str) -> Result<()> {
     if wants_zones(definition)? {
-        cluster::up(layout, NODES, None, None)?;
+        cluster::up(layout, NODES, Wanted::default(), None)?;
     }
     Ok(())
 }

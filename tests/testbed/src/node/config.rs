@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::numbering::name;
+use crate::binaries::Release;
 use crate::control_plane::VOLUME_HEALTH;
 use crate::dns;
 use crate::network::Block;
@@ -83,7 +84,7 @@ pub(super) fn cni(block: Block, index: u8) -> Value {
     })
 }
 
-pub(super) fn kubelet(block: Block, cgroup: &str, plugins: Option<&str>) -> Value {
+pub(super) fn kubelet(block: Block, cgroup: &str, plugins: Option<&str>, release: Release) -> Value {
     let mut configuration = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -111,8 +112,10 @@ pub(super) fn kubelet(block: Block, cgroup: &str, plugins: Option<&str>) -> Valu
         // Tests read volume statistics.
         "volumeStatsAggPeriod": "10s",
         "serializeImagePulls": false,
-        "featureGates": {(VOLUME_HEALTH): true},
     });
+    if release.has_volume_health() {
+        configuration["featureGates"] = json!({(VOLUME_HEALTH): true});
+    }
     // Without it, the kubelet uses its own default.
     if let Some(plugins) = plugins {
         configuration["volumePluginDir"] = plugins.into();
