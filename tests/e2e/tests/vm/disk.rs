@@ -244,7 +244,7 @@ async fn labelled(scope: &Scope, disks: &mut Disks<'_>) -> Result<()> {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "labelled"},
         "spec": {
             "nodeName": MACHINE_NODE, "terminationGracePeriodSeconds": 1, "volumes": claims,
-            "securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}},
+            "securityContext": {"seLinuxOptions": {"level": "s0:c2,c1"}},
             "containers": [{
                 "name": "main", "image": "busybox:1", "volumeMounts": mounts,
                 "command": ["sh", "-c", format!("{write} && sleep 1000000")],
