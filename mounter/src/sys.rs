@@ -123,8 +123,8 @@ pub struct ImageFile {
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
-    /// Whether a part of it takes no room in the pool yet.
-    pub is_sparse: bool,
+    /// Whether it is to have all of its room in the pool: its provisioner has marked it so.
+    pub is_preallocated: bool,
 }
 
 impl ImageFile {
@@ -199,6 +199,9 @@ pub trait Sys {
 
     /// Marks the image as being formatted, or removes the mark, and syncs that to disk.
     fn mark(&self, image: &ImageFile, marked: bool) -> Result<()>;
+
+    /// Has the image take all of its room in the pool. What it holds stays.
+    fn allocate(&self, image: &ImageFile) -> Result<()>;
 
     /// How many bytes are free in the file system that the image is in.
     fn space_left(&self, image: &ImageFile) -> Result<u64>;

@@ -481,7 +481,7 @@ impl Sys for Fake {
             file: handle().into(),
             lock: handle().into(),
             size: image.size,
-            is_sparse: !image.is_preallocated,
+            is_preallocated: image.is_preallocated,
             path: path.clone(),
         };
         state.handles.insert(image.by_handle(), path);
@@ -529,6 +529,10 @@ impl Sys for Fake {
         self.enter("mark")?;
         self.0.borrow_mut().images.get_mut(&image.path).unwrap().marked = marked;
         Ok(())
+    }
+
+    fn allocate(&self, _: &ImageFile) -> Result<()> {
+        self.enter("allocate")
     }
 
     fn space_left(&self, _: &ImageFile) -> Result<u64> {

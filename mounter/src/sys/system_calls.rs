@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use caps::{CapSet, Capability};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, open, openat, openat2};
+use nix::fcntl::{AtFlags, FallocateFlags, OFlag, OpenHow, fallocate, open, openat, openat2};
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
@@ -36,8 +36,9 @@ use crate::volume::mount_options::MountFlags;
 use crate::volume::mount_table::{DeviceNumber, Table};
 use crate::volume::target::{CONFINED, Target, TargetError, file_type};
 
-/// The unit in which a file's metadata count what it takes.
-const BLOCK: u64 = 512;
+/// What marks say of their image files: it is being formatted; it is to have all of its room (`provisioner-local`).
+const FORMATTING: &str = "formatting";
+const PREALLOCATED: &str = "preallocated";
 
 /// Where programs are looked for, in the mounter's image and on a host.
 const PROGRAM_DIRECTORIES: &str =
@@ -176,13 +177,14 @@ impl Sys for Kernel {
             TryLockError::WouldBlock => SysError::call(attempted(), Errno::EAGAIN),
             TryLockError::Error(error) => SysError::io(attempted(), error),
         })?;
+        let is_preallocated = has_mark(&pool, &mark_name(&path, PREALLOCATED))?;
         Ok(ImageFile {
             directory: pool,
             file,
             lock,
             path,
             size: metadata.size(),
-            is_sparse: metadata.blocks() * BLOCK < metadata.size(),
+            is_preallocated,
         })
     }
 
@@ -233,23 +235,11 @@ impl Sys for Kernel {
     }
 
     fn is_marked(&self, image: &ImageFile) -> Result<bool> {
-        let mark = mark_name(image);
-        let failed = |errno| SysError::call(format!("look for {mark} in the pool"), errno);
-        match fstatat(&image.directory, &*mark, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(found) if file_type(&found) == SFlag::S_IFREG => Ok(true),
-            Ok(_) => Err(SysError {
-                cause: "it is not a plain file, so Mooring did not make it: see who did, and remove it"
-                    .to_owned()
-                    .into(),
-                ..failed(Errno::EINVAL)
-            }),
-            Err(Errno::ENOENT) => Ok(false),
-            Err(errno) => Err(failed(errno)),
-        }
+        has_mark(&image.directory, &mark_name(&image.path, FORMATTING))
     }
 
     fn mark(&self, image: &ImageFile, marked: bool) -> Result<()> {
-        let mark = mark_name(image);
+        let mark = mark_name(&image.path, FORMATTING);
         let failed = |errno| SysError::call(format!("write {mark} in the pool"), errno);
         if marked {
             let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -270,6 +260,12 @@ impl Sys for Kernel {
             }
         }
         fsync(&image.directory).map_err(failed)
+    }
+
+    fn allocate(&self, image: &ImageFile) -> Result<()> {
+        let attempted = || format!("allocate all of image file {}", image.path.display());
+        let size = i64::try_from(image.size).map_err(|_| SysError::call(attempted(), Errno::EFBIG))?;
+        fallocate(&image.file, FallocateFlags::empty(), 0, size).map_err(|errno| SysError::call(attempted(), errno))
     }
 
     fn space_left(&self, image: &ImageFile) -> Result<u64> {
@@ -528,9 +524,25 @@ fn name_of(backing: &[u8]) -> &OsStr {
 }
 
 /// Beside the image, under a name that no volume can have.
-fn mark_name(image: &ImageFile) -> String {
-    let name = image.path.file_name().unwrap_or_default().to_string_lossy();
-    format!(".{name}.formatting")
+/// The name of a file of the pool that says something of an image file beside it.
+fn mark_name(image: &Path, what: &str) -> String {
+    let name = image.file_name().unwrap_or_default().to_string_lossy();
+    format!(".{name}.{what}")
+}
+
+fn has_mark(pool: &OwnedFd, mark: &str) -> Result<bool> {
+    let failed = |errno| SysError::call(format!("look for {mark} in the pool"), errno);
+    match fstatat(pool, mark, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(found) if file_type(&found) == SFlag::S_IFREG => Ok(true),
+        Ok(_) => Err(SysError {
+            cause: "it is not a plain file, so Mooring did not make it: see who did, and remove it"
+                .to_owned()
+                .into(),
+            ..failed(Errno::EINVAL)
+        }),
+        Err(Errno::ENOENT) => Ok(false),
+        Err(errno) => Err(failed(errno)),
+    }
 }
 
 fn open_loop(path: &Path) -> Result<LoopDevice> {

@@ -25,6 +25,7 @@ pub struct NewFileSystem {
     place: Place,
     bytes_per_inode: Option<String>,
     is_over_remains: bool,
+    is_written_out: bool,
 }
 
 impl NewFileSystem {
@@ -36,6 +37,7 @@ impl NewFileSystem {
             place,
             bytes_per_inode: None,
             is_over_remains: false,
+            is_written_out: false,
         })
     }
 
@@ -58,6 +60,13 @@ impl NewFileSystem {
         }
     }
 
+    /// Whether all of its metadata is written now. The kernel would zero the tables of an ext4's inodes later, which
+    /// takes their room from an image file.
+    #[must_use]
+    pub fn written_out(self, is_written_out: bool) -> Self {
+        Self { is_written_out, ..self }
+    }
+
     pub fn make(&self, sys: &impl Sys, path: &Path) -> Result<()> {
         sys.run(&self.program(path))
     }
@@ -65,7 +74,7 @@ impl NewFileSystem {
     /// The blocks suit a disk of any sector size. An ext4 keeps no room for root, and an error makes it read-only:
     /// nothing checks it before it is mounted.
     fn program(&self, path: &Path) -> Program {
-        const EXT4: &[&str] = &["-q", "-b", "4096", "-m", "0", "-e", "remount-ro", "-E", "nodiscard"];
+        const EXT4: &[&str] = &["-q", "-b", "4096", "-m", "0", "-e", "remount-ro", "-E"];
         const XFS: &[&str] = &["-q", "-K", "-s", "size=4096"];
         let (name, options, more): (_, _, &[&str]) = match (self.file_system, self.place) {
             (FileSystem::Ext4, Place::File) => ("mkfs.ext4", EXT4, &["-F"]),
@@ -73,8 +82,14 @@ impl NewFileSystem {
             (FileSystem::Xfs, Place::Device) if !self.is_over_remains => ("mkfs.xfs", XFS, &[]),
             (FileSystem::Xfs, Place::File | Place::Device) => ("mkfs.xfs", XFS, &["-f"]),
         };
+        let extended = match (self.file_system, self.is_written_out) {
+            (FileSystem::Ext4, true) => Some("nodiscard,lazy_itable_init=0"),
+            (FileSystem::Ext4, false) => Some("nodiscard"),
+            (FileSystem::Xfs, _) => None,
+        };
         let inodes = self.bytes_per_inode.iter().flat_map(|bytes| ["-i", bytes.as_str()]);
-        let args = options.iter().chain(more).copied().chain(inodes).chain(["--"]);
+        let args = options.iter().copied().chain(extended).chain(more.iter().copied());
+        let args = args.chain(inodes).chain(["--"]);
         Program {
             name: name.to_owned(),
             args: args.map(Into::into).chain([path.into()]).collect(),

@@ -90,7 +90,7 @@ fn mount_image(
         if !options.flags.is_read_only() {
             grow_unmounted(sys, &image.by_handle(), image.size)?;
         }
-        sys.attach_loop(image, false)?
+        pool::attach_loop(sys, image, false)?
     };
     attach(sys, image, grant.target(), file_system, &device, options)?;
     grow_if_short(sys, image, &device, grant.target(), options).inspect_err(|_| {
@@ -190,7 +190,8 @@ fn format_if_blank(
     }
     // What was looked at, not what has its name: who can write the pool may have put a link there.
     let inodes = grant.volume().rest.get(keys::BYTES_PER_INODE).cloned();
-    new.with_inodes(inodes).make(sys, &image.by_handle())?;
+    let new = new.with_inodes(inodes).written_out(image.is_preallocated);
+    new.make(sys, &image.by_handle())?;
     sys.mark(image, false)?;
     Ok(wanted)
 }
@@ -224,8 +225,8 @@ fn attach(
     let is_said = of_file_system
         .iter()
         .any(|(key, _)| key == "discard" || key == "nodiscard");
-    if image.is_sparse && !is_said && !options.flags.is_read_only() {
-        // What is deleted is free in the pool again. A file that has all of its room was given that to keep it.
+    if !image.is_preallocated && !is_said && !options.flags.is_read_only() {
+        // What is deleted is free in the pool again.
         of_file_system.push(("discard".to_owned(), None));
     }
     let mount = sys.new_mount(&NewMount {

@@ -163,6 +163,31 @@ fn what_a_pod_deletes_is_free_in_the_pool_again() {
     });
 }
 
+/// Neither the kernel nor a Pod that deletes files takes room from it.
+#[test]
+fn a_volume_that_is_to_keep_its_space_has_it_after_deletions_and_mounts() {
+    on_own_nodes("mount-preallocated", async |scope| {
+        blank(&scope, "data", "256M", &json!({}))?;
+        let file = scope.volume_name("data");
+        let mark = format!("{POOL}/.{file}.preallocated");
+        scope.on_node(1, &format!("fallocate -l 256M {POOL}/{file} && : >{mark}"))?;
+        for pod in ["one", "two"] {
+            scope.pod(pod, NODE, "data", Value::Null)?;
+            scope.pod_ready(pod).await?;
+            let change = "dd if=/dev/urandom of=/data/file bs=1M count=32 status=none; sync; rm /data/file; sync";
+            scope.exec(pod, ["sh", "-euc", change])?;
+            let mounts = scope.exec(pod, ["grep", " /data ext4 ", "/proc/mounts"])?;
+            assert!(!mounts.contains("discard"), "{mounts}");
+            let taken = scope.on_node(1, &format!("stat -c %b {POOL}/{file}"))?;
+            assert!(taken.trim().parse::<u64>()? * 512 >= 256 << 20, "{taken}");
+            scope.delete(&format!("pod/{pod}"))?;
+            scope.pod_gone(pod).await?;
+        }
+        scope.on_node(1, &format!("rm {mark}"))?;
+        Ok(())
+    });
+}
+
 #[test]
 fn two_pods_of_a_node_share_one_device_and_the_last_leaves_nothing() {
     on_own_nodes("mount-share", async |scope| {

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use super::super::checks::shown_as;
 use super::expand::image_behind;
-use super::pool::{fail_unless_alone, file_name, open};
+use super::pool::{attach_loop, fail_unless_alone, file_name, open};
 use crate::grant::Grant;
 use crate::sys::{ImageFile, LoopDevice, Sys};
 use crate::volume::job::MountError;
@@ -52,7 +52,7 @@ pub fn show(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountError
     let device = match found {
         Some(device) if sys.is_read_only(&device)? != grant.is_only_read() => return Err(other_access(name)),
         Some(device) => device,
-        None => sys.attach_loop(&image, grant.is_only_read())?,
+        None => attach_loop(sys, &image, grant.is_only_read())?,
     };
     let node = sys.clone_node(&device, grant.is_read_only())?;
     sys.attach(&node, &sys.open_target(grant.target())?)?;

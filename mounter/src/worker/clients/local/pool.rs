@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::super::image::ImageContent;
 use crate::grant::Grant;
-use crate::sys::{ImageFile, Sys};
+use crate::sys::{ImageFile, LoopDevice, Sys};
 use crate::volume::job::MountError;
 use crate::volume::mount_table::MountEntry;
 
@@ -81,6 +81,15 @@ pub(super) fn find(sys: &impl Sys, pool: &Path, name: &str) -> Result<Option<Ima
         }
     }
     Err(MountError::ImageBusy { file: name.to_owned() })
+}
+
+/// Puts an image file behind a free loop device. If the file is to have all of its room, it gets back what it has lost:
+/// whatever zeroes or discards a part of such a device, as mkfs and the kernel do, makes a hole in the file.
+pub(super) fn attach_loop(sys: &impl Sys, image: &ImageFile, read_only: bool) -> Result<LoopDevice, MountError> {
+    if image.is_preallocated {
+        sys.allocate(image)?;
+    }
+    Ok(sys.attach_loop(image, read_only)?)
 }
 
 pub(super) fn content(sys: &impl Sys, image: &ImageFile) -> Result<ImageContent, MountError> {

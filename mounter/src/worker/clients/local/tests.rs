@@ -1,11 +1,21 @@
-use super::{expand, mount};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
+
+use mooring_contract::volume::file_system::FileSystem;
+
+use super::{NewFileSystem, Place, expand, mount};
 use crate::sys::fake::{Fake, Image, target};
+use crate::sys::{Kernel, Sys as _};
 use crate::volume::job::MountError;
 use crate::worker::task::tests::task;
 use nix::errno::Errno;
 use std::path::Path;
 
 const POOL: &str = "/pool";
+
+/// Of files that mkfs runs on.
+const SIZE: u64 = 256 << 20;
 
 fn pool() -> &'static Path {
     Path::new(POOL)
@@ -102,7 +112,7 @@ fn an_ext4_never_has_the_node_panic() {
 }
 
 #[test]
-fn what_a_pod_deletes_is_free_in_the_pool_again_unless_the_volume_was_allocated_whole() {
+fn what_a_pod_deletes_is_free_in_the_pool_again_unless_the_volume_is_to_be_allocated_whole() {
     let given = |is_preallocated: bool, options: &str| {
         let image = Image {
             is_preallocated,
@@ -122,6 +132,45 @@ fn what_a_pod_deletes_is_free_in_the_pool_again_unless_the_volume_was_allocated_
         assert!(!mounted.contains(",discard"), "{mounted}");
     }
     assert_eq!(given(true, ",mount-options=discard").matches("discard").count(), 1);
+}
+
+#[test]
+fn a_preallocated_file_gets_back_what_it_has_lost_when_it_gets_a_device() {
+    for (is_preallocated, calls) in [(true, 1), (false, 0)] {
+        let image = Image {
+            is_preallocated,
+            ..blank()
+        };
+        let fake = Fake::default().image("/pool/a", image);
+        for _ in 0..2 {
+            mount(&fake, pool(), &task(EXT4)).unwrap();
+        }
+        let allocated = fake.calls().iter().filter(|call| *call == "allocate").count();
+        assert_eq!(allocated, calls);
+        let is_written_out = fake.programs()[0].contains("lazy_itable_init=0");
+        assert_eq!(is_written_out, is_preallocated, "{:?}", fake.programs());
+    }
+}
+
+/// The kernel zeroes the tables of inodes that mkfs leaves to it, and a loop device does that by making holes.
+#[test]
+fn an_ext4_in_a_preallocated_file_leaves_no_hole_and_none_to_the_kernel() {
+    let pool = tempfile::tempdir().unwrap();
+    let path = pool.path().join("a");
+    File::create(&path).unwrap().set_len(SIZE).unwrap();
+    assert!(!Kernel.open_image(pool.path(), "a").unwrap().is_preallocated);
+    File::create(pool.path().join(".a.preallocated")).unwrap();
+    let image = Kernel.open_image(pool.path(), "a").unwrap();
+    assert!(image.is_preallocated);
+    let new = NewFileSystem::of_size(SIZE, FileSystem::Ext4, Place::File).unwrap();
+    new.written_out(true).make(&Kernel, &image.by_handle()).unwrap();
+    Kernel.allocate(&image).unwrap();
+    assert!(image.file.metadata().unwrap().blocks() * 512 >= SIZE);
+    let shown = Command::new("dumpe2fs").arg(&path).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let groups = shown.lines().filter(|line| line.contains("(Blocks "));
+    let left: Vec<_> = groups.clone().filter(|line| !line.contains("ITABLE_ZEROED")).collect();
+    assert!(groups.count() > 1 && left.is_empty(), "{left:?}");
 }
 
 #[test]
