@@ -164,15 +164,16 @@ impl Volume {
     }
 
     /// The volume as a node has it that it is attached to: with what the storage said of the connection. If that names
-    /// another client, the volume's own image and options are not for it.
+    /// another client, the volume's own image is not for it, nor are options that the two do not have alike.
     pub fn connected(&self, said: BTreeMap<String, String>) -> Result<Self, VolumeError> {
         let mut volume = self.clone();
-        if said
-            .get(keys::CLIENT)
-            .is_some_and(|client| client != self.client.as_str())
-        {
+        if let Some(client) = said.get(keys::CLIENT).filter(|client| *client != self.client.as_str()) {
+            let fs_type = said.get(keys::FS_TYPE).unwrap_or(&self.fs_type);
             volume.client_image = None;
-            volume.rest.clear();
+            volume.rest.retain(|option, _| {
+                let own = clients::option_rule(self.client.as_str(), &self.fs_type, option);
+                own.is_some() && own == clients::option_rule(client, fs_type, option)
+            });
         }
         let mut options = volume.to_options();
         options.extend(said);
@@ -252,8 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_by_another_client_leaves_the_volume_s_own_options_out() {
-        let line = "client=rbd,source=rbd://later/p/i,driver=kernel,client-image=a/b:1,fs-type=xfs,mount-options=ro";
+    fn a_connection_by_another_client_has_of_the_volume_s_own_options_those_of_both() {
+        let line = "client=rbd,source=rbd://later/p/i,driver=kernel,bytes-per-inode=4096,client-image=a/b:1,\
+                    fs-type=ext4,mount-options=ro";
         let volume = Volume::from_line(line).unwrap();
         let said = |pairs: &[(&str, &str)]| {
             let pairs = pairs.iter();
@@ -262,10 +264,12 @@ mod tests {
                 .unwrap()
         };
         let disk = said(&[("client", "node-disk"), ("source", "serial://1")]);
-        let line = "client=node-disk,source=serial://1,fs-type=xfs,mount-options=ro";
+        let line = "client=node-disk,source=serial://1,bytes-per-inode=4096,fs-type=ext4,mount-options=ro";
         assert_eq!(disk, Volume::from_line(line).unwrap());
         let same = said(&[("client", "rbd"), ("source", "rbd://h/p/i")]);
-        assert_eq!((same.rest.len(), same.client_image.is_some()), (1, true));
+        assert_eq!((same.rest.len(), same.client_image.is_some()), (2, true));
+        let vendors = said(&[("client", "acme"), ("source", "x")]);
+        assert_eq!(vendors.rest.len(), 0);
     }
 
     #[test]

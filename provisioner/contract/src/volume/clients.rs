@@ -619,9 +619,18 @@ pub fn record(client: &str, fs_type: &str) -> Option<&'static ClientRecord> {
 /// Name of the option by which a volume says what its node logs in as.
 pub const INITIATOR_OPTION: &str = "initiator";
 
+/// The rule of a client's own option of this name, as far as its record says. Where two clients have the same rule, the
+/// option means the same.
+pub fn option_rule(client: &str, fs_type: &str, name: &str) -> Option<&'static OptionRule> {
+    record(client, fs_type)?
+        .options
+        .iter()
+        .find(|option| option.name == name)
+}
+
 /// Whether a client has an option of its own of this name, as far as its record says.
 pub fn has_option(client: &str, fs_type: &str, name: &str) -> bool {
-    record(client, fs_type).is_some_and(|record| record.options.iter().any(|option| option.name == name))
+    option_rule(client, fs_type, name).is_some()
 }
 
 /// Who finishes the growth of a volume. A type that has no record is a vendor's own: it has a device if its volumes
