@@ -2,6 +2,8 @@
 
 use strsim::osa_distance;
 
+use mooring_contract::property;
+
 use super::keys;
 
 /// The known key that `key` was probably meant to be; `None` for a known key and for one of the image's own.
@@ -20,6 +22,11 @@ pub fn near_miss(key: &str) -> Option<&'static str> {
         .filter(|&(slips, known)| slips <= allowed(known))
         .min()
         .map(|(_, known)| known)
+}
+
+/// Whether a key, of a ConfigMap or of a class, asks for a file system, however it is spelt.
+pub fn asks_for_fs_type(key: &str) -> bool {
+    fold(key.rsplit('/').next().unwrap_or(key)) == fold(property::keys::FS_TYPE)
 }
 
 /// How many slips still make a near miss: a short word is soon another word.

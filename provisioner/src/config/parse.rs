@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use mooring_contract::names;
-use mooring_contract::names::{annotations, labels};
+use mooring_contract::names::{annotations, labels, parameters};
 use mooring_contract::operation::Operation;
+use mooring_contract::property;
 use mooring_contract::volume::{
     CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, check_options, split_list,
 };
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
-use super::near_miss::near_miss;
+use super::near_miss::{asks_for_fs_type, near_miss};
 use super::problem::{ConfigProblem, ProblemKind, Severity};
 use super::{
     BindingMode, ClassSettings, ConfigRef, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind, keys, properties, values,
@@ -431,6 +432,10 @@ impl<'a> Reader<'a> {
                 continue;
             }
             self.problems.extend(properties::check_value(key, value));
+            if asks_for_fs_type(key) && (key == property::keys::FS_TYPE || !meant.contains(key)) {
+                self.error(ProblemKind::NearMiss, key, fs_type_of_a_class(key, value));
+                continue;
+            }
             if let Some(known) = near_miss(key)
                 && !meant.contains(key)
             {
@@ -581,6 +586,26 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+/// Where a file system is asked for. An image that reads a key of its own can't be meant by `fs-type`: that property is
+/// what the class says.
+fn fs_type_of_a_class(key: &str, value: &str) -> String {
+    let otherwise = if key == property::keys::FS_TYPE {
+        String::new()
+    } else {
+        format!(
+            ", or, if your image wants a property {key}, name it in the annotation {}",
+            annotations::PASS_THROUGH
+        )
+    };
+    format!(
+        "asks for a file system, which only a StorageClass can: make a class of your own with parameter {}: {value} and \
+         the parameters {} and {} for this ConfigMap{otherwise}",
+        property::keys::FS_TYPE,
+        parameters::CONFIG_NAMESPACE,
+        parameters::CONFIG_NAME
+    )
 }
 
 /// What is left of `zone:west` on a line of its own once the YAML has been read: the end of the value before it.

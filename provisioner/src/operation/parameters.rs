@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::property::keys;
 
+use crate::config::near_miss::asks_for_fs_type;
+
 /// How classes ask for a file system: by the parameter that CSI's sidecars read, by our own, and by those of in-tree
 /// volumes and of many drivers.
 const FS_TYPES: [&str; 4] = ["csi.storage.k8s.io/fstype", keys::FS_TYPE, "fstype", "fsType"];
@@ -23,12 +25,8 @@ pub enum FsTypeError {
 
 /// Checks that a class asks for one file system at most, and in a way that is read.
 pub(super) fn check_fs_type(class: &StorageClass) -> Result<(), FsTypeError> {
-    let is_meant = |key: &str| {
-        let name = key.rsplit('/').next().unwrap_or(key);
-        name.replace(['-', '_', '.'], "").eq_ignore_ascii_case("fstype")
-    };
     let mut keys = class.parameters.iter().flat_map(BTreeMap::keys);
-    if let Some(key) = keys.find(|key| is_meant(key) && !FS_TYPES.contains(&key.as_str())) {
+    if let Some(key) = keys.find(|key| asks_for_fs_type(key) && !FS_TYPES.contains(&key.as_str())) {
         return Err(FsTypeError::Misspelt(key.clone()));
     }
     let asked: BTreeSet<_> = asked_fs_types(class).collect();

@@ -46,6 +46,36 @@ fn bytes_per_inode_are_one_of_those_that_the_mounter_takes() {
     }
 }
 
+#[test]
+fn a_file_system_is_asked_for_by_a_class_and_a_config_map_that_does_so_is_told() {
+    for key in ["fs-type", "fsType", "fstype", "fs_type"] {
+        let problems = with(&format!("{key}: xfs")).unwrap_err();
+        let text = problems[0].to_string();
+        assert!(
+            problems.len() == 1 && text.contains(key) && text.contains("class of your own with parameter fs-type: xfs"),
+            "{problems:?}"
+        );
+    }
+    // An image may have a property of this name.
+    let mut config_map = ConfigMap {
+        data: Some(
+            [
+                ("plugin-name", "mooring.dev/flex-provisioner"),
+                ("image", "custom/acme"),
+                ("fsType", "acmefs"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        ),
+        ..ConfigMap::default()
+    };
+    config_map.metadata.namespace = Some("mooring".into());
+    let pass_through = ("mooring.dev/pass-through".to_owned(), "fsType".to_owned());
+    config_map.metadata.annotations = Some([pass_through].into());
+    let config = ProvisionerConfig::parse(&config_map, &trust()).unwrap();
+    assert_eq!(config.pass_through["fsType"], "acmefs");
+}
+
 const SILVER: &str = r#"
 kind: ConfigMap
 apiVersion: v1
