@@ -12,7 +12,7 @@ const PV: &str = r#"
 for last; do :; done
 case "$*" in
 "get server") echo "$SERVER" ;;
-"get directory") echo /srv ;;
+"get directory") echo "${DIRECTORY:-/srv}" ;;
 "get --volume source"*) echo "${STANDS:-$last}" ;;
 get*--default*) echo "$last" ;;
 "get mount-secret") echo login/default ;;
@@ -59,12 +59,27 @@ fn an_ipv6_address_is_logged_in_at_without_brackets_and_printed_with_them() {
 }
 
 #[test]
+fn a_new_volume_is_made_in_a_relative_directory_behind_every_address() {
+    for (server, login) in [("fd00::10", " mooring@fd00::10 "), ("files", " mooring@files ")] {
+        let variables = [("SERVER", server), ("DIRECTORY", "volumes")];
+        let calls = run("provisioner-sshfs/provision", "provision", &variables);
+        assert!(
+            calls.contains(login) && calls.contains("\nvolumes/pv-1\n"),
+            "{server}: {calls}"
+        );
+    }
+}
+
+#[test]
 fn the_directory_of_an_existing_volume_is_found_behind_every_address() {
     for (source, login, directory) in [
         ("tom@[fd00::10]:/srv/pv-1", " tom@fd00::10 ", "\n/srv/pv-1\n"),
         ("tom@fd00::10:/srv/pv-1", " tom@fd00::10 ", "\n/srv/pv-1\n"),
         ("tom@files:/srv/pv-1", " tom@files ", "\n/srv/pv-1\n"),
         ("tom@files:volumes/pv-1", " tom@files ", "\nvolumes/pv-1\n"),
+        ("tom@[fd00::10]:volumes/pv-1", " tom@fd00::10 ", "\nvolumes/pv-1\n"),
+        ("[fd00::10]:volumes/a]:b/pv-1", " fd00::10 ", "\nvolumes/a]:b/pv-1\n"),
+        ("tom@files:/a]:b/pv-1", " tom@files ", "\n/a]:b/pv-1\n"),
     ] {
         let calls = run(
             "provisioner-sshfs/provision",
