@@ -413,11 +413,6 @@ fn each_client_gets_an_ipv6_address_as_its_program_reads_it() {
             "url=https://[fd00::10]:9000\0",
         ),
         (
-            "client-glusterfs/glusterfs",
-            "[fd00::10]:/volume",
-            "--volfile-server=fd00::10\0",
-        ),
-        (
             "client-cephfs/cephfs",
             "[fd00::10]:3300,[fd00::11]:/path",
             "\0[fd00::10]:3300,[fd00::11]\0",

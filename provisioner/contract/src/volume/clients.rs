@@ -184,12 +184,20 @@ pub const TENANT_MOUNT_OPTIONS: &[&str] = &[
 /// administrator allowed. A tenant can say nothing but `source` and mount options.
 pub const UNKNOWN_OPTION: &str = r"^[A-Za-z0-9][A-Za-z0-9._-]*$";
 
-/// A server's name or address, and nothing that a program could take for an option of its own. An IPv6 address may
-/// lack its brackets: [`address`](super::address) adds them.
+/// A server's name or IPv4 address, and nothing that a program could take for an option of its own.
+macro_rules! name {
+    () => {
+        "[A-Za-z0-9_][A-Za-z0-9._-]*"
+    };
+}
+
+/// The same or an IPv6 address, which may lack its brackets: [`address`](super::address) adds them.
 macro_rules! host {
     () => {
         concat!(
-            r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|",
+            "(",
+            name!(),
+            r"|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|",
             r"[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*(%[A-Za-z0-9._-]+)?)"
         )
     };
@@ -411,8 +419,9 @@ pub const RECORDS: &[ClientRecord] = &[
     ClientRecord {
         names: &["glusterfs"],
         source: Value {
-            pattern: concat!("^", host!(), r":/[^/].*$"),
-            wanted: "names no volume of a server: write source=server:/volume or source=server:/volume/directory",
+            pattern: concat!("^", name!(), r":/[^/].*$"),
+            wanted: "names no volume of a server: write source=server:/volume or source=server:/volume/directory, with \
+                     the server's name or IPv4 address. GlusterFS reads no IPv6 address (its issue 4643)",
         },
         fs_types: &[],
         tenant_fs_types: &[],
@@ -421,8 +430,8 @@ pub const RECORDS: &[ClientRecord] = &[
         options: &[option(
             "backup-servers",
             Speaker::Image,
-            r"^[A-Za-z0-9_][A-Za-z0-9._-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)*$",
-            "servers' names or IPv4 addresses with colons between them",
+            concat!("^", name!(), "(:", name!(), ")*$"),
+            "servers' names or IPv4 addresses with colons between them: GlusterFS reads no IPv6 address",
         )],
         secret_keys: &[],
         image_needs: &[&[Need::Fuse]],

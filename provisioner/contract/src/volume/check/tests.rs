@@ -121,6 +121,19 @@ fn the_form_of_a_source_and_the_type_that_it_is_mounted_as_belong_together() {
 }
 
 #[test]
+fn an_ipv6_address_is_refused_with_the_reason_where_the_program_reads_none() {
+    for line in [
+        "client=glusterfs;source=[fd00::10]:/vol",
+        "client=glusterfs;source=fd00::10:/vol",
+        "client=glusterfs;source=a:/vol;backup-servers=fd00::10",
+        "client=glusterfs;source=a:/vol;backup-servers=[fd00::10]:b",
+    ] {
+        let error = check(Image, line).unwrap_err().to_string();
+        assert!(error.contains("GlusterFS reads no IPv6 address"), "{error}");
+    }
+}
+
+#[test]
 fn an_option_that_is_on_no_list_is_refused_and_so_is_a_value_that_is_not_what_it_should_be() {
     for (line, words) in [
         (
@@ -162,13 +175,12 @@ fn an_option_that_is_on_no_list_is_refused_and_so_is_a_value_that_is_not_what_it
 }
 
 #[test]
-fn an_ipv6_address_is_a_server_of_every_client_with_brackets_and_without_them() {
+fn an_ipv6_address_is_a_server_of_every_client_that_reads_one_with_brackets_and_without_them() {
     for address in ["fd00::10", "[fd00::10]", "::1", "[::ffff:10.0.0.1]"] {
         for (client, source) in [
             ("nfs", "{}:/exports"),
             ("smb", "//{}/share"),
             ("sshfs", "tom@{}:/srv"),
-            ("glusterfs", "{}:/volume"),
             ("cephfs", "{},mon,{}:/dir"),
             ("rbd", "rbd://{},{}/pool/image"),
             ("block", "iscsi://{},h:3261,{}/iqn/1"),
