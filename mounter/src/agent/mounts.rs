@@ -582,16 +582,6 @@ impl Mounts {
         if brings != Brings::Program {
             self.store.remove_secrets(&call.target)?;
         }
-        if let Some(label) = call.label.clone() {
-            let at = staging.clone();
-            let bears = thread::run(move || target_mounts::bears(&at, &label)).await;
-            if !bears
-                .map_err(no_thread(&call.target))?
-                .map_err(TargetMountError::from)?
-            {
-                return Err(AgentError::NoLabel(call.client.clone()));
-            }
-        }
         let flags = flags(call)?;
         let target = target.clone();
         thread::run(move || target_mounts::move_onto(&staging, &target, flags))
@@ -615,6 +605,7 @@ impl Mounts {
         let volume_id = VolumeId::of(&self.target(&call.target)?);
         let running = ServiceRun {
             volume_id: volume_id.clone(),
+            label: call.label.clone(),
             directory: self.store.staging(&call.target),
             source: call.source.clone(),
             until: Instant::now() + limit,
@@ -622,7 +613,21 @@ impl Mounts {
         let _running = self.services.begin(&volume, running)?;
         invocation.env.extend(self.services.environment(&volume));
         invocation.env.insert(VOLUME_ID.to_owned(), volume_id.as_str().into());
-        Ok(run::run(&invocation, limit).await?)
+        run::run(&invocation, limit).await?;
+        self.check_label(call).await
+    }
+
+    /// Fails if what a program has just mounted does not give the volume's label to all files.
+    async fn check_label(&self, call: &MountCall) -> Result<(), AgentError> {
+        let Some(label) = call.label.clone() else { return Ok(()) };
+        let staging = self.store.staging(&call.target);
+        let bears = thread::run(move || target_mounts::bears(&staging, &label)).await;
+        let bears = bears.map_err(no_thread(&call.target))?;
+        if bears.map_err(TargetMountError::from)? {
+            Ok(())
+        } else {
+            Err(AgentError::NoLabel(call.client.clone()))
+        }
     }
 
     /// Undoes what a program did besides mounting, within `limit`. The caller repeats it until it succeeds.

@@ -192,7 +192,8 @@ impl Services {
                     .await?;
             }
             ServiceCall::ShowDevice { socket, read_only } => {
-                let (program, ready) = call::shows(&socket, read_only, &run.volume_id, &run.directory);
+                let (program, ready) =
+                    call::shows(&socket, read_only, &run.volume_id, run.label.as_ref(), &run.directory);
                 self.start(volume, program, environment, Some((ready, left.min(SHOW_LIMIT))))
                     .await?;
             }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::volume_id::VolumeId;
 
 /// A service of the agent for one volume. It ends with the volume.
@@ -77,15 +78,24 @@ pub(super) fn holds(agent: &Path, device: &Path, state: &Path) -> (Vec<String>, 
 const DISK: &str = "disk";
 
 /// The program that shows a device in a directory, and the path that exists when it is ready.
-pub(super) fn shows(socket: &Path, read_only: bool, volume: &VolumeId, directory: &Path) -> (Vec<String>, PathBuf) {
+pub(super) fn shows(
+    socket: &Path,
+    read_only: bool,
+    volume: &VolumeId,
+    label: Option<&SelinuxLabel>,
+    directory: &Path,
+) -> (Vec<String>, PathBuf) {
     let disk = directory.join(DISK);
     let read_only = read_only.then_some("--readonly");
     let place = disk.display().to_string();
     let device = format!("nbd+unix:///{DISK}?socket={}", socket.display());
     let words = ["nbdfuse"].into_iter().chain(read_only);
     let source = format!("fsname={}", volume.as_str());
-    // nbdfuse takes each text after -o for one option.
-    let words = words.chain(["-o", "allow_other", "-o", &source, &place, &device]);
+    let label = label.map(SelinuxLabel::for_mount);
+    // nbdfuse takes each text after -o for one option, with its commas.
+    let options = ["allow_other", &source].into_iter().chain(label.as_deref());
+    let words = words.chain(options.flat_map(|option| ["-o", option]));
+    let words = words.chain([place.as_str(), &device]);
     (words.map(str::to_owned).collect(), disk)
 }
 
@@ -132,7 +142,7 @@ mod tests {
     #[test]
     fn a_device_is_shown_as_a_file_of_the_volume_s_directory() {
         let volume = VolumeId::of(&target());
-        let (program, ready) = shows(Path::new("/s/socket"), true, &volume, Path::new("/d"));
+        let (program, ready) = shows(Path::new("/s/socket"), true, &volume, None, Path::new("/d"));
         assert_eq!(
             program.join(" "),
             format!(
@@ -141,5 +151,11 @@ mod tests {
             )
         );
         assert_eq!(ready, Path::new("/d/disk"));
+        let label = SelinuxLabel::read("u:r:t:s0:c1,c2").ok();
+        let (program, _) = shows(Path::new("/s/socket"), false, &volume, label.as_ref(), Path::new("/d"));
+        let labelled = program
+            .windows(2)
+            .any(|pair| pair == ["-o", "context=\"u:r:t:s0:c1,c2\""]);
+        assert!(labelled, "{program:?}");
     }
 }

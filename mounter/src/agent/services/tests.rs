@@ -40,6 +40,7 @@ impl Agent {
     fn mounting(&self) -> Running {
         let run = ServiceRun {
             volume_id: VolumeId::of(&target()),
+            label: None,
             directory: self.dir.path().to_owned(),
             source: "nbd://server/disk".into(),
             until: Instant::now() + SOON,

@@ -12,12 +12,15 @@ use super::process::{GRACE, Process, ProcessIdentity};
 use super::silence::WatchedServer;
 use crate::agent::store::{self, StoreError};
 use crate::volume::mount_table::DeviceNumber;
+use crate::volume::selinux_label::SelinuxLabel;
 use crate::volume::volume_id::VolumeId;
 
 /// The purpose of a run of an image's program.
 #[derive(Debug, Clone)]
 pub struct ServiceRun {
     pub volume_id: VolumeId,
+    /// The label that its mount is to give to all files.
+    pub label: Option<SelinuxLabel>,
     /// Where it mounts.
     pub directory: PathBuf,
     pub source: String,
