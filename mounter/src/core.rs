@@ -3,15 +3,14 @@
 //!
 //! Files: [`client`] (what it asks of the client for client containers), [`guard`] (one operation at a time on a
 //! volume), [`circuit_breaker`] (servers that do not answer), [`waits`] (tells of a mount that takes long),
-//! [`inner_mounts`] (what keeps a volume from being unmounted), `pod_group` (whose its files are), [`metrics`] (what is
-//! counted).
+//! [`untold`] (failures that the kubelet only logs), `pod_group` (whose its files are), [`metrics`] (what is counted).
 
 pub mod circuit_breaker;
 pub mod client;
 pub mod guard;
-pub mod inner_mounts;
 pub mod metrics;
 mod pod_group;
+pub mod untold;
 pub mod waits;
 
 use std::path::{Path, PathBuf};
@@ -26,9 +25,9 @@ use tracing::{Span, info, warn};
 use self::circuit_breaker::{CallEnd, CircuitBreakers};
 use self::client::{Client, Expansion, MountJob, Rest, Trouble};
 use self::guard::Guards;
-use self::inner_mounts::InnerMounts;
 use self::metrics::MounterMetrics;
 use self::pod_group::{Giving, Unfinished};
+use self::untold::Untold;
 use self::waits::{Waiting, Waits};
 use crate::api::recorder::{Recorder, clean_up_failed};
 use crate::deadlines::{self, FAIR_LIMIT, LONGEST_CALL};
@@ -141,7 +140,7 @@ pub struct Core {
     metrics: MounterMetrics,
     obstacle: fn(&Path) -> Option<String>,
     waits: Waits,
-    inner_mounts: InnerMounts,
+    untold: Untold,
     unfinished: Unfinished,
     /// Where to say what stays on this node, and the node's name.
     events: Option<(Recorder, String)>,
@@ -168,7 +167,7 @@ impl Core {
             metrics,
             obstacle: |_| None,
             waits: Waits::new(None),
-            inner_mounts: InnerMounts::default(),
+            untold: Untold::default(),
             unfinished: Unfinished::default(),
             events: None,
             granter: Granter::new(None, []),
@@ -240,9 +239,9 @@ impl Core {
         &self.breakers
     }
 
-    /// What keeps volumes from being unmounted.
-    pub fn inner_mounts(&self) -> &InnerMounts {
-        &self.inner_mounts
+    /// Failures that the kubelet only logs.
+    pub fn untold(&self) -> &Untold {
+        &self.untold
     }
 
     /// What runs the tasks that may block.
@@ -464,7 +463,7 @@ impl Core {
         let _guard = self.guards.enter(target, "unmount")?;
         self.unfinished.take(target);
         let unmounted = self.unmount_guarded(target, deadline).await;
-        self.inner_mounts.note(target, &unmounted);
+        self.untold.note_unmount(target, &unmounted);
         let rest = unmounted?;
         match (&self.attachments, rest) {
             (Some(attachments), Some(rest)) => attachments.leave_after(target, rest).await,
@@ -569,6 +568,12 @@ impl Core {
     pub async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<(), MountError> {
         Span::current().record("volume.name", target.name());
         let _guard = self.guards.enter(target, "expandfs")?;
+        let expanded = self.expand_guarded(target, size, deadline).await;
+        self.untold.note_expansion(target, &expanded);
+        expanded
+    }
+
+    async fn expand_guarded(&self, target: &Target, size: u64, deadline: Instant) -> Result<(), MountError> {
         let attempted = format!("the expansion of the volume on {target}");
         let table = mount_table()?;
         let top = table.top(&target.path());

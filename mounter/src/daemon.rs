@@ -182,8 +182,8 @@ fn recover(core: &Core, events: &Recorder, pods: Arc<ClientPods>, node_pods: Opt
     tokio::spawn(reviver.run());
     if let Some(node_pods) = node_pods {
         let namespace = args.host_mount_namespace.clone();
-        let inner_mounts = core.inner_mounts().clone();
-        let give_up = GiveUp::new(pods, workers, inner_mounts, namespace, node_pods, metrics, recorder());
+        let untold = core.untold().clone();
+        let give_up = GiveUp::new(pods, workers, untold, namespace, node_pods, metrics, recorder());
         tokio::spawn(give_up.run());
     }
 }

@@ -7,6 +7,8 @@ mod node;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use node::Node;
@@ -492,3 +494,74 @@ fn a_device_of_nbd_or_nfs_has_one_server() {
         );
     }
 }
+
+/// What the exit code says: after 78 the kubelet goes on without the expansion, and further Pods of the volume start.
+#[test]
+fn a_volume_that_keeps_its_size_while_it_is_mounted_is_told_from_one_that_may_grow_soon() {
+    const WANTED: u64 = 4096;
+    // Its kind of device and its bytes, its file system, how resize2fs ends, and how the program does.
+    for (loops, bytes, file_system, grown, ended) in [
+        (true, WANTED, "ext2/ext3", 0, 0),
+        (true, WANTED, "ext2/ext3", 1, 78),
+        (true, WANTED, "xfs", 0, 0),
+        (true, WANTED, "btrfs", 0, 78),
+        (true, 512, "ext2/ext3", 0, 78),
+        (false, 512, "ext2/ext3", 0, 75),
+        (false, WANTED, "ext2/ext3", 0, 0),
+    ] {
+        let node = Node::new("lib/expand");
+        node.write("sys/dev/block/7:1/size", (bytes / 512).to_string());
+        if loops {
+            node.write("sys/dev/block/7:1/loop/there", "");
+        }
+        node.write("volume/there", "");
+        node.command("mountpoint", "echo 7:1");
+        node.command("losetup", "");
+        node.command("stat", &format!("echo {file_system}"));
+        node.command("resize2fs", &format!("exit {grown}"));
+        node.command("xfs_growfs", "");
+        let volume = node.at("volume").display().to_string();
+        let output = node.run("v1", &[&volume, &WANTED.to_string()], &[]);
+        let what = format!("{loops} {bytes} {file_system} {grown}: {output:?}");
+        assert_eq!(output.status.code(), Some(ended), "{what}");
+    }
+    for (bytes, ended) in [(WANTED, 0), (512, 78)] {
+        let node = Node::new("lib/expand");
+        node.write("volume/disk", vec![0; usize::try_from(bytes).unwrap()]);
+        let volume = node.at("volume").display().to_string();
+        let args = [volume.as_str(), &WANTED.to_string()];
+        let output = node.run("v1", &args, &[("MOORING_FS_TYPE", "raw")]);
+        assert_eq!(output.status.code(), Some(ended), "{output:?}");
+    }
+}
+
+/// A QMP monitor that refuses to enlarge the device, or ends.
+#[test]
+fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_where_it_does_not_answer() {
+    for (answer, ended) in [(Some("{\"error\": {}}"), 78), (None, 75), (Some("{\"return\": {}}"), 0)] {
+        let node = Node::new("lib/expand");
+        node.write("sys/dev/block/7:1/size", "8");
+        node.write("volume/there", "");
+        for name in ["losetup", "resize2fs"] {
+            node.command(name, "");
+        }
+        node.command("mountpoint", "echo 7:1");
+        node.command("stat", "echo ext2/ext3");
+        node.write("state/disk", "");
+        let monitor = UnixListener::bind(node.at("state/monitor")).unwrap();
+        let served = std::thread::spawn(move || {
+            let (stream, _) = monitor.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let mut say = |text: &str| writeln!(&stream, "{text}").unwrap();
+            lines.next().unwrap().unwrap();
+            say("{\"return\": {}}");
+            lines.next().unwrap().unwrap();
+            answer.into_iter().for_each(&mut say);
+        });
+        let volume = node.at("volume").display().to_string();
+        let output = node.run("v1", &[&volume, "4096"], &[]);
+        served.join().unwrap();
+        assert_eq!(output.status.code(), Some(ended), "{output:?}");
+    }
+}
+

@@ -97,6 +97,9 @@ pub const VOLUME_GIVEN_UP: &str = "VolumeGivenUp";
 pub const VOLUME_NOT_GIVEN_UP: &str = "VolumeNotGivenUp";
 /// On a Pod: one of its volumes is not unmounted, since a mount that a container left within it is in use.
 pub const VOLUME_NOT_UNMOUNTED: &str = "VolumeNotUnmounted";
+/// On a Pod: one of its volumes is larger by now, and keeps its size for as long as it is mounted. The kubelet has this
+/// reason too.
+pub const FS_RESIZE_FAILED: &str = "FileSystemResizeFailed";
 /// On a Pod: one of its volumes is being mounted and its server has not answered for some time.
 pub const MOUNT_WAITS: &str = "MountWaits";
 /// On a Pod: it takes some time to give the files of one of its volumes to its `fsGroup`.

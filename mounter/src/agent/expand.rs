@@ -4,9 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mounts::{AgentError, Mounts, for_program, no_thread};
+use super::run::ProgramError;
 use super::{program, run, target_mounts};
 use crate::deadlines::AgentDeadlines;
 use crate::sys::thread;
+
+/// The exit code of the image's program where the volume keeps its size for as long as it is mounted: `EX_CONFIG`, as
+/// where a run of an image is not to be tried again.
+const KEEPS_ITS_SIZE: i32 = 78;
 
 impl Mounts {
     /// Expands a volume to `size` bytes at least: by the image's own program, and without one only if there is nothing
@@ -31,7 +36,8 @@ impl Mounts {
         });
         let device = looked.await.map_err(no_thread(path))??;
         if invocation.program.is_file() {
-            return Ok(run::run(&invocation, for_program(path, deadlines)?).await?);
+            let grown = run::run(&invocation, for_program(path, deadlines)?).await;
+            return grown.map_err(failed);
         }
         match device {
             // Its server has given it more room already.
@@ -43,14 +49,38 @@ impl Mounts {
     }
 }
 
+fn failed(error: ProgramError) -> AgentError {
+    match error {
+        ProgramError::Failed { status, .. } if status.code() == Some(KEEPS_ITS_SIZE) => AgentError::KeepsItsSize(error),
+        error => error.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
     use std::sync::Arc;
     use std::time::Duration;
 
+    use super::failed;
     use crate::agent::mounts::Mounts;
     use crate::agent::protocol::{AgentFailure, FailureCategory, MountCall};
+    use crate::agent::run::{OutputLines, ProgramError};
     use crate::agent::store::{self, Store};
+
+    /// Until the kubelet goes on without it, no further Pod of the volume starts.
+    #[test]
+    fn a_volume_that_keeps_its_size_while_it_is_mounted_is_not_tried_again() {
+        for (code, category) in [(78, FailureCategory::Invalid), (75, FailureCategory::Refused)] {
+            let error = failed(ProgramError::Failed {
+                program: "block.expand".to_owned(),
+                status: ExitStatus::from_raw(code << 8),
+                last_lines: OutputLines::default(),
+            });
+            assert_eq!(AgentFailure::from(&error).category, category, "{code}");
+        }
+    }
 
     /// After [`FailureCategory::Invalid`] the kubelet goes on without the expansion.
     #[tokio::test]

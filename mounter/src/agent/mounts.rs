@@ -128,6 +128,9 @@ pub enum AgentError {
          that has it, or delete the Pod if the client grows the file system when it mounts it"
     )]
     NoExpansion { program: String },
+    /// The image's program says so, with what to do.
+    #[error(transparent)]
+    KeepsItsSize(ProgramError),
     #[error("{target} has another file system mounted on it: delete the Pod, so that the kubelet unmounts it")]
     Occupied { target: String },
     /// The program does not know labels.
@@ -182,7 +185,8 @@ impl AgentError {
             | Self::TooLarge(_)
             | Self::Occupied { .. }
             | Self::NoLabel(_)
-            | Self::NoExpansion { .. } => FailureCategory::Invalid,
+            | Self::NoExpansion { .. }
+            | Self::KeepsItsSize(_) => FailureCategory::Invalid,
             Self::InProgress(_)
             | Self::NoTime(_)
             | Self::Dead(_)

@@ -33,8 +33,9 @@
 //!
 //! If the image has an executable `/usr/libexec/mooring/<client>.expand`, the agent runs it as `<client>.expand
 //! <directory> <size>` when the storage of a mounted volume was enlarged, with the volume's options in its environment
-//! as for `unmount`. It has the volume use `<size>` bytes at least, and exits 0 if it does so already. It may be run at
-//! any time, and again. Without it, volumes grow whose file system is the server's; those on a block device are
+//! as for `unmount`. It has the volume use `<size>` bytes at least, and exits 0 if it does so already, and 78 if the
+//! volume keeps its size for as long as it is mounted: the kubelet does not wait for it then, and the user gets an Event
+//! with the program's words. It may be run at any time, and again. Without it, volumes grow whose file system is the server's; those on a block device are
 //! refused.
 //!
 //! A file `/usr/libexec/mooring/<client>.json` may say what the client needs of a node and which options it has. Then a

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub enum ProgramError {
     #[error("{program} failed ({status}): {last_lines}")]
     Failed {
         program: String,
-        status: String,
+        status: ExitStatus,
         last_lines: OutputLines,
     },
     #[error("{program} took longer than {limit:?} and was ended: {last_lines}")]
@@ -137,7 +137,7 @@ pub(super) async fn run_keeping(lines: usize, invocation: &Invocation, limit: Du
         Ok(Ok(status)) if status.success() => Ok(()),
         Ok(Ok(status)) => Err(ProgramError::Failed {
             program,
-            status: status.to_string(),
+            status,
             last_lines: last_lines.get(),
         }),
         Ok(Err(source)) => Err(ProgramError::Wait { program, source }),
@@ -237,7 +237,7 @@ mod tests {
         let ProgramError::Failed { status, last_lines, .. } = error else {
             panic!("{error}");
         };
-        assert_eq!(status, "exit status: 3");
+        assert_eq!(status.code(), Some(3));
         assert!(last_lines.to_string().contains("moor"), "{last_lines}");
         assert!(!last_lines.to_string().contains('1'), "{last_lines}");
     }

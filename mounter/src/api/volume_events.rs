@@ -31,6 +31,8 @@ pub enum VolumeEvent {
         found: String,
         place: String,
     },
+    /// It keeps its size for as long as it is mounted, for this reason.
+    NotExpanded(String),
 }
 
 impl VolumeEvent {
@@ -41,6 +43,7 @@ impl VolumeEvent {
             Self::GivenUp => reasons::VOLUME_GIVEN_UP,
             Self::Shared => reasons::VOLUME_NOT_GIVEN_UP,
             Self::InnerMountInUse { .. } => reasons::VOLUME_NOT_UNMOUNTED,
+            Self::NotExpanded(_) => reasons::FS_RESIZE_FAILED,
         }
     }
 
@@ -51,6 +54,7 @@ impl VolumeEvent {
             Self::Stuck(_) => "Replace",
             Self::Unattributed(_) => "Check",
             Self::GivenUp | Self::Shared | Self::InnerMountInUse { .. } => "Unmount",
+            Self::NotExpanded(_) => "Expand",
         }
     }
 
@@ -88,6 +92,7 @@ impl VolumeEvent {
                  mounted on {place}, within the volume, and it is in use. On the node, find the process that still has \
                  a file or its working directory there (fuser -vm {place}) and end it: the next try unmounts both"
             ),
+            Self::NotExpanded(why) => format!("volume {volume} has been made larger, and keeps its size here: {why}"),
         }
     }
 }

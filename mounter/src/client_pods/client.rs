@@ -281,13 +281,8 @@ impl Client for ContainerClient {
     async fn expand(&self, target: &Target, size: u64, deadline: Instant) -> Result<Expansion, MountError> {
         let (pod, mount) = match self.owner(target).await {
             Ok(Some(owner)) => owner,
-            Ok(None) => return Ok(Expansion::NotMine),
-            Err(cause) => {
-                return Ok(Expansion::Unknown(MountError::Container {
-                    client: format!("volume {}", target.name()),
-                    cause,
-                }));
-            }
+            Ok(None) => return Ok(nobodys(target, self.pods.owner_of(target).is_some())),
+            Err(cause) => return Ok(unknown(target, cause)),
         };
         let wait = deadline.saturating_duration_since(Instant::now());
         let limit = deadlines::inner(wait);
@@ -439,6 +434,24 @@ fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError
     }
 }
 
+/// What the expansion of a volume comes to that no agent has. Where a client Pod had mounted it, a device may have
+/// outlived that Pod.
+fn nobodys(target: &Target, had_been_mounted: bool) -> Expansion {
+    if !had_been_mounted {
+        return Expansion::NotMine;
+    }
+    let cause = "the client Pod that mounted it is gone, and no other has it: the kubelet tries again. If that goes on, \
+                 delete the Pods that use the volume on this node: the next mount has it larger";
+    unknown(target, cause.to_owned().into())
+}
+
+fn unknown(target: &Target, cause: Cause) -> Expansion {
+    Expansion::Unknown(MountError::Container {
+        client: format!("volume {}", target.name()),
+        cause,
+    })
+}
+
 /// What an agent's failure to expand a volume means. `Ok(false)`: it has never heard of that.
 fn not_expanded(
     target: &Target,
@@ -518,12 +531,12 @@ mod tests {
 
     use tokio::io::DuplexStream;
 
-    use super::{alike, mounted_by, not_expanded, owner_in, refused};
+    use super::{alike, mounted_by, nobodys, not_expanded, owner_in, refused};
     use crate::agent::protocol::{self, AgentAnswer, AgentFailure, AgentRequest, Call, FailureCategory, Hello};
     use crate::agent::protocol::{MountHealth, MountState};
     use crate::client_pods::link::{self, LinkError};
     use crate::client_pods::status::{PodPhase, SeenPod};
-    use crate::core::client::MountJob;
+    use crate::core::client::{Expansion, MountJob};
     use crate::grant::tests::grant;
     use crate::sys::fake::target;
     use crate::volume::job::{MountError, PodRef};
@@ -661,6 +674,17 @@ mod tests {
             let result = alike(flags(found), before.as_deref(), &strings(wanted)).unwrap();
             assert_eq!(result.is_some(), differs, "{found:?} {before:?} {wanted:?}");
         }
+    }
+
+    /// After [`MountError::NotExpanded`] the kubelet never asks again.
+    #[test]
+    fn a_volume_whose_client_pod_is_gone_is_to_be_tried_again_and_one_that_never_had_one_is_not_a_client_s() {
+        let target = Target::parse(Path::new("/kubelet"), "/kubelet/pods/u/volumes/mooring.dev~vcs/v").unwrap();
+        assert!(matches!(nobodys(&target, false), Expansion::NotMine));
+        let Expansion::Unknown(error) = nobodys(&target, true) else {
+            panic!("it counts as a device of the node");
+        };
+        assert_eq!(error.category(), "container");
     }
 
     #[test]

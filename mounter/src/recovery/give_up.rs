@@ -28,8 +28,8 @@ use crate::agent::give_up::SILENCE;
 use crate::agent::protocol::{AgentAnswer, Call, FailureCategory};
 use crate::api::volume_events::{VolumeEvent, VolumeRecorder};
 use crate::client_pods::ClientPods;
-use crate::core::inner_mounts::InnerMounts;
 use crate::core::metrics::MounterMetrics;
+use crate::core::untold::Untold;
 use crate::node::node_pods::{NodePod, NodePods};
 use crate::volume::job::MountError;
 use crate::volume::target::Target;
@@ -47,7 +47,7 @@ const ASK_PERIOD: Duration = Duration::from_secs(15);
 /// Longest that an agent or a worker may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// A volume that does not answer, or that is left mounted.
+/// A volume that does not answer, that is left mounted, or of which the user is told something.
 #[derive(Debug)]
 struct Stuck {
     target: Target,
@@ -76,7 +76,7 @@ pub struct GiveUp {
     pods: Arc<ClientPods>,
     network: Network,
     leftovers: Leftovers,
-    inner_mounts: InnerMounts,
+    untold: Untold,
     workers: Workers,
     /// The host's mount namespace, if not the kubelet's.
     host_namespace: Option<PathBuf>,
@@ -92,7 +92,7 @@ impl GiveUp {
     pub fn new(
         pods: Arc<ClientPods>,
         workers: Workers,
-        inner_mounts: InnerMounts,
+        untold: Untold,
         host_namespace: Option<PathBuf>,
         node_pods: Arc<NodePods>,
         metrics: MounterMetrics,
@@ -101,7 +101,7 @@ impl GiveUp {
         Self {
             network: Network::new(pods.kubelet_root().to_owned(), workers.clone()),
             leftovers: Leftovers::new(pods.kubelet_root().to_owned()),
-            inner_mounts,
+            untold,
             pods,
             workers,
             host_namespace,
@@ -166,8 +166,8 @@ impl GiveUp {
         }
     }
 
-    /// The volumes that have been silent for long enough, those that are left mounted, and those that a mount within
-    /// them holds.
+    /// The volumes that have been silent for long enough, those that are left mounted, and those of which there is
+    /// something to tell.
     fn stuck(&mut self) -> Vec<Stuck> {
         self.network.ask();
         let of_agents = self.pods.silent().into_iter().filter_map(|(uid, mount, silence)| {
@@ -189,12 +189,12 @@ impl GiveUp {
             target: target.clone(),
             cure: Cure::UnmountMissing,
         });
-        let held = self.inner_mounts.events().into_iter().map(|(target, event)| Stuck {
+        let untold = self.untold.events().into_iter().map(|(target, event)| Stuck {
             target,
             cure: Cure::Tell(event),
         });
         // In this order: one that is silent is asked last.
-        of_agents.chain(of_the_kernel).chain(left).chain(held).collect()
+        of_agents.chain(of_the_kernel).chain(left).chain(untold).collect()
     }
 
     /// Forgets what is no longer stuck.
@@ -273,7 +273,7 @@ impl GiveUp {
         let done = self.workers.run(&task, Instant::now() + LIMIT).await;
         let done =
             done.map_err(|error| error.into_mount_error("the unmount of what is missing", "the volume's server"));
-        self.inner_mounts.note(target, &done);
+        self.untold.note_unmount(target, &done);
         match done {
             Ok(()) => info!(target.path = %target, "unmounted what the kubelet takes for missing, if anything"),
             Err(error) => {

@@ -130,6 +130,9 @@ fn an_ext4_volume_grows_at_once_or_where_the_node_lacks_the_capability_for_the_n
             scope.exec("user", ["fallocate", "-l", "100M", "/data/a"])?;
         } else {
             assert!(grown.message().contains("CAP_SYS_RESOURCE"), "{grown:?}");
+            // The kubelet only logs that.
+            let event = scope.event("user", "keeps its size here").await?;
+            assert_eq!(event.reason.as_deref(), Some("FileSystemResizeFailed"));
             scope.exec("user", ["touch", "/data/still-there"])?;
             scope.delete("pod/user")?;
             scope.pod_gone("user").await?;
