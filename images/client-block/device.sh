@@ -37,7 +37,9 @@ mount_device() {
             "driver=qcow2,node-name=disk,backing=below,file.driver=file,file.filename=$overlay"
     else
         [ -z "$read_only" ] || writable=off
-        set -- "$@" --blockdev "$disk,node-name=disk,read-only=$([ -z "$read_only" ] && echo off || echo on)"
+        # Each of these drivers is one node, so this is where what is deleted would be kept from the server.
+        set -- "$@" --blockdev \
+            "$disk,node-name=disk,discard=unmap,read-only=$([ -z "$read_only" ] && echo off || echo on)"
     fi
     if [ "$fs_type" = raw ]; then
         set -- "$@" --nbd-server "addr.type=unix,addr.path=$MOORING_STATE/socket" \

@@ -565,3 +565,12 @@ fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_w
     }
 }
 
+/// What a Pod deletes reaches the server, where the file system passes it on.
+#[test]
+fn a_device_that_a_program_serves_passes_on_what_is_discarded() {
+    for program in ["client-block/block", "client-block/rbd"] {
+        let client = CLIENTS.iter().find(|client| client.program == program).unwrap();
+        let ended = mount(client, Source(client.source), "");
+        assert!(ended.given.contains("node-name=disk,discard=unmap,"), "{ended:?}");
+    }
+}
