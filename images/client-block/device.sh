@@ -15,9 +15,12 @@ esac
 # Has the device's next mount write to a file of this node what it has to: its journal is replayed, and the device stays
 # as it is. Arguments: qemu's --object for a secret, the device and its driver for qemu-img, and the message if it can't
 # be reached.
+#
+# On the disk: a journal may take more than the memory that all volumes of the client Pod share. With extended_l2 a block
+# that is written takes its own room and no more.
 overlay() {
-    overlay=$MOORING_STATE/overlay
-    qemu-img create -q -f qcow2 --object "$1" -b "$2" -F "$3" "$overlay" || fail "$4"
+    overlay=$overlay_file
+    qemu-img create -q -f qcow2 -o extended_l2=on --object "$1" -b "$2" -F "$3" "$overlay" || fail "$4"
 }
 overlay=
 
@@ -51,6 +54,8 @@ mount_device() {
     service daemon --pid-file "$MOORING_STATE/pid" -- \
         qemu-storage-daemon --daemonize --pidfile "$MOORING_STATE/pid" "$@" \
         --export "type=fuse,id=disk,node-name=disk,mountpoint=$MOORING_STATE/disk,writable=$writable" || fail "$failed"
+    # It goes with the program, which has it open.
+    [ -z "$overlay" ] || rm -f "$overlay"
     service watch-server --limit "$io_timeout" "$MOORING_STATE/disk"
     if [ "$fs_type" = raw ]; then
         service show-device ${read_only:+--read-only} "$MOORING_STATE/socket"

@@ -574,3 +574,29 @@ fn a_device_that_a_program_serves_passes_on_what_is_discarded() {
         assert!(ended.given.contains("node-name=disk,discard=unmap,"), "{ended:?}");
     }
 }
+
+/// The journal of a copy may be larger than the memory that all volumes of the client Pod share.
+#[test]
+fn the_journal_of_a_frozen_image_is_replayed_on_the_disk_in_small_blocks() {
+    let rbd = CLIENTS
+        .iter()
+        .find(|client| client.program == "client-block/rbd")
+        .unwrap();
+    let mut client = *rbd;
+    client.variables = &[("MOORING_OPTION_FROZEN", "true")];
+    client.prepare = |node| {
+        record(node, "perl", "");
+        record(node, "qemu-img", ": >\"$NODE/tmp/overlay-v1\"");
+        record(
+            node,
+            "agent",
+            "[ \"$2\" != loop ] || { [ ! -e \"$NODE/tmp/overlay-v1\" ] && echo /dev/loop9; }",
+        );
+    };
+    let ended = mount(&client, MountOptions("ro"), "");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.given.contains("\0extended_l2=on\0") && ended.given.contains("file.filename=@/tmp/overlay-v1\0"),
+        "{ended:?}"
+    );
+}
