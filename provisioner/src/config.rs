@@ -170,8 +170,10 @@ pub struct ProvisionerConfig {
     pub class_name: Option<String>,
     /// `provisioner` of the classes that are made for it, by its `plugin-name`.
     pub provisioner: &'static str,
-    /// The provisioning image, as written.
+    /// The provisioning image, by its name in this cluster.
     pub image: String,
+    /// Secrets of the ConfigMap's namespace with the logins of registries.
+    pub pull_secrets: Vec<String>,
     /// `service-account-name`: of the ConfigMap's own namespace.
     pub service_account: Option<String>,
     /// `service-token`, where the ConfigMap brings its own.

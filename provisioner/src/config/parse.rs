@@ -128,6 +128,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             class_name,
             provisioner,
             image,
+            pull_secrets: trust.pull_secrets().to_vec(),
             service_account,
             service_token,
             node_selector: node_selector.unwrap_or_default(),
@@ -337,8 +338,8 @@ impl<'a> Reader<'a> {
             );
         }
         let image = self.filled(keys::IMAGE)?;
-        match trust.check_image(image) {
-            Ok(()) => return Some(image.to_owned()),
+        match trust.image(image) {
+            Ok(image) => return Some(image),
             Err(error @ crate::config::trust::TrustError::BadImage(_)) => {
                 self.error(ProblemKind::BadValue, keys::IMAGE, error.to_string());
             }

@@ -104,6 +104,7 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
         restart_policy: Some("Never".to_owned()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
+        image_pull_secrets: pull_secrets(config),
         node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
         tolerations: tolerations(config, None),
         security_context: Some(PodSecurityContext {
@@ -115,6 +116,13 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
         }),
         ..PodSpec::default()
     }
+}
+
+/// A Pod that names none has those of its service account.
+fn pull_secrets(config: &ProvisionerConfig) -> Option<Vec<LocalObjectReference>> {
+    let names = config.pull_secrets.iter();
+    let secrets: Vec<_> = names.map(|name| LocalObjectReference { name: name.clone() }).collect();
+    Some(secrets).filter(|secrets| !secrets.is_empty())
 }
 
 /// The ConfigMap's tolerations and, for a run that can be on one node only, that of a cordon. It does not tolerate the
@@ -448,7 +456,7 @@ mod tests {
     use proptest::test_runner::{Config, TestRunner};
     use serde_json::{Value, json};
 
-    use super::{Skeleton, affinity, as_label, build, secret};
+    use super::{Skeleton, affinity, as_label, bare_spec, build, secret};
     use crate::config::{ProvisionerConfig, keys};
     use crate::operation::tests::{config, try_config};
     use crate::run::identity::RunId;
@@ -481,6 +489,16 @@ mod tests {
             properties: &properties.names(),
             backend_secret: false,
         })
+    }
+
+    #[test]
+    fn a_run_names_the_secrets_of_the_settings_or_has_those_of_its_service_account() {
+        let mut config = config(&[]);
+        assert_eq!(bare_spec(&config).image_pull_secrets, None);
+        config.pull_secrets = vec!["a".to_owned(), "b".to_owned()];
+        let secrets = bare_spec(&config).image_pull_secrets.unwrap();
+        let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
     }
 
     /// A node that is lost has taints for both effects, and a Pod that tolerates them is bound to it for as long as it
