@@ -161,6 +161,13 @@ const SANITY: Module = Module {
     flags: &["-ldflags", "-s -w"],
 };
 
+/// Helm, for the test that renders the chart.
+const HELM: Module = Module {
+    name: "helm",
+    programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+    flags: &["-ldflags", "-s -w"],
+};
+
 /// Where the built programs are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
@@ -258,6 +265,11 @@ pub fn ensure_agnhost() -> Result<PathBuf> {
 /// Finds csi-sanity in the cache, or builds it.
 pub fn ensure_sanity() -> Result<PathBuf> {
     ensure_alone(&SANITY)
+}
+
+/// Finds Helm in the cache, or builds it.
+pub fn ensure_helm() -> Result<PathBuf> {
+    ensure_alone(&HELM)
 }
 
 /// The program of a module that has no other.
@@ -390,7 +402,7 @@ pub fn host_target() -> Result<&'static str> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, PEER, SIDECARS, SNAPSHOT_CONTROLLER, pins_hash};
+    use super::{AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, SIDECARS, SNAPSHOT_CONTROLLER, pins_hash};
     use crate::layout::repository;
 
     /// The modules that share many packages with Kubernetes' programs, in versions that suit both.
@@ -432,7 +444,7 @@ mod tests {
             MODULES
                 .iter()
                 .chain(FOR_IMAGES)
-                .chain([&PEER, &E2E_TEST, &AGNHOST, &SIDECARS, &SNAPSHOT_CONTROLLER])
+                .chain([&PEER, &E2E_TEST, &AGNHOST, &HELM, &SIDECARS, &SNAPSHOT_CONTROLLER])
         {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {

@@ -2,3 +2,4 @@
 
 mod builds;
 mod cluster;
+mod manifests;
