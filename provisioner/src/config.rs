@@ -182,6 +182,8 @@ pub struct ProvisionerConfig {
     pub node_selector: BTreeMap<String, String>,
     /// `tolerations` of the provisioning Pod.
     pub tolerations: Vec<Toleration>,
+    /// `run-as-non-root`: the kubelet starts no container of the image as root.
+    pub run_as_non_root: bool,
     /// `secret-name`: a Secret of the ConfigMap's own namespace, whose keys become properties.
     pub secret_name: Option<String>,
     /// How long one run of the image may take.

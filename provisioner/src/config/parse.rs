@@ -87,6 +87,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
         .map(|token| SecretString::from(token.to_owned()));
     let node_selector = reader.read(keys::NODE_SELECTOR, values::node_selector);
     let tolerations = reader.read(keys::TOLERATIONS, values::tolerations);
+    let run_as_non_root = reader.read(keys::RUN_AS_NON_ROOT, values::boolean).unwrap_or(false);
     let secret_name = reader.read(keys::SECRET_NAME, values::object_name);
     let timeout = reader.read(keys::TIMEOUT, values::timeout);
     let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
@@ -133,6 +134,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             service_token,
             node_selector: node_selector.unwrap_or_default(),
             tolerations: tolerations.unwrap_or_default(),
+            run_as_non_root,
             secret_name,
             timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
             max_parallel,

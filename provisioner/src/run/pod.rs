@@ -108,6 +108,7 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
         node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
         tolerations: tolerations(config, None),
         security_context: Some(PodSecurityContext {
+            run_as_non_root: config.run_as_non_root.then_some(true),
             seccomp_profile: Some(SeccompProfile {
                 type_: "RuntimeDefault".to_owned(),
                 localhost_profile: None,
@@ -677,6 +678,7 @@ mod tests {
             "provision,delete,snapshot,delete-snapshot,restore,backup,delete-backup",
         ),
         ("multi-attach", "true"),
+        ("run-as-non-root", "true"),
         ("discover-interval", "1h"),
         ("workers-idle", "1h"),
         ("volume-source", "csi"),
@@ -763,10 +765,11 @@ mod tests {
         assert!(fields(&spec).is_subset(&skeleton), "{spec:#}");
         assert_eq!(spec["restartPolicy"], "Never");
         assert_eq!(spec["enableServiceLinks"], false);
-        assert_eq!(
-            spec["securityContext"],
-            json!({"seccompProfile": {"type": "RuntimeDefault"}})
-        );
+        let mut security = json!({"seccompProfile": {"type": "RuntimeDefault"}});
+        if config.run_as_non_root {
+            security["runAsNonRoot"] = json!(true);
+        }
+        assert_eq!(spec["securityContext"], security);
 
         // A worker has no account: what it carries out has its token from the controller.
         let account = config.service_account.as_deref().filter(|_| !is_worker(pod));
