@@ -80,7 +80,7 @@ mod tests {
         let MounterCommand::Serve(args) = serve("mooring, admin").unwrap().command else {
             panic!("another command");
         };
-        assert_eq!(args.config_namespaces, ["mooring", "admin"]);
+        assert_eq!(args.settings.config_namespaces.unwrap(), ["mooring", "admin"]);
         for list in ["", "mooring,", "mooring, ,admin"] {
             let error = serve(list).expect_err(list).to_string();
             assert!(error.contains("one comma between two"), "{error}");

@@ -6,9 +6,8 @@
 //! (talks to an agent), [`client`] (the core's client for volumes that they serve), [`idle`] (deletes unused ones),
 //! [`old`] (those of an earlier version), `lost` (volumes whose Pod is gone), `looks` (whether a mount answers),
 //! [`renew`] (newer Secrets), [`clean_up`] (what agents do after an unmount), [`kept`] (how to mount them again),
-//! [`allowed`] (which images may run), [`args`] and [`resources`] (flags).
+//! [`args`] and [`resources`] (flags).
 
-pub mod allowed;
 pub mod args;
 pub mod clean_up;
 pub mod client;
@@ -37,13 +36,12 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
 use mooring_contract::image::ImageRef;
-use mooring_contract::names::labels;
+use mooring_contract::names::{SETTINGS_CONFIG, labels};
 use mooring_contract::volume::ClientName;
 use mooring_program::error::chain;
 use tokio::sync::{OnceCell, watch};
 use tracing::{Instrument as _, info, info_span, warn};
 
-use self::allowed::{Allowed, ImageError};
 use self::args::ClientPodArgs;
 use self::kept::{KeptRecord, KeptVolumes};
 use self::link::{LinkError, ask};
@@ -56,6 +54,7 @@ use crate::api::recorder::Recorder;
 use crate::core::client::Trouble;
 use crate::node::node_pods::NodePods;
 use crate::node::volume_secrets::VolumeSecrets;
+use crate::settings::{ImageError, SettingsInForce};
 use crate::volume::registry::Registry;
 use crate::volume::target::Target;
 use crate::worker::Workers;
@@ -88,6 +87,7 @@ pub struct Cluster {
     pub node_pods: Option<Arc<NodePods>>,
     /// The Secrets of volumes, as far as the mounter may read them.
     pub volume_secrets: Option<VolumeSecrets>,
+    pub settings: SettingsInForce,
 }
 
 /// What a client Pod is wanted for.
@@ -117,6 +117,11 @@ pub enum PodError {
         "the Kubernetes API did not say in time which client Pods run on this node: see whether this node reaches it"
     )]
     NoList,
+    #[error(
+        "the API server lets no client Pod in, since there is no ConfigMap {SETTINGS_CONFIG}: an administrator has to \
+         make it, and it may be empty: kubectl create configmap {SETTINGS_CONFIG} -n {0}"
+    )]
+    NoSettings(String),
     /// A Pod that is not Mooring's has the name.
     #[error("Pod {0} has the name of a client Pod but is not one: delete it")]
     Foreign(String),
@@ -213,7 +218,7 @@ pub struct ClientPods {
     kept: KeptVolumes,
     identity: MounterIdentity,
     args: ClientPodArgs,
-    allowed: Allowed,
+    settings: SettingsInForce,
     registry: Registry,
     store: Store<Pod>,
     /// Counts every change of a Pod or a mount.
@@ -241,10 +246,10 @@ impl ClientPods {
             events,
             node_pods,
             volume_secrets,
+            settings,
         } = cluster;
         let (store, writer) = reflector::store();
         let pods = Arc::new(Self {
-            allowed: Allowed::new(args.allowed_client_images.clone()),
             client,
             events,
             node_pods,
@@ -253,6 +258,7 @@ impl ClientPods {
             identity,
             args,
             registry,
+            settings,
             store,
             changes: watch::channel(0).0,
             users: Arc::default(),
@@ -294,8 +300,6 @@ impl ClientPods {
                 tokio::time::sleep(AGAIN).await;
             }
         });
-        let configs = Api::namespaced(pods.client.clone(), &pods.identity.namespace);
-        tokio::spawn(allowed::follow(configs, pods.allowed.clone()));
         pods
     }
 
@@ -308,7 +312,7 @@ impl ClientPods {
             target,
             source,
         } = need;
-        let image = self.allowed.check(image)?;
+        let image = self.settings.client_image(image)?;
         let limit = tokio::time::Instant::from_std(deadline);
         let known = tokio::time::timeout_at(limit, self.known())
             .await
@@ -383,7 +387,7 @@ impl ClientPods {
 
     /// Whether Pods of an image may be made.
     pub fn allows(&self, image: &str) -> bool {
-        self.allowed.check(image).is_ok()
+        self.settings.client_image(image).is_ok()
     }
 
     /// All client Pods of this node, as last seen.
@@ -584,7 +588,7 @@ impl ClientPods {
 
     /// Makes a Pod. An existing one of that name is as good, if it is Mooring's.
     async fn create(&self, template: &Template, wanted: &Wanted, name: &str) -> Result<(), PodError> {
-        let pod = pod::build(template, wanted, name);
+        let pod = pod::build(template, wanted, name, self.settings.pull_secrets());
         match self.api().create(&PostParams::default(), &pod).await {
             Ok(_) => {
                 info!(
@@ -608,6 +612,10 @@ impl ClientPods {
                     // Ours, or gone by now: the watch will show which.
                     _ => Ok(()),
                 }
+            }
+            // The admission policy for client images has nothing to go by.
+            Err(kube::Error::Api(status)) if status.message.contains("no params found") => {
+                Err(PodError::NoSettings(self.identity.namespace.clone()))
             }
             Err(error) => Err(api_error(format!("create client Pod {name}"))(error)),
         }
@@ -696,6 +704,7 @@ pub(crate) mod tests {
     use crate::api::tests::silent_server_within;
     use crate::core::client::{Client as _, Expansion};
     use crate::core::waits::Waits;
+    use crate::settings::SettingsInForce;
     use crate::sys::fake::target;
     use crate::volume::job::PodRef;
     use crate::volume::registry::Registry;
@@ -721,6 +730,7 @@ pub(crate) mod tests {
             client,
             node_pods: None,
             volume_secrets: None,
+            settings: SettingsInForce::default(),
         };
         let identity = MounterIdentity {
             node: "node-1".into(),

@@ -1,7 +1,7 @@
 //! The daemon's process, `mounter serve`: puts the parts together, and takes them apart.
 //!
 //! Files: [`args`] (its flags), [`status`] (its state) and who asks for that: [`http`] (health and metrics),
-//! [`status_socket`] (`mounter status`), [`publish`] (the cluster); [`config_watch`] (the ConfigMap), `held` (whether
+//! [`status_socket`] (`mounter status`), [`publish`] (the cluster); [`config_watch`] (the ConfigMaps), `held` (whether
 //! admission policies hold it), [`privilege`] (its capabilities).
 
 pub mod args;
@@ -48,6 +48,7 @@ use crate::node::readiness;
 use crate::node::volume_secrets::VolumeSecrets;
 use crate::recovery::give_up::GiveUp;
 use crate::recovery::revive::Reviver;
+use crate::settings::{Defaults, SettingsInForce};
 use crate::volume::registry::Registry;
 use crate::worker::Workers;
 
@@ -90,6 +91,8 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     let kube = config.clone().and_then(connect);
     let metrics = MounterMetrics::default();
     let registry = Registry::new(args.mount_containers.clone());
+    let settings = settings(&args);
+    registry.place_images(settings.registry());
     let status = Status::new(Arc::clone(&args));
     let places = Places {
         kubelet_root: args.node.kubelet_root().to_owned(),
@@ -107,6 +110,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
             events: events.clone(),
             node_pods: node_pods.clone(),
             volume_secrets,
+            settings: settings.clone(),
         };
         client_pods(cluster, &args, &registry, &workers)
     });
@@ -122,7 +126,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         .clone()
         .map(|pods| Arc::new(ContainerClient::new(pods, waits.clone())) as Arc<dyn Client>);
     let core = Core::new(places, registry.clone(), container, metrics.clone());
-    let granter = granter(kube.as_ref(), node_pods.clone(), &args);
+    let granter = granter(kube.as_ref(), node_pods.clone(), settings.clone(), &args);
     let core = Arc::new(
         core.unless(readiness::not_shared)
             .granted_by(granter)
@@ -145,14 +149,16 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
         tokio::spawn(held::watch(kube, args.namespace.clone(), node, own, status.unheld()));
     }
     if let Some((kube, events)) = api {
-        let namespace = args.namespace.clone();
-        tokio::spawn(config_watch::follow(
-            kube,
-            namespace,
+        let reports = config_watch::Reports {
             events,
-            registry,
             metrics,
-            status.clone(),
+            status: status.clone(),
+        };
+        let namespace = args.namespace.clone();
+        let rules = config_watch::follow(kube.clone(), namespace.clone(), reports.clone(), registry.clone());
+        tokio::spawn(rules);
+        tokio::spawn(config_watch::follow_settings(
+            kube, namespace, reports, settings, registry,
         ));
     }
     let (flexvolume, csi) = open_drivers(&core, &status, &args, &stop);
@@ -284,12 +290,26 @@ fn no_api(error: &dyn std::error::Error) {
 }
 
 /// Grants mounts by what the API shows.
-fn granter(kube: Option<&KubeClient>, node_pods: Option<Arc<NodePods>>, args: &ServeArgs) -> Granter {
+fn granter(
+    kube: Option<&KubeClient>,
+    node_pods: Option<Arc<NodePods>>,
+    settings: SettingsInForce,
+    args: &ServeArgs,
+) -> Granter {
     if args.standalone {
         return Granter::standalone();
     }
     let api = kube.map(|kube| Arc::new(ClusterGrants::new(kube.clone(), node_pods)) as Arc<dyn GrantApi>);
-    Granter::new(api, args.config_namespaces.clone())
+    Granter::new(api, settings)
+}
+
+/// The settings until the ConfigMap was read.
+fn settings(args: &ServeArgs) -> SettingsInForce {
+    SettingsInForce::new(Defaults {
+        flags: args.settings.clone(),
+        allowed_client_images: args.client_pods.allowed_client_images.clone(),
+        namespace: args.namespace.clone(),
+    })
 }
 
 fn attachments(kube: Option<&KubeClient>, args: &ServeArgs) -> Option<Arc<Attachments>> {

@@ -24,6 +24,7 @@
 //! | [`api`] | calls to the Kubernetes API, Events | the daemon |
 //! | [`grant`] | what a call may mount, and the proof of it | the daemon; workers are handed the result |
 //! | [`deadlines`] | which deadline contains which | each |
+//! | [`settings`] | the administrator's settings that are in force | the daemon |
 //! | [`volume`] | a mount, its target, its options, the mount table | each |
 #![deny(unsafe_code)]
 
@@ -38,6 +39,7 @@ pub mod drivers;
 pub mod grant;
 pub mod node;
 pub mod recovery;
+pub mod settings;
 pub mod sys;
 pub mod volume;
 pub mod worker;

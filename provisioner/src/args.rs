@@ -79,18 +79,22 @@ mod tests {
             count += 1;
             assert!(known.iter().any(|known| *known == variable), "{variable}");
         }
-        assert!(count > 3);
+        assert!(count > 1);
     }
 
     #[test]
     fn run_is_the_default_and_takes_the_same_flags() {
         let plain = Cli::try_parse_from(["flex-provisioner", "--config-namespaces", "a,b"]).unwrap();
         assert!(plain.command.is_none());
-        assert_eq!(plain.run.config_namespaces, ["a", "b"]);
+        assert_eq!(plain.run.settings.config_namespaces.unwrap(), ["a", "b"]);
         let run = Cli::try_parse_from(["flex-provisioner", "run", "--config-namespaces", "a"]).unwrap();
-        assert!(matches!(run.command, Some(Command::Run(args)) if args.config_namespaces == ["a"]));
+        let Some(Command::Run(args)) = run.command else {
+            panic!("another command")
+        };
+        assert_eq!(args.settings.config_namespaces.unwrap(), ["a"]);
         for bad in [
             vec!["--allowed-images", "*"],
+            vec!["--registry", "a/"],
             vec!["--lease-duration", "0s"],
             vec!["--max-in-flight", "0"],
             vec!["--api-qps", "0"],
@@ -106,11 +110,11 @@ mod tests {
             let line = |list| [&["flex-provisioner"][..], command, &["--config-namespaces", list]].concat();
             let Cli { command: named, run } = Cli::try_parse_from(line("mooring, admin")).unwrap();
             let namespaces = match named {
-                Some(Command::Run(args)) => args.config_namespaces,
+                Some(Command::Run(args)) => args.settings.config_namespaces,
                 Some(Command::Lint(_)) => panic!("another command"),
-                None => run.config_namespaces,
+                None => run.settings.config_namespaces,
             };
-            assert_eq!(namespaces, ["mooring", "admin"], "{command:?}");
+            assert_eq!(namespaces.unwrap(), ["mooring", "admin"], "{command:?}");
             for list in ["", "mooring,", "mooring, ,admin"] {
                 let error = Cli::try_parse_from(line(list)).expect_err(list).to_string();
                 assert!(error.contains("one comma between two"), "{error}");

@@ -9,7 +9,7 @@ use clap::Parser;
 
 use crate::args::run::RunArgs;
 use crate::args::{Cli, Command};
-use crate::runtime;
+use crate::runtime::{self, Ended};
 
 /// Reads the command line and does what it says.
 pub fn main() -> ExitCode {
@@ -43,15 +43,31 @@ fn lint(arguments: &[OsString]) -> ExitCode {
 }
 
 fn controller(args: RunArgs) -> ExitCode {
-    with_threads(async {
+    let mut is_to_begin_anew = false;
+    let code = with_threads(async {
         match runtime::run(args).await {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(ended) => {
+                is_to_begin_anew = ended == Ended::NewSettings;
+                ExitCode::SUCCESS
+            }
             Err(error) => {
                 runtime::report(&error);
                 ExitCode::FAILURE
             }
         }
-    })
+    });
+    if is_to_begin_anew { begin_anew() } else { code }
+}
+
+/// Becomes the same program, with the same arguments. A container that ended would be started again too, but later each
+/// time.
+fn begin_anew() -> ExitCode {
+    let error = match std::env::current_exe() {
+        Ok(this) => process::Command::new(this).args(std::env::args_os().skip(1)).exec(),
+        Err(error) => error,
+    };
+    let _ = writeln!(io::stderr(), "flex-provisioner: failed to begin anew: {error}");
+    ExitCode::FAILURE
 }
 
 /// Has the program carried out by as many threads as there are processors.

@@ -170,8 +170,10 @@ pub struct ProvisionerConfig {
     pub class_name: Option<String>,
     /// `provisioner` of the classes that are made for it, by its `plugin-name`.
     pub provisioner: &'static str,
-    /// The provisioning image, as written.
+    /// The provisioning image, by its name in this cluster.
     pub image: String,
+    /// Secrets of the ConfigMap's namespace with the logins of registries.
+    pub pull_secrets: Vec<String>,
     /// `service-account-name`: of the ConfigMap's own namespace.
     pub service_account: Option<String>,
     /// `service-token`, where the ConfigMap brings its own.
@@ -180,6 +182,8 @@ pub struct ProvisionerConfig {
     pub node_selector: BTreeMap<String, String>,
     /// `tolerations` of the provisioning Pod.
     pub tolerations: Vec<Toleration>,
+    /// `run-as-non-root`: the kubelet starts no container of the image as root.
+    pub run_as_non_root: bool,
     /// `secret-name`: a Secret of the ConfigMap's own namespace, whose keys become properties.
     pub secret_name: Option<String>,
     /// How long one run of the image may take.

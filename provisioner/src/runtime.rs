@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mooring_contract::CONTRACT_VERSION;
 use mooring_program::error::chain;
+use mooring_program::settings::{Settings as AdministratorSettings, SettingsArgs};
 use mooring_program::signals::Signals;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -14,7 +15,7 @@ use tracing::{info, warn};
 use crate::args::run::RunArgs;
 use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
-use crate::config::trust::Trust;
+use crate::config::trust::{ImagePattern, Trust};
 use crate::context::{Context, Settings};
 use crate::controllers;
 use crate::process::client::{self, ClientError};
@@ -23,6 +24,7 @@ use crate::process::events::{EventRecorder, Writer};
 use crate::process::health::{self, Health, ListenError, Phase};
 use crate::process::held;
 use crate::process::metrics::Metrics;
+use crate::process::settings::SettingsWatch;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
@@ -48,11 +50,20 @@ const LOG: &str = "info,kube_runtime=error";
 /// How long Events that are waiting at the end are given to be written.
 const LAST_EVENTS: Duration = Duration::from_secs(10);
 
-/// Runs the controllers until it is told to stop by SIGTERM or SIGINT.
-pub async fn run(args: RunArgs) -> Result<(), ControllerError> {
+/// Why the controllers ended, where nothing failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By SIGTERM or SIGINT.
+    Stopped,
+    /// The settings have changed: the program has to begin anew.
+    NewSettings,
+}
+
+/// Runs the controllers until it is told to stop, or to begin anew.
+pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let RunArgs {
         namespace,
-        config_namespaces,
+        settings: flags,
         allowed_images,
         kube_api,
         kubeconfig,
@@ -88,7 +99,17 @@ pub async fn run(args: RunArgs) -> Result<(), ControllerError> {
     let config = client::config(kubeconfig.as_deref(), api_timeout).await?;
     let client = client::limited(&config, &metrics, api_qps, api_burst, api_timeout)?;
     let (events, event_writer) = EventRecorder::new(metrics.clone());
-    let trust = Trust::new(config_namespaces, allowed_images).running_in(namespace.clone());
+    let stop = stop_on_signal()?;
+    let listener = health::listen(listen).await?;
+    // The probes answer for as long as the process lives: also while it stops.
+    let end_of_probes = CancellationToken::new();
+    let probes = tokio::spawn(health::serve(listener, health.clone(), end_of_probes.clone()));
+
+    let mut changes = SettingsWatch::new(client.clone(), &namespace);
+    let Some(settings) = changes.first(&health, &stop).await else {
+        return Ok(Ended::Stopped);
+    };
+    let trust = trust(&flags, allowed_images.as_ref(), &settings, &namespace);
     let namespaces: Vec<_> = trust.namespaces().map(str::to_owned).collect();
     let context = Context {
         client,
@@ -99,10 +120,7 @@ pub async fn run(args: RunArgs) -> Result<(), ControllerError> {
         settings: Settings {
             namespace: namespace.clone(),
             config_namespaces: namespaces.iter().cloned().collect(),
-            kube_api: kube_api.map_or_else(
-                || client::address(&config),
-                |address| address.trim_end_matches('/').to_owned(),
-            ),
+            kube_api: without_slash(&kube_api.unwrap_or_else(|| client::address(&config))),
             max_in_flight,
             max_pods,
             resync,
@@ -110,31 +128,32 @@ pub async fn run(args: RunArgs) -> Result<(), ControllerError> {
         },
     };
 
-    let stop = stop_on_signal()?;
-    let listener = health::listen(listen).await?;
-    // The probes answer for as long as the process lives: also while it stops.
-    let end_of_probes = CancellationToken::new();
-    let probes = tokio::spawn(health::serve(listener, health.clone(), end_of_probes.clone()));
-
-    let in_cluster = kubeconfig.is_none();
-    if in_cluster && !held::wait(context.client.clone(), &namespaces, &health, &stop).await {
-        return Ok(());
-    }
-    let mut election = if leader_elect {
+    let mut election = None;
+    if leader_elect {
         let (client, timing) = (client::unlimited(&config, &metrics)?, Timing::of(lease_duration));
-        Some(Election::new(client, &namespace, &lease_name, &identity, timing))
-    } else {
-        None
+        election = Some(Election::new(client, &namespace, &lease_name, &identity, timing));
+    }
+    let may_lead = async {
+        // Outside of a cluster, it has its user's rights.
+        (kubeconfig.is_some() || held::wait(context.client.clone(), &namespaces, &health, &stop).await)
+            && match &mut election {
+                Some(election) => election.win(&stop, || health.set(Phase::StandingBy)).await,
+                None => true,
+            }
     };
-    if let Some(election) = &mut election
-        && !election.win(&stop, || health.set(Phase::StandingBy)).await
-    {
-        return Ok(());
+    tokio::select! {
+        () = changes.changed(&settings) => return Ok(Ended::NewSettings),
+        may_lead = may_lead => if !may_lead {
+            return Ok(Ended::Stopped);
+        },
     }
     health.set(Phase::Leading);
 
     let mut work = Work::start(context, trust, event_writer, identity);
-    let ended = work.lead(&mut election, &stop).await;
+    let ended = tokio::select! {
+        () = changes.changed(&settings) => Ok(Ended::NewSettings),
+        ended = work.lead(&mut election, &stop) => ended.map(|()| Ended::Stopped),
+    };
 
     health.set(Phase::Stopping);
     info!("stopping");
@@ -147,6 +166,23 @@ pub async fn run(args: RunArgs) -> Result<(), ControllerError> {
     let _ = probes.await;
     info!("stopped");
     ended
+}
+
+fn without_slash(address: &str) -> String {
+    address.trim_end_matches('/').to_owned()
+}
+
+/// What ConfigMaps may ask for.
+fn trust(
+    flags: &SettingsArgs,
+    allowed_images: Option<&Vec<ImagePattern>>,
+    settings: &AdministratorSettings,
+    namespace: &str,
+) -> Trust {
+    let images = flags.allowed(settings, settings.allowed_images.as_ref(), allowed_images);
+    Trust::new(flags.config_namespaces(settings, namespace), images)
+        .running_in(namespace.to_owned())
+        .pulling_from(flags.registry(settings), flags.pull_secrets(settings))
 }
 
 /// What this replica does while it leads.

@@ -14,14 +14,10 @@ use super::resources::ResourceArgs;
 #[command(next_help_heading = "Client containers")]
 pub struct ClientPodArgs {
     /// Client images that may run, as patterns separated by commas: `*` matches anything but `/`, `**` matches
-    /// anything. The ConfigMap `allowed-client-images`, which the admission policy reads too, overrides this.
-    #[arg(
-        long,
-        env = "MOORING_ALLOWED_CLIENT_IMAGES",
-        default_value = "mooring.dev/*",
-        value_delimiter = ','
-    )]
-    pub allowed_client_images: Vec<ImagePattern>,
+    /// anything [default: those of --registry]. The ConfigMap `mooring-settings`, which the admission policy reads too,
+    /// overrides this.
+    #[arg(long, env = "MOORING_ALLOWED_CLIENT_IMAGES", value_delimiter = ',')]
+    pub allowed_client_images: Option<Vec<ImagePattern>>,
     /// How long a client Pod without mounts stays, such as 90s, 5m or 0
     #[arg(long, env = "MOORING_CLIENT_IDLE", default_value = "5m", value_parser = parse_duration)]
     pub client_idle: Duration,

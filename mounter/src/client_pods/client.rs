@@ -11,7 +11,6 @@ use crate::agent::mounts::SETTLED;
 use crate::agent::protocol::{
     AgentAnswer, AgentFailure, Call, FailureCategory, Hello, MountCall, MountHealth, MountState,
 };
-use crate::client_pods::allowed::ImageError;
 use crate::client_pods::kept::KeptRecord;
 use crate::client_pods::link::LinkError;
 use crate::client_pods::looks::{LOOK_LIMIT, look};
@@ -20,6 +19,7 @@ use crate::client_pods::{ClientPods, Lease, PodError, PodNeed, clean_up};
 use crate::core::client::{Client, Expansion, MountJob, Rest, Trouble};
 use crate::core::waits::{Waiting, Waits};
 use crate::deadlines;
+use crate::settings::ImageError;
 use crate::sys::look::LookedAt;
 use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError, mount_table};

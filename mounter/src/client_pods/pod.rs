@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, ResourceRequirements, SecurityContext,
-    Toleration, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, LocalObjectReference, Pod, PodSpec, ResourceRequirements,
+    SecurityContext, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -85,7 +85,8 @@ pub fn node_label(node: &str) -> String {
     }
 }
 
-pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
+/// A Pod of this name, which pulls its images with the logins in these Secrets.
+pub fn build(template: &Template, wanted: &Wanted, name: &str, pull_secrets: Vec<String>) -> Pod {
     let Template {
         namespace,
         kubelet_root,
@@ -107,6 +108,11 @@ pub fn build(template: &Template, wanted: &Wanted, name: &str) -> Pod {
         },
         spec: Some(PodSpec {
             node_name: Some(wanted.node.clone()),
+            // A Pod that names none has those of its service account.
+            image_pull_secrets: (!pull_secrets.is_empty()).then(|| {
+                let secrets = pull_secrets.into_iter();
+                secrets.map(|name| LocalObjectReference { name }).collect()
+            }),
             init_containers: Some(vec![installer(wanted, resources.clone())]),
             containers: vec![client(wanted, kubelet_root, resources)],
             // A storage client reaches servers as the host would: a Pod network may not be up yet, or be masked.
@@ -245,7 +251,7 @@ fn volumes(kubelet_root: &str) -> Vec<Volume> {
 mod tests {
     use super::*;
 
-    fn pod() -> serde_json::Value {
+    fn pod(pull_secrets: Vec<String>) -> serde_json::Value {
         let wanted = Wanted {
             client: "sshfs".into(),
             node: "node-1".into(),
@@ -263,12 +269,12 @@ mod tests {
             resources: ResourceArgs::default(),
             grace_seconds: 3600,
         };
-        serde_json::to_value(build(&template, &wanted, "client-sshfs-0")).unwrap()
+        serde_json::to_value(build(&template, &wanted, "client-sshfs-0", pull_secrets)).unwrap()
     }
 
     #[test]
     fn a_client_pod_is_on_its_node_and_has_the_kubelet_s_root_and_nothing_else_of_the_host() {
-        let pod = pod();
+        let pod = pod(vec![]);
         assert_eq!(pod["spec"]["nodeName"], "node-1");
         assert_eq!(pod["metadata"]["labels"]["mooring.dev/component"], "client");
         assert_eq!(pod["metadata"]["annotations"]["mooring.dev/image-by"], "volume");
@@ -293,6 +299,14 @@ mod tests {
             1
         );
         assert!(pod["spec"].get("priorityClassName").is_none());
+    }
+
+    #[test]
+    fn a_client_pod_names_the_secrets_of_the_settings_or_has_those_of_its_service_account() {
+        let pod_with = |secrets: &[&str]| pod(secrets.iter().map(ToString::to_string).collect());
+        assert!(pod_with(&[])["spec"].get("imagePullSecrets").is_none());
+        let expected = serde_json::json!([{"name": "a"}, {"name": "b"}]);
+        assert_eq!(pod_with(&["a", "b"])["spec"]["imagePullSecrets"], expected);
     }
 
     #[test]

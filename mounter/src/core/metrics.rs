@@ -128,7 +128,7 @@ impl Default for MounterMetrics {
         registry.register("hung_workers", "Workers that hang in the kernel", left_behind.clone());
         registry.register(
             "bad_config",
-            "Whether the ConfigMap mounter-config has an error",
+            "Whether ConfigMap mounter-config or mooring-settings has an error",
             bad_config.clone(),
         );
         registry.register("ready", "Whether the node can mount", ready.clone());

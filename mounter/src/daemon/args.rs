@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
-use mooring_program::namespace::parse_namespace;
+use mooring_program::settings::SettingsArgs;
 use mooring_program::time::parse_duration;
 
 use crate::client_pods::args::ClientPodArgs;
@@ -52,7 +52,8 @@ pub struct ServeArgs {
     #[arg(long, env = "MOORING_KEPT_DIR", default_value = "/run/mooring/kept")]
     pub kept_dir: PathBuf,
     /// Who serves a type of volume: `TYPE=IMAGE` (a client container), `TYPE=host` (the host's own mount) or
-    /// `TYPE=self` (the kernel, by system call). Can be repeated; the ConfigMap `mounter-config` overrides it.
+    /// `TYPE=self` (the kernel, by system call). Can be repeated, for types that Mooring has no client for, or to have
+    /// another serve one; the ConfigMap `mounter-config` overrides it.
     #[arg(
         long = "mount-container",
         value_name = "TYPE=SERVER",
@@ -84,17 +85,9 @@ pub struct ServeArgs {
     /// This Pod's namespace.
     #[arg(long, env = "POD_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
-    /// Namespaces whose provisioner ConfigMaps the controller honours: only Pods there may be runs, and have the node's
-    /// pool.
-    #[arg(
-        long,
-        env = "MOORING_CONFIG_NAMESPACES",
-        value_delimiter = ',',
-        value_parser = parse_namespace,
-        default_value = names::NAMESPACE,
-        value_name = "NAMESPACE,…",
-    )]
-    pub config_namespaces: Vec<String>,
+    /// Those that the controller has too.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
     /// The kubelet stands alone, without an API server: all its Pods are files that an administrator of the node wrote,
     /// so every volume is an administrator's. The mounter asks no Kubernetes API then, and has no client Pods.
     #[arg(long, env = "MOORING_STANDALONE")]

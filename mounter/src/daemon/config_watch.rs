@@ -1,6 +1,7 @@
-//! The ConfigMap `mounter-config`: watched, and applied while the daemon runs.
+//! The ConfigMaps `mounter-config` and `mooring-settings`: watched, and applied while the daemon runs. A bad one changes
+//! nothing; an Event, the log, the status and a metric report it.
 
-use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -9,26 +10,53 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::watch_object;
 use kube::{Client, Resource};
-use mooring_contract::names::MOUNTER_CONFIG;
+use mooring_contract::names::{MOUNTER_CONFIG, SETTINGS_CONFIG};
 use mooring_program::error::chain;
-use mooring_program::reasons;
+use mooring_program::{reasons, settings};
 use tracing::{debug, info, info_span, warn};
 
 use crate::api::recorder::{Event, Recorder};
 use crate::core::metrics::MounterMetrics;
 use crate::daemon::status::Status;
-use crate::volume::registry::{BadConfig, Registry};
+use crate::settings::SettingsInForce;
+use crate::volume::registry::Registry;
 
-/// Follows the ConfigMap; never returns. A bad one changes nothing; an Event, the log, the status and a metric report
-/// it.
-pub async fn follow(
-    client: Client,
-    namespace: String,
-    events: Recorder,
-    registry: Registry,
-    metrics: MounterMetrics,
-    status: Status,
-) {
+/// Where a ConfigMap's mistakes are reported.
+#[derive(Clone)]
+pub struct Reports {
+    pub events: Recorder,
+    pub metrics: MounterMetrics,
+    pub status: Status,
+}
+
+impl Reports {
+    /// Says whether the ConfigMap of this name is in force, and if not, why.
+    fn say<T, E: Display>(&self, name: &'static str, config: Option<&ConfigMap>, result: &Result<T, E>) {
+        let error = result.as_ref().err().map(ToString::to_string);
+        if let Some(error) = &error {
+            warn!("ConfigMap {name} has an error, so its last good version stays in force: {error}");
+            if let Some(config) = config {
+                self.record(config, error);
+            }
+        }
+        self.metrics.bad_config(self.status.config(name, error));
+    }
+
+    fn record(&self, config: &ConfigMap, error: &str) {
+        // If there is no room for the Event, the log, the status and a metric have it.
+        let _ = self.events.record(Event {
+            type_: EventType::Warning,
+            reason: reasons::BAD_CONFIG,
+            action: "Configure",
+            note: format!("the ConfigMap has an error, so its last good version stays in force: {error}"),
+            about: config.object_ref(&()),
+            joined: true,
+        });
+    }
+}
+
+/// Follows `mounter-config`; never returns.
+pub async fn follow(client: Client, namespace: String, reports: Reports, registry: Registry) {
     let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
     let mut changes = std::pin::pin!(watch_object(api, MOUNTER_CONFIG).default_backoff());
     let mut last = None;
@@ -51,46 +79,42 @@ pub async fn follow(
         if last.as_ref() == Some(&data) {
             continue;
         }
-        info_span!("config", config.name = MOUNTER_CONFIG)
-            .in_scope(|| take_over(&events, config.as_ref(), &data, &registry, &metrics, &status));
+        info_span!("config", config.name = MOUNTER_CONFIG).in_scope(|| {
+            let result = registry.configure(&data);
+            reports.say(MOUNTER_CONFIG, config.as_ref(), &result);
+            match result {
+                Ok(true) => info!(rules = ?registry.rules(), "ConfigMap {MOUNTER_CONFIG} is in force"),
+                Ok(false) => debug!("ConfigMap {MOUNTER_CONFIG} says nothing new"),
+                Err(_) => {}
+            }
+        });
         last = Some(data);
     }
 }
 
-fn take_over(
-    events: &Recorder,
-    config: Option<&ConfigMap>,
-    data: &BTreeMap<String, String>,
-    registry: &Registry,
-    metrics: &MounterMetrics,
-    status: &Status,
+/// Follows `mooring-settings`; never returns.
+pub async fn follow_settings(
+    client: Client,
+    namespace: String,
+    reports: Reports,
+    in_force: SettingsInForce,
+    registry: Registry,
 ) {
-    let result = registry.configure(data);
-    metrics.bad_config(result.is_err());
-    status.config(result.as_ref().err().map(ToString::to_string));
-    match result {
-        Ok(true) => info!(rules = ?registry.rules(), "ConfigMap {MOUNTER_CONFIG} is in force"),
-        Ok(false) => debug!("ConfigMap {MOUNTER_CONFIG} says nothing new"),
-        Err(error) => {
-            warn!(
-                "ConfigMap {MOUNTER_CONFIG} has an error, so its last good version stays in force: {}",
-                chain(&error)
-            );
-            if let Some(config) = config {
-                record(events, config, &error);
+    let mut changes = std::pin::pin!(settings::watch(client, &namespace));
+    while let Some(settings::Seen { config, settings }) = changes.next().await {
+        info_span!("config", config.name = SETTINGS_CONFIG).in_scope(|| {
+            reports.say(SETTINGS_CONFIG, config.as_ref(), &settings);
+            if let Ok(settings) = settings {
+                if config.is_none() {
+                    warn!(
+                        "there is no ConfigMap {SETTINGS_CONFIG}, so the API server lets no client Pod in: make it, and \
+                         it may be empty"
+                    );
+                }
+                info!(?settings, "ConfigMap {SETTINGS_CONFIG} is in force");
+                in_force.set(settings);
+                registry.place_images(in_force.registry());
             }
-        }
+        });
     }
-}
-
-fn record(events: &Recorder, config: &ConfigMap, error: &BadConfig) {
-    // If there is no room for the Event, the log, the status and a metric have it.
-    let _ = events.record(Event {
-        type_: EventType::Warning,
-        reason: reasons::BAD_CONFIG,
-        action: "Configure",
-        note: format!("the ConfigMap has an error, so its last good version stays in force: {error}"),
-        about: config.object_ref(&()),
-        joined: true,
-    });
 }

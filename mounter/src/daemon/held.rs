@@ -17,8 +17,8 @@ use crate::core::Obstacle;
 
 /// The cure when no policy does.
 const CURE: &str = "no admission policy restricts this mounter to its node, so it mounts nothing: the policies in \
-                    configmaps/install/admission.yaml name another namespace, so write this one there, or install \
-                    Mooring in namespace mooring";
+                    configmaps/install/admission.yaml name another namespace, so install Mooring with its Helm chart, \
+                    or with the transformer of configmaps/registry";
 
 /// Asks until the policies hold the mounter, whose Pod is `own`, and sets the obstacle while they don't. A mounter
 /// outside a Pod has a user's own rights, which the policies don't restrict.

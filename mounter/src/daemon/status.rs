@@ -21,7 +21,8 @@ use crate::volume::registry::Registry;
 struct State {
     /// Where the shim is, or what keeps it from being installed; `None` before the first try.
     installed: Option<Result<String, Arc<EndpointError>>>,
-    config: Option<String>,
+    /// What is wrong with ConfigMaps, by their names.
+    configs: BTreeMap<&'static str, String>,
     stopping: bool,
     /// That no admission policy holds the mounter.
     unheld: Obstacle,
@@ -45,7 +46,7 @@ pub struct StatusReport {
     pub unable: BTreeMap<String, String>,
     /// Volumes of class `local`; nothing if the pool can't be looked at, which a check says.
     pub pool: Option<PoolUsage>,
-    /// What is wrong with the ConfigMap `mounter-config`.
+    /// Which ConfigMap is not in force as it stands, and why.
     pub config_error: Option<String>,
     /// Servers that did not answer and that mounts have asked for lately.
     pub tripped_servers: Vec<String>,
@@ -68,9 +69,14 @@ impl Status {
         self.lock().installed = Some(result);
     }
 
-    /// What is wrong with the ConfigMap.
-    pub fn config(&self, error: Option<String>) {
-        self.lock().config = error;
+    /// What is wrong with a ConfigMap, or that nothing is. Returns whether anything is with any of them.
+    pub fn config(&self, name: &'static str, error: Option<String>) -> bool {
+        let configs = &mut self.lock().configs;
+        match error {
+            Some(error) => configs.insert(name, error),
+            None => configs.remove(name),
+        };
+        !configs.is_empty()
     }
 
     /// That no admission policy holds the mounter, as soon as that is known.
@@ -116,7 +122,7 @@ impl Status {
             clients: core.registry().rules(),
             unable: readiness.map(|found| found.unable()).unwrap_or_default(),
             pool: self.pool(),
-            config_error: self.lock().config.clone(),
+            config_error: self.config_error(),
             tripped_servers: core.breakers().tripped(Instant::now()),
             mounts: mounts
                 .into_iter()
@@ -148,6 +154,14 @@ impl Status {
             installed,
             self.unheld().get(),
         )
+    }
+
+    fn config_error(&self) -> Option<String> {
+        let state = self.lock();
+        let errors = state.configs.iter().map(|(name, error)| {
+            format!("ConfigMap {name} has an error, so its last good version stays in force: {error}")
+        });
+        Some(errors.collect::<Vec<_>>().join("; ")).filter(|all| !all.is_empty())
     }
 
     fn pool(&self) -> Option<PoolUsage> {
@@ -184,11 +198,7 @@ impl StatusReport {
         if let Some(pool) = &self.pool {
             lines.push(format!("pool of local volumes: {pool}"));
         }
-        if let Some(error) = &self.config_error {
-            lines.push(format!(
-                "ConfigMap mounter-config has an error, so its last good version stays in force: {error}"
-            ));
-        }
+        lines.extend(self.config_error.clone());
         lines.extend(
             self.tripped_servers
                 .iter()

@@ -9,20 +9,22 @@
 //! files is the Pod's, as the API has it. Where the API shows the mounter no Pod (before Kubernetes 1.36), no `FlexVolume`
 //! is mounted, and the group of a CSI volume is what the kubelet says, which nobody else can say there. Unmounts, growth and revival ask nobody.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{FlexVolumeSource, PersistentVolume, Pod};
 use mooring_contract::attachment::CONNECTION;
-use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, annotations};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, SETTINGS_CONFIG, annotations};
 use mooring_contract::volume::{Volume, VolumeError};
+use mooring_program::settings::keys::CONFIG_NAMESPACES;
 
 use super::attach::{ToAttach, needs_attachment};
 use super::author::{Author, Misfit, is_of_a_claim, looks_like_a_run};
 use super::request::{MountRequest, Told};
 use super::{Grant, Granted};
+use crate::settings::SettingsInForce;
 use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, PodRef};
 use crate::volume::kubelet_options::{self, FLEX_PREFIX};
@@ -125,9 +127,8 @@ pub enum GrantError {
     )]
     TwoOfOneName(String),
     #[error(
-        "Pod {pod} has the label of Mooring's own runs, but its namespace is not among those of the mounters: an \
-         administrator has to name it in MOORING_CONFIG_NAMESPACES of DaemonSet mounter, as in that of Deployment \
-         flex-provisioner"
+        "Pod {pod} has the label of Mooring's own runs, but its namespace is not among those with provisioner \
+         ConfigMaps: an administrator has to add it to the key {CONFIG_NAMESPACES} of ConfigMap {SETTINGS_CONFIG}"
     )]
     RunElsewhere { pod: String },
     #[error(
@@ -179,8 +180,8 @@ enum Witness {
 /// Grants mounts.
 pub struct Granter {
     witness: Witness,
-    /// Namespaces in which Pods may be runs.
-    run_namespaces: BTreeSet<String>,
+    /// They say in which namespaces Pods may be runs.
+    settings: SettingsInForce,
 }
 
 /// Who wrote a volume, and what it says.
@@ -191,10 +192,10 @@ enum Proof {
 
 impl Granter {
     /// One that asks the API. Without it every mount is refused.
-    pub fn new(api: Option<Arc<dyn GrantApi>>, run_namespaces: impl IntoIterator<Item = String>) -> Self {
+    pub fn new(api: Option<Arc<dyn GrantApi>>, settings: impl Into<SettingsInForce>) -> Self {
         Self {
             witness: api.map_or(Witness::Nobody, Witness::Api),
-            run_namespaces: run_namespaces.into_iter().collect(),
+            settings: settings.into(),
         }
     }
 
@@ -202,7 +203,7 @@ impl Granter {
     pub fn standalone() -> Self {
         Self {
             witness: Witness::Kubelet,
-            run_namespaces: BTreeSet::new(),
+            settings: [].into(),
         }
     }
 
@@ -306,7 +307,7 @@ impl Granter {
     /// Who wrote the volumes of a Pod.
     fn author_of(&self, pod: &Pod, request: &MountRequest) -> Result<Author, GrantError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        match (looks_like_a_run(pod), self.run_namespaces.contains(namespace)) {
+        match (looks_like_a_run(pod), self.settings.has_runs_in(namespace)) {
             (true, true) => Ok(Author::Run),
             (true, false) => Err(GrantError::RunElsewhere {
                 pod: said(&request.pod),

@@ -1,14 +1,15 @@
-//! Who serves which type of volume: the administrator decides, by flags and by ConfigMap.
+//! Who serves which type of volume: the administrator decides, by ConfigMap and by flags, and else [`mod@stock`] says it.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use mooring_contract::image::ImageRef;
+use mooring_contract::image::{ImageRef, ImageRegistry};
 use mooring_contract::volume::{ClientName, Volume, VolumeError};
 use tokio::sync::Notify;
 
 use crate::volume::job::MountError;
+use crate::volume::stock::{self, STOCK, Stock, stock};
 
 /// Who serves a type of volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,15 @@ impl Serving {
     /// Whether the volume is on a server elsewhere, which may be dead.
     pub fn is_remote(&self) -> bool {
         !matches!(self, Self::Local | Self::Pool)
+    }
+}
+
+impl From<Stock> for Serving {
+    fn from(stock: Stock) -> Self {
+        match stock {
+            Stock::Image(name) => Self::Container(stock::image(name)),
+            Stock::Kernel => Self::Kernel,
+        }
     }
 }
 
@@ -112,12 +122,30 @@ pub struct BadConfig {
     pub error: BadRule,
 }
 
-/// Who serves which type, by flags and, before them, by ConfigMap.
+/// Who serves which type, by ConfigMap, by flags, or by default.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     flags: BTreeMap<ClientName, Serving>,
-    config: Arc<RwLock<BTreeMap<ClientName, Serving>>>,
+    config: Arc<RwLock<Config>>,
     news: Arc<Notify>,
+}
+
+/// What can change while the mounter runs.
+#[derive(Debug, Default)]
+struct Config {
+    rules: BTreeMap<ClientName, Serving>,
+    /// Where Mooring's images are.
+    images: ImageRegistry,
+}
+
+impl Config {
+    /// A rule with the image's name in this cluster.
+    fn placed(&self, serving: Serving) -> Serving {
+        match serving {
+            Serving::Container(image) => Serving::Container(self.images.resolve(&image)),
+            other => other,
+        }
+    }
 }
 
 impl Registry {
@@ -144,12 +172,21 @@ impl Registry {
             })
             .collect::<Result<BTreeMap<_, _>, _>>()?;
         let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
-        let news = *config != rules;
-        *config = rules;
+        let news = config.rules != rules;
+        config.rules = rules;
         if news {
             self.news.notify_one();
         }
         Ok(news)
+    }
+
+    /// Looks for Mooring's images in this registry from now on.
+    pub fn place_images(&self, images: ImageRegistry) {
+        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        if config.images != images {
+            config.images = images;
+            self.news.notify_one();
+        }
     }
 
     /// Waits until a ConfigMap has changed a rule since the last wait.
@@ -165,20 +202,23 @@ impl Registry {
             ClientName::POOL => return Ok(Serving::Pool),
             _ => {}
         }
-        if let Some(image) = &volume.client_image {
-            return Ok(Serving::Container(image.clone()));
-        }
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        let serving = config.get(&volume.client).or_else(|| self.flags.get(&volume.client));
-        serving.cloned().ok_or_else(|| MountError::NotServed {
+        let by_image = volume.client_image.clone().map(Serving::Container);
+        let serving = by_image
+            .or_else(|| config.rules.get(&volume.client).cloned())
+            .or_else(|| self.flags.get(&volume.client).cloned())
+            .or_else(|| stock(volume.client.as_str()).map(Serving::from));
+        let serving = serving.ok_or_else(|| MountError::NotServed {
             client: volume.client.to_string(),
-        })
+        })?;
+        Ok(config.placed(serving))
     }
 
     /// Whether any type is served by the host's own `mount`.
     pub fn has_host(&self) -> bool {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         config
+            .rules
             .values()
             .chain(self.flags.values())
             .any(|serving| *serving == Serving::Host)
@@ -188,10 +228,12 @@ impl Registry {
     pub fn servings(&self) -> BTreeMap<String, Serving> {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         let own = [(ClientName::LOCAL, Serving::Local), (ClientName::POOL, Serving::Pool)];
-        let rules = self.flags.iter().chain(config.iter());
+        let rules = self.flags.iter().chain(config.rules.iter());
         own.into_iter()
+            .chain(STOCK.map(|(client, stock)| (client, stock.into())))
             .map(|(client, serving)| (client.to_owned(), serving))
             .chain(rules.map(|(client, serving)| (client.to_string(), serving.clone())))
+            .map(|(client, serving)| (client, config.placed(serving)))
             .collect()
     }
 
@@ -243,6 +285,31 @@ mod tests {
         assert!(registry.has_host() && !Registry::default().has_host());
         registry.configure(&data(&[])).unwrap();
         assert_eq!(serving(&registry, "client=nfs"), Some(Serving::Host));
+    }
+
+    #[test]
+    fn mooring_s_own_clients_need_no_rule_and_their_images_are_in_the_registry_of_the_cluster() {
+        let registry = Registry::new(vec![
+            "smb=host".parse().unwrap(),
+            "own=mooring.dev/own:1".parse().unwrap(),
+        ]);
+        let version = env!("CARGO_PKG_VERSION");
+        let stock = |place: &str| Some(Serving::Container(format!("{place}/client-block:{version}")));
+        assert_eq!(serving(&registry, "client=rbd"), stock("mooring.dev"));
+        assert_eq!(serving(&registry, "client=nfs"), Some(Serving::Kernel));
+        assert_eq!(serving(&registry, "client=smb"), Some(Serving::Host));
+        registry.place_images("a.example.com/b".parse().unwrap());
+        assert_eq!(serving(&registry, "client=rbd"), stock("a.example.com/b"));
+        assert_eq!(registry.servings().remove("rbd"), stock("a.example.com/b"));
+        for line in ["client=own", "client=nfs,client-image=mooring.dev/own:1"] {
+            let own = Serving::Container("a.example.com/b/own:1".into());
+            assert_eq!(serving(&registry, line), Some(own), "{line}");
+        }
+        registry.configure(&data(&[("rbd", "custom/x:2")])).unwrap();
+        assert_eq!(
+            serving(&registry, "client=rbd"),
+            Some(Serving::Container("custom/x:2".into()))
+        );
     }
 
     #[test]

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::names::REGISTRY;
+
 const DEFAULT_REGISTRY: &str = "docker.io";
 
 /// The text is no image's name.
@@ -167,6 +169,63 @@ impl fmt::Display for ImagePattern {
     }
 }
 
+/// The text is no registry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a registry: write its name, with a path if the images have one, and without https:// and a slash at \
+     the end, such as registry.example.com/mooring"
+)]
+pub struct BadRegistry(String);
+
+/// The registry with Mooring's images, and their path in it.
+///
+/// Manifests name these images by [`REGISTRY`], and this is the registry that the name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageRegistry(String);
+
+impl ImageRegistry {
+    /// The name that an image has in this cluster.
+    pub fn resolve(&self, image: &str) -> String {
+        match image.strip_prefix(REGISTRY).and_then(|rest| rest.strip_prefix('/')) {
+            Some(path) => format!("{}/{path}", self.0),
+            None => image.to_owned(),
+        }
+    }
+
+    /// The pattern of all images that are in it, and not deeper.
+    pub fn pattern(&self) -> ImagePattern {
+        let given = format!("{}/*", self.0);
+        ImagePattern {
+            name: full_name(&given),
+            given,
+            tag: None,
+            digest: None,
+        }
+    }
+}
+
+impl Default for ImageRegistry {
+    fn default() -> Self {
+        Self(REGISTRY.to_owned())
+    }
+}
+
+impl FromStr for ImageRegistry {
+    type Err = BadRegistry;
+
+    fn from_str(given: &str) -> Result<Self, Self::Err> {
+        let image: Result<ImageRef, _> = format!("{given}/image").parse();
+        image.map_err(|_| BadRegistry(given.to_owned()))?;
+        Ok(Self(given.to_owned()))
+    }
+}
+
+impl fmt::Display for ImageRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Name, tag and digest. A colon before the last slash belongs to the registry's port.
 fn split(given: &str) -> (&str, Option<&str>, Option<&str>) {
     let (rest, digest) = match given.split_once('@') {
@@ -211,7 +270,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ImagePattern, ImageRef};
+    use super::{ImagePattern, ImageRef, ImageRegistry};
 
     const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -285,6 +344,34 @@ mod tests {
                 .matches(&image.parse().unwrap());
             assert_eq!(matched, expected, "{pattern} against {image}");
         }
+    }
+
+    #[test]
+    fn mooring_s_images_are_in_the_registry_of_the_cluster_and_all_others_where_they_say() {
+        for (registry, image, expected) in [
+            ("mooring.dev", "mooring.dev/x:1", "mooring.dev/x:1"),
+            (
+                "r.example.com:5000/a/b",
+                "mooring.dev/x:1",
+                "r.example.com:5000/a/b/x:1",
+            ),
+            ("team", "mooring.dev/x", "team/x"),
+            ("team", "mooring.dev.example.com/x", "mooring.dev.example.com/x"),
+            ("team", "custom/x", "custom/x"),
+        ] {
+            let registry: ImageRegistry = registry.parse().unwrap();
+            assert_eq!(registry.resolve(image), expected);
+            let own: ImageRef = registry.resolve("mooring.dev/x:1").parse().unwrap();
+            assert!(registry.pattern().matches(&own), "{registry}");
+            assert!(
+                !registry.pattern().matches(&"example.com/x".parse().unwrap()),
+                "{registry}"
+            );
+        }
+        for bad in ["", "a/", "/a", "https://a", "a/b:1", "a@b", "**", "a/*", "a b", "a,b"] {
+            assert!(bad.parse::<ImageRegistry>().is_err(), "{bad:?}");
+        }
+        assert_eq!(ImageRegistry::default().to_string(), "mooring.dev");
     }
 
     #[test]

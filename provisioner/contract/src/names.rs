@@ -75,8 +75,12 @@ pub const FIELD_MANAGER: &str = "mooring-flex-provisioner";
 /// ConfigMap in Mooring's namespace that says which client serves which type of volume.
 pub const MOUNTER_CONFIG: &str = "mounter-config";
 
-/// ConfigMap in Mooring's namespace that says which images may be client images; the admission policy goes by it too.
-pub const CLIENT_IMAGES_CONFIG: &str = "allowed-client-images";
+/// ConfigMap in Mooring's namespace with the administrator's settings. No manifest of Mooring has it, so no upgrade
+/// overwrites it; the admission policy for client images reads it too.
+pub const SETTINGS_CONFIG: &str = "mooring-settings";
+
+/// At the beginning of an image's name: the registry with Mooring's images, whichever that is in a cluster.
+pub const REGISTRY: &str = "mooring.dev";
 
 /// Reporting controller of the mounter's Events.
 pub const MOUNTER: &str = "mooring-mounter";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
-use mooring_program::namespace::parse_namespace;
+use mooring_program::settings::SettingsArgs;
 use mooring_program::time::parse_duration;
 
 use crate::config::trust::ImagePattern;
@@ -18,19 +18,11 @@ pub struct RunArgs {
     /// Namespace that Mooring runs in: where the leader election's Lease is
     #[arg(long, env = "MOORING_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
-    /// Namespaces whose provisioner ConfigMaps the controller honours
-    ///
-    /// All who can write a ConfigMap there can run an allowed image with any service account of that namespace.
-    #[arg(
-        long,
-        env = "MOORING_CONFIG_NAMESPACES",
-        value_delimiter = ',',
-        value_parser = parse_namespace,
-        default_value = names::NAMESPACE,
-        value_name = "NAMESPACE,…",
-    )]
-    pub config_namespaces: Vec<String>,
-    /// Images that a provisioner ConfigMap may run
+    /// Those that the mounters have too.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+    /// Images that a provisioner ConfigMap may run [default: those of --registry]; ConfigMap mooring-settings overrides
+    /// it
     ///
     /// `*` stands for anything but `/`, `**` for anything. A short name is Docker's: custom/x is docker.io/custom/x. A
     /// pattern without a tag allows every tag and digest; with a tag, that tag alone and no digest.
@@ -38,10 +30,9 @@ pub struct RunArgs {
         long,
         env = "MOORING_ALLOWED_IMAGES",
         value_delimiter = ',',
-        default_value = "mooring.dev/*",
         value_name = "PATTERN,…"
     )]
-    pub allowed_images: Vec<ImagePattern>,
+    pub allowed_images: Option<Vec<ImagePattern>>,
     /// Address of the Kubernetes API that images get as property kube-api [default: the cluster's own]
     #[arg(long, env = "MOORING_KUBE_API", value_name = "URL")]
     pub kube_api: Option<String>,

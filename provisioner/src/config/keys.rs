@@ -12,6 +12,8 @@ pub const SERVICE_TOKEN: &str = "service-token";
 pub const NODE_SELECTOR: &str = "node-selector";
 /// Which taints the image tolerates.
 pub const TOLERATIONS: &str = "tolerations";
+/// Whether the image's user is not root, which Pod Security `restricted` asks for.
+pub const RUN_AS_NON_ROOT: &str = "run-as-non-root";
 /// A Secret whose keys become properties.
 pub const SECRET_NAME: &str = "secret-name";
 /// How long one run may take.
@@ -54,6 +56,7 @@ pub const KNOWN: &[&str] = &[
     SERVICE_TOKEN,
     NODE_SELECTOR,
     TOLERATIONS,
+    RUN_AS_NON_ROOT,
     SECRET_NAME,
     TIMEOUT,
     MAX_PARALLEL,

@@ -88,6 +88,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
         .map(|token| SecretString::from(token.to_owned()));
     let node_selector = reader.read(keys::NODE_SELECTOR, values::node_selector);
     let tolerations = reader.read(keys::TOLERATIONS, values::tolerations);
+    let run_as_non_root = reader.read(keys::RUN_AS_NON_ROOT, values::boolean).unwrap_or(false);
     let secret_name = reader.read(keys::SECRET_NAME, values::object_name);
     let timeout = reader.read(keys::TIMEOUT, values::timeout);
     let max_parallel: Option<NonZeroUsize> = reader.read(keys::MAX_PARALLEL, values::count);
@@ -129,10 +130,12 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             class_name,
             provisioner,
             image,
+            pull_secrets: trust.pull_secrets().to_vec(),
             service_account,
             service_token,
             node_selector: node_selector.unwrap_or_default(),
             tolerations: tolerations.unwrap_or_default(),
+            run_as_non_root,
             secret_name,
             timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
             max_parallel,
@@ -338,8 +341,8 @@ impl<'a> Reader<'a> {
             );
         }
         let image = self.filled(keys::IMAGE)?;
-        match trust.check_image(image) {
-            Ok(()) => return Some(image.to_owned()),
+        match trust.image(image) {
+            Ok(image) => return Some(image),
             Err(error @ crate::config::trust::TrustError::BadImage(_)) => {
                 self.error(ProblemKind::BadValue, keys::IMAGE, error.to_string());
             }

@@ -79,7 +79,7 @@ pub enum NoConfig {
     /// The ConfigMap that the parameters name isn't there.
     #[error(
         "{class} is tied to ConfigMap {reference}, which does not exist or is not honoured: create it \
-         with the label {}={} in one of the controller's --config-namespaces",
+         with the label {}={} in one of the namespaces in the setting config-namespaces",
         labels::TYPE,
         labels::TYPE_PROVISIONER_CONFIG
     )]
@@ -91,7 +91,8 @@ pub enum NoConfig {
     /// The ConfigMap is of a namespace that this Mooring does not honour; another may.
     #[error(
         "{class} is tied to ConfigMap {reference}, and this Mooring honours no ConfigMaps of that \
-         namespace: check that the Mooring that does is running, or add the namespace to this one's --config-namespaces"
+         namespace: check that the Mooring that does is running, or add the namespace to this one's setting \
+         config-namespaces"
     )]
     Elsewhere {
         /// The class that the claim, the volume or the snapshot is of.

@@ -35,6 +35,8 @@ pub enum Phase {
     NotHeld,
     /// The API server has not said whether an admission policy holds it, so it does nothing.
     HeldUnknown,
+    /// The administrator's settings can't be read, so it does nothing.
+    BadSettings,
     /// It works.
     Leading,
     /// It ends what it is at.
@@ -66,6 +68,11 @@ impl Health {
         self.metrics.set_leader(phase == Phase::Leading);
     }
 
+    #[cfg(test)]
+    pub(crate) fn phase(&self) -> u8 {
+        self.phase.load(Ordering::Relaxed)
+    }
+
     fn ready(&self) -> (StatusCode, &'static str) {
         let phase = self.phase.load(Ordering::Relaxed);
         if phase == Phase::StandingBy as u8 {
@@ -85,6 +92,11 @@ impl Health {
             (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "the controller does not know yet whether an admission policy restricts it: see its log\n",
+            )
+        } else if phase == Phase::BadSettings as u8 {
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ConfigMap mooring-settings has a mistake: see this controller's log\n",
             )
         } else if phase == Phase::Stopping as u8 {
             (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
@@ -167,6 +179,7 @@ mod tests {
             (Phase::StandingBy, StatusCode::OK),
             (Phase::NotHeld, no),
             (Phase::HeldUnknown, no),
+            (Phase::BadSettings, no),
             (Phase::Leading, no),
             (Phase::Stopping, no),
         ] {

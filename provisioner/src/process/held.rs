@@ -28,8 +28,8 @@ pub(crate) async fn wait(client: Client, namespaces: &[String], health: &Health,
                 health.set(Phase::NotHeld);
                 error!(
                     "no admission policy restricts this controller, so it does nothing: the policies in \
-                     configmaps/install/admission.yaml name another namespace, so write this one there, or install \
-                     Mooring in namespace mooring"
+                     configmaps/install/admission.yaml name another namespace, so install Mooring with its Helm chart, \
+                     or with the transformer of configmaps/registry"
                 );
             }
             Held::Unknown(said) => {
@@ -38,7 +38,7 @@ pub(crate) async fn wait(client: Client, namespaces: &[String], health: &Health,
                     said,
                     "the API server does not say whether an admission policy restricts this controller, so it does \
                      nothing: see that the API server can be reached, and that ClusterRole flex-provisioner-configs is \
-                     bound in a namespace of --config-namespaces"
+                     bound in a namespace of the setting config-namespaces"
                 );
             }
         }

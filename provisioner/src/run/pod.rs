@@ -104,9 +104,11 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
         restart_policy: Some("Never".to_owned()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
+        image_pull_secrets: pull_secrets(config),
         node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
         tolerations: tolerations(config, None),
         security_context: Some(PodSecurityContext {
+            run_as_non_root: config.run_as_non_root.then_some(true),
             seccomp_profile: Some(SeccompProfile {
                 type_: "RuntimeDefault".to_owned(),
                 localhost_profile: None,
@@ -115,6 +117,13 @@ pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
         }),
         ..PodSpec::default()
     }
+}
+
+/// A Pod that names none has those of its service account.
+fn pull_secrets(config: &ProvisionerConfig) -> Option<Vec<LocalObjectReference>> {
+    let names = config.pull_secrets.iter();
+    let secrets: Vec<_> = names.map(|name| LocalObjectReference { name: name.clone() }).collect();
+    Some(secrets).filter(|secrets| !secrets.is_empty())
 }
 
 /// The ConfigMap's tolerations and, for a run that can be on one node only, that of a cordon. It does not tolerate the
@@ -448,7 +457,7 @@ mod tests {
     use proptest::test_runner::{Config, TestRunner};
     use serde_json::{Value, json};
 
-    use super::{Skeleton, affinity, as_label, build, secret};
+    use super::{Skeleton, affinity, as_label, bare_spec, build, secret};
     use crate::config::{ProvisionerConfig, keys};
     use crate::operation::tests::{config, try_config};
     use crate::run::identity::RunId;
@@ -481,6 +490,16 @@ mod tests {
             properties: &properties.names(),
             backend_secret: false,
         })
+    }
+
+    #[test]
+    fn a_run_names_the_secrets_of_the_settings_or_has_those_of_its_service_account() {
+        let mut config = config(&[]);
+        assert_eq!(bare_spec(&config).image_pull_secrets, None);
+        config.pull_secrets = vec!["a".to_owned(), "b".to_owned()];
+        let secrets = bare_spec(&config).image_pull_secrets.unwrap();
+        let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
     }
 
     /// A node that is lost has taints for both effects, and a Pod that tolerates them is bound to it for as long as it
@@ -659,6 +678,7 @@ mod tests {
             "provision,delete,snapshot,delete-snapshot,restore,backup,delete-backup",
         ),
         ("multi-attach", "true"),
+        ("run-as-non-root", "true"),
         ("discover-interval", "1h"),
         ("workers-idle", "1h"),
         ("volume-source", "csi"),
@@ -745,10 +765,11 @@ mod tests {
         assert!(fields(&spec).is_subset(&skeleton), "{spec:#}");
         assert_eq!(spec["restartPolicy"], "Never");
         assert_eq!(spec["enableServiceLinks"], false);
-        assert_eq!(
-            spec["securityContext"],
-            json!({"seccompProfile": {"type": "RuntimeDefault"}})
-        );
+        let mut security = json!({"seccompProfile": {"type": "RuntimeDefault"}});
+        if config.run_as_non_root {
+            security["runAsNonRoot"] = json!(true);
+        }
+        assert_eq!(spec["securityContext"], security);
 
         // A worker has no account: what it carries out has its token from the controller.
         let account = config.service_account.as_deref().filter(|_| !is_worker(pod));

@@ -7,6 +7,8 @@ pub mod guarantees;
 pub mod images;
 
 #[cfg(test)]
+mod image_list;
+#[cfg(test)]
 mod network;
 #[cfg(test)]
 mod policies;

@@ -63,10 +63,8 @@ fn the_port_of_workers_is_open_to_the_controller_alone() {
     let rule = &workers["ingress"][0];
     assert_eq!(rule["ports"][0]["port"], json!(PORT));
     let from = &rule["from"][0];
-    assert_eq!(
-        from["namespaceSelector"]["matchLabels"],
-        json!({"kubernetes.io/metadata.name": "mooring"})
-    );
+    // Without a namespaceSelector, it is about Pods of the policy's own namespace.
+    assert_eq!(from["namespaceSelector"], Value::Null);
     let controller = template("provisioner.yaml", "Deployment");
     assert!(selects(from, &controller["metadata"]["labels"]));
     let mounter = template("mounter.yaml", "DaemonSet");

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use mooring_contract::volume::clients::{
-    ClientRecord, FsGroup, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION,
-};
+use mooring_contract::volume::clients::{FsGroup, RECORDS, Speaker, TENANT_MOUNT_OPTIONS, UNKNOWN_OPTION};
 use mooring_contract::volume::{FILE_OPTIONS, FORBIDDEN_OPTIONS, VIEWS};
 use mooring_testbed::layout::repository;
 use mooring_yaml::documents;
@@ -105,56 +103,6 @@ fn whatever_the_controller_may_change_keeps_its_owners_and_finalizers() {
         .unwrap();
     let judged = policy["spec"]["matchConstraints"]["resourceRules"].as_array().unwrap();
     assert_eq!(judged.iter().flat_map(resources_of).collect::<BTreeSet<_>>(), changed);
-}
-
-#[test]
-fn the_mounter_has_an_image_for_each_client_that_needs_one_and_for_no_other() {
-    let manifest = std::fs::read_to_string(repository().join("configmaps/install/mounter.yaml")).unwrap();
-    let lines = manifest
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("- --mount-container="));
-    let (own, images): (Vec<_>, Vec<_>) = lines
-        .map(|line| line.split_once('=').unwrap())
-        .partition(|(_, image)| *image == "self");
-    let names = |all: Vec<(&str, &str)>| {
-        all.into_iter()
-            .map(|(name, _)| name.to_owned())
-            .collect::<BTreeSet<_>>()
-    };
-    let of = |needs: fn(&ClientRecord) -> bool| {
-        let records = RECORDS.iter().filter(|record| needs(record));
-        records
-            .map(|record| record.names[0].to_owned())
-            .collect::<BTreeSet<_>>()
-    };
-    assert_eq!(names(images), of(|record| !record.image_needs.is_empty()));
-    // The mounter serves `local` and `pool` without being told.
-    let kernel = |record: &ClientRecord| record.kernel_types.contains(record.fs_types.last().unwrap_or(&""));
-    assert_eq!(names(own), of(kernel));
-}
-
-#[test]
-fn the_kustomization_for_a_registry_of_one_s_own_has_every_client_image() {
-    let read = |path: &str| std::fs::read_to_string(repository().join(path)).unwrap();
-    let (manifest, kustomization) = (
-        read("configmaps/install/mounter.yaml"),
-        read("configmaps/registry/kustomization.yaml"),
-    );
-    let lines: Vec<_> = kustomization.lines().map(str::trim).collect();
-    let images = manifest
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("- --mount-container="))
-        .filter(|rule| !rule.ends_with("=self"));
-    let mut count = 0;
-    for rule in images {
-        let client = rule.split_once('=').unwrap().0;
-        for line in [format!("- {rule}"), format!("- data.{client}")] {
-            assert!(lines.contains(&line.as_str()), "{line:?} is missing");
-        }
-        count += 1;
-    }
-    assert!(count > 0);
-    assert_eq!(kustomization.matches("=mooring.dev/").count(), count);
 }
 
 #[test]

@@ -64,12 +64,10 @@ impl<'a> Installed<'a> {
     /// Rolls out another image, and another one for a client with a container of its own, as `kubectl apply` of a new
     /// version does.
     pub async fn upgrade(&self, image: &str, client: &str, client_image: &str) -> Result<()> {
-        let rule = format!("--mount-container={client}=");
         let mut container = self.container.clone();
         container.image = Some(image.to_owned());
-        let mut args = container.args.iter_mut().flatten();
-        let arg = args.find(|arg| arg.starts_with(&rule));
-        *arg.with_context(|| format!("no rule for {client}"))? = format!("{rule}{client_image}");
+        let rule = format!("--mount-container={client}={client_image}");
+        container.args.get_or_insert_default().push(rule);
         self.roll_out(&container).await
     }
 

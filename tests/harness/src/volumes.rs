@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use mooring_contract::names::{
-    CSI_DRIVER, FLEX_DRIVER, FLEX_DRIVER_DIR, MOUNTER_CONFIG, NAMESPACE, PROVISIONER, annotations,
+    CSI_DRIVER, FLEX_DRIVER, FLEX_DRIVER_DIR, MOUNTER_CONFIG, NAMESPACE, PROVISIONER, SETTINGS_CONFIG, annotations,
 };
 use serde_json::{Value, json};
 
@@ -216,10 +216,19 @@ impl Scope {
     /// Sets this test's keys in the mounters' ConfigMap. Each test is a field manager of its own, so tests share the
     /// one ConfigMap without removing each other's keys.
     pub fn apply_mounter_config(&self, data: &Value) -> Result<()> {
+        self.apply_config(MOUNTER_CONFIG, data)
+    }
+
+    /// Sets keys of the administrator's settings, until the test ends.
+    pub fn settings(&self, data: &Value) -> Result<()> {
+        self.apply_config(SETTINGS_CONFIG, data)
+    }
+
+    fn apply_config(&self, name: &str, data: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": MOUNTER_CONFIG, "namespace": NAMESPACE},
+            "metadata": {"name": name, "namespace": NAMESPACE},
             "data": data,
         });
         let manager = format!("--field-manager={}", self.namespace);
@@ -236,18 +245,19 @@ impl Scope {
         let ours = ListParams::default().labels(&format!("{NAMESPACE_LABEL}={}", self.namespace));
         volumes.delete_collection(&DeleteParams::default(), &ours).await?;
         let configs: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let config = configs.get_opt(MOUNTER_CONFIG).await?;
-        let managers = config
-            .and_then(|config| config.metadata.managed_fields)
-            .unwrap_or_default();
-        if managers
-            .iter()
-            .any(|one| one.manager.as_deref() == Some(&self.namespace))
-        {
-            self.apply_mounter_config(&json!({}))?;
-            remove_if_empty(&configs).await?;
+        for name in [MOUNTER_CONFIG, SETTINGS_CONFIG] {
+            let config = configs.get_opt(name).await?;
+            let managers = config
+                .and_then(|config| config.metadata.managed_fields)
+                .unwrap_or_default();
+            if managers
+                .iter()
+                .any(|one| one.manager.as_deref() == Some(&self.namespace))
+            {
+                self.apply_config(name, &json!({}))?;
+            }
         }
-        Ok(())
+        remove_if_empty(&configs).await
     }
 
     /// How much of a claim's volume is used according to a node's kubelet, in bytes; none if it does not report it.

@@ -177,6 +177,13 @@ const SANITY: Module = Module {
     flags: &["-ldflags", "-s -w"],
 };
 
+/// Helm, for the test that renders the chart.
+const HELM: Module = Module {
+    name: "helm",
+    programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+    flags: &["-ldflags", "-s -w"],
+};
+
 /// A minor version of Kubernetes that the testbed can bring up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 pub enum Release {
@@ -338,6 +345,11 @@ pub fn ensure_sanity() -> Result<PathBuf> {
     ensure_alone(&SANITY)
 }
 
+/// Finds Helm in the cache, or builds it.
+pub fn ensure_helm() -> Result<PathBuf> {
+    ensure_alone(&HELM)
+}
+
 /// The program of a module that has no other.
 fn ensure_alone(module: &Module) -> Result<PathBuf> {
     Ok(ensure_module(&cache()?, module)?.join(module.programs[0].0))
@@ -469,7 +481,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        AGNHOST, E2E_TEST, FOR_IMAGES, MODULES, NEWEST_KUBERNETES, OLDEST_KUBERNETES, PEER, Release, SIDECARS,
+        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, NEWEST_KUBERNETES, OLDEST_KUBERNETES, PEER, Release, SIDECARS,
         SNAPSHOT_CONTROLLER, pins_hash,
     };
     use crate::layout::repository;
@@ -523,7 +535,7 @@ mod tests {
             .iter()
             .chain(FOR_IMAGES)
             .chain([&NEWEST_KUBERNETES, &OLDEST_KUBERNETES])
-            .chain([&PEER, &E2E_TEST, &AGNHOST, &SIDECARS, &SNAPSHOT_CONTROLLER])
+            .chain([&PEER, &E2E_TEST, &AGNHOST, &HELM, &SIDECARS, &SNAPSHOT_CONTROLLER])
         {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {

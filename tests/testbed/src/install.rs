@@ -1,9 +1,10 @@
-//! Mooring on a cluster: `kubectl apply -k configmaps/install`, then a wait until it is ready.
+//! Mooring on a cluster: `kubectl apply -k configmaps/install` and its settings, then a wait until it is ready.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use mooring_contract::names::NAMESPACE;
+use mooring_contract::names::{NAMESPACE, SETTINGS_CONFIG};
+use serde_json::json;
 
 use crate::command::{output, output_with_input};
 use crate::images::Built;
@@ -65,7 +66,10 @@ fn install_from(folders: [&'static str; 2], target: &Target, images: &[Built]) -
     let folder = fitting(folders, target)?;
     let manifest = render(folder, target)?;
     let ran_before = is_installed(target)?;
-    step(&format!("apply {folder}"), |_| apply(target, &manifest))?;
+    step(&format!("apply {folder}"), |_| {
+        apply(target, &manifest)?;
+        apply_settings(target)
+    })?;
     let hashes: Vec<_> = images
         .iter()
         .filter(|image| LONG_RUNNING.iter().any(|name| image.archive.name.contains(name)))
@@ -104,6 +108,26 @@ pub fn uninstall(target: &Target) -> Result<()> {
 
 pub fn apply(target: &Target, manifest: &str) -> Result<()> {
     output_with_input(&mut target.kubectl(["apply", "-f", "-"]), manifest.as_bytes())?;
+    Ok(())
+}
+
+/// Makes the settings, which the manifests don't have; what others have set in them stays.
+fn apply_settings(target: &Target) -> Result<()> {
+    let data = target.image_registry().map(|registry| json!({"registry": registry}));
+    let settings = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": SETTINGS_CONFIG, "namespace": NAMESPACE},
+        "data": data.unwrap_or_else(|| json!({})),
+    });
+    let mut apply = target.kubectl([
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--field-manager=testbed",
+        "-f",
+        "-",
+    ]);
+    output_with_input(&mut apply, settings.to_string().as_bytes())?;
     Ok(())
 }
 

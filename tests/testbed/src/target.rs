@@ -117,6 +117,14 @@ impl Target {
         }
     }
 
+    /// The registry that the images are pushed to, if they are.
+    pub fn image_registry(&self) -> Option<&str> {
+        match &self.delivery {
+            Delivery::Registry(registry) => Some(registry),
+            Delivery::Import(_) | Delivery::Commands(_) => None,
+        }
+    }
+
     /// Keeps other testbed commands from changing the testbed's own cluster at the same time.
     pub fn lock(&self) -> Result<Option<Lock>> {
         self.own_cluster()

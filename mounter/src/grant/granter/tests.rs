@@ -363,7 +363,7 @@ async fn the_pod_of_a_run_has_the_node_s_pool_in_a_namespace_of_configmaps_alone
         &run("shop"),
         in_namespace("shop"),
         "forbidden",
-        "MOORING_CONFIG_NAMESPACES of DaemonSet mounter",
+        "key config-namespaces of ConfigMap mooring-settings",
     )
     .await;
     let mut unmarked = run("mooring");

@@ -37,10 +37,10 @@ impl Drop for Again {
 
 /// The manual's page, from the section about uninstalling on.
 fn manual() -> Result<String> {
-    let page = std::fs::read_to_string(repository().join("docs/administrators.md"))?;
+    let page = std::fs::read_to_string(repository().join("docs/install.md"))?;
     let (_, part) = page
         .split_once("\nTo take Mooring away")
-        .context("docs/administrators.md does not say how to take Mooring away")?;
+        .context("docs/install.md does not say how to take Mooring away")?;
     Ok(part.to_owned())
 }
 
@@ -151,7 +151,7 @@ fn the_demo_runs_on_the_stock_installation_and_the_manual_takes_all_of_it_away()
         let shown = "jsonpath={.spec.template.spec.containers[0].env[*]['name', 'value']}";
         let settings = scope.kubectl(["-n", NAMESPACE, "get", "daemonset", "mounter", "-o", shown])?;
         assert_eq!(
-            settings, "MOORING_CONFIG_NAMESPACES NODE_NAME POD_NAME POD_NAMESPACE mooring",
+            settings, "NODE_NAME POD_NAME POD_NAMESPACE",
             "not the stock installation"
         );
         let stranger = scope.kubectl(["get", "namespace", "mooring-e2e", "--ignore-not-found", "-o", "name"])?;

@@ -16,6 +16,7 @@ mod provision;
 mod readiness;
 mod reboot;
 mod revive;
+mod settings;
 mod swap;
 mod uninstall;
 mod unrestricted;

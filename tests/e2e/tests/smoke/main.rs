@@ -2,4 +2,5 @@
 
 mod builds;
 mod cluster;
+mod manifests;
 mod oldest;

@@ -6,7 +6,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use mooring_contract::names::{FIELD_MANAGER, NAMESPACE, labels};
+use mooring_contract::names::{FIELD_MANAGER, NAMESPACE, SETTINGS_CONFIG, labels};
 use mooring_harness::credentials::{dry_run, owned_by_nothing, refusal};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, TEST_LABEL};
 use mooring_harness::{Scope, in_namespace};
@@ -89,16 +89,19 @@ async fn changes_no_setting_and_no_class_of_others(scope: &Scope, client: &Clien
     };
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     for (change, why) in [
-        (json!({"data": {"images": "**"}}), "annotations of ConfigMaps only"),
+        (
+            json!({"data": {"allowed-client-images": "**"}}),
+            "annotations of ConfigMaps only",
+        ),
         (json!({"immutable": true}), "annotations of ConfigMaps only"),
         (owned_by_nothing(), "the owner of no object"),
     ] {
         let change = Patch::Merge(change);
-        let said = refusal(configs.patch("allowed-client-images", &dry_patch, &change).await);
+        let said = refusal(configs.patch(SETTINGS_CONFIG, &dry_patch, &change).await);
         assert!(said.contains(why), "{why:?} is not in {said}");
     }
     let note = Patch::Merge(json!({"metadata": {"annotations": {"mooring.dev/status": "x"}}}));
-    configs.patch("allowed-client-images", &dry_patch, &note).await?;
+    configs.patch(SETTINGS_CONFIG, &dry_patch, &note).await?;
     let class = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "kubernetes.io/no-provisioner",
         "metadata": {"name": format!("{}-others", scope.namespace)},

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, ResourceExt};
 use kube::{Api, Client};
-use mooring_contract::names::{NAMESPACE, annotations, labels};
+use mooring_contract::names::{NAMESPACE, SETTINGS_CONFIG, annotations, labels};
 use mooring_harness::credentials::{dry_run, refusal};
 use mooring_harness::nodes::on_two_nodes;
 use mooring_harness::provisioner::CONFIG_NAMESPACE;
@@ -78,11 +78,7 @@ fn a_mounter_s_token_makes_client_pods_of_its_own_node_and_nothing_else() {
         has_no_right_to_secrets_and_pods(&client, &[NAMESPACE, CONFIG_NAMESPACE, "kube-system"]).await?;
         let patch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
         let configs: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-        refusal(
-            configs
-                .patch("allowed-client-images", &PatchParams::default(), &patch)
-                .await,
-        );
+        refusal(configs.patch(SETTINGS_CONFIG, &PatchParams::default(), &patch).await);
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
         let request = parsed(&json!({"spec": {}}))?;
         refusal(
