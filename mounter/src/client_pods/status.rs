@@ -156,8 +156,8 @@ fn problem(status: &PodStatus) -> Option<Problem> {
 }
 
 /// Whether the kubelet refused a Pod since its node has too little of something: `OutOfcpu` and the
-/// like. For a Pod of a critical priority class, which an administrator may have set, it would end others, and has
-/// another reason where these are too few (`pkg/kubelet/preemption` of Kubernetes).
+/// like. For a Pod of a critical priority class it would end others, and has another reason where these are too few
+/// (`pkg/kubelet/preemption` of Kubernetes).
 fn is_no_room(reason: &str, said: &str) -> bool {
     reason.starts_with("OutOf") || reason == "UnexpectedAdmissionError" && said.contains("pods to preempt")
 }
