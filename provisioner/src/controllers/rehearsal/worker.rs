@@ -434,5 +434,5 @@ async fn an_image_that_states_it_and_is_none_is_told_of_and_tried_again_only_aft
         "{texts:#?}"
     );
     let fingerprint = &theatre.shared.context.configs.all().remove(0).fingerprint;
-    assert!(!theatre.shared.cache.workers.is_capable(fingerprint));
+    assert!(!theatre.shared.cache.workers.capable.has(fingerprint));
 }
