@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::subject::{Subject, live};
-use super::{Apply, ApplyError, remove_worker, report_workers};
+use super::{Apply, ApplyError, remove_worker, report_refusal};
 use crate::cache::expectations::Fact;
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
@@ -169,21 +169,18 @@ impl<K: Subject> Apply<'_, K> {
     /// installation is upgraded; or this Pod may not be as it is, since somebody has labelled it, and goes.
     async fn refused(&self, config: &ProvisionerConfig, worker: &Worker, refusal: &CallError) {
         let shared = self.shared;
-        let (place, answer) = (worker.place(), refusal.answer().unwrap_or_default());
-        if shared.cache.workers.refusals.note(worker) {
-            warn!(config = %config.reference, worker = place, answer, "a worker can't be given a run");
+        let lacks_right = refusal.lacks_right();
+        if shared.cache.workers.refusals.note(worker, lacks_right) {
+            let (worker, answer) = (worker.place(), refusal.answer());
+            warn!(config = %config.reference, worker, answer, "a worker can't be given a run");
         }
-        let lacks_right = refusal.category() == "forbidden";
-        let then = if lacks_right {
-            "Apply configmaps/install of this version, which has the right to do that"
-        } else {
-            "Mooring puts another in its place"
-        };
-        let text =
-            format!("worker {place} can't be given a run: {answer}. {then}; until then each run has a Pod of its own");
-        report_workers(shared, config, text);
+        report_refusal(shared, config, worker, "be given a run", refusal);
         if !lacks_right && let Err(error) = remove_worker(shared, worker).await {
-            debug!(error = chain(&error), worker = place, "failed to remove a worker");
+            debug!(
+                error = chain(&error),
+                worker = worker.place(),
+                "failed to remove a worker"
+            );
         }
     }
 

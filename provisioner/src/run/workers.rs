@@ -115,7 +115,7 @@ mod tests {
         workers.demand.note("admin/provision-u2", one.set());
         assert_eq!(workers.wanted(|_| true), [(one.set(), 2)].into());
         assert!(workers.take(&one, true));
-        workers.refusals.note(&one);
+        workers.refusals.note(&one, true);
         workers.contacts.give_back(&one);
         assert!(!workers.take(&one, true) && !workers.take(&other, true));
         assert_eq!(

@@ -153,7 +153,7 @@ async fn made_for_three_claims(change: impl FnOnce(&mut ProvisionerConfig), are_
         let config = shared.context.configs.all().remove(0);
         let pod = Arc::new(serde_json::from_value(worker(&config, "worker-gone")).unwrap());
         let gone = crate::run::worker::Worker::of(&pod).unwrap();
-        shared.cache.workers.refusals.note(&gone);
+        shared.cache.workers.refusals.note(&gone, true);
     }
     for name in ["one", "two", "three"] {
         look_at(&api, &shared, "claims", &format!("default/{name}")).await;

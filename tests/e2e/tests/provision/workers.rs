@@ -346,7 +346,6 @@ fn a_worker_ends_its_run_although_its_configmap_is_deleted_meanwhile() {
 /// Proves: P1
 #[test]
 fn a_worker_that_somebody_has_labelled_is_replaced_and_its_run_has_a_pod_of_its_own() {
-    // For a minute after that, no worker of the namespace is given a run, which the next test waits for.
     if skipped_without_all() {
         return;
     }
