@@ -32,7 +32,7 @@ use self::subject::{live, patched};
 use crate::cache::expectations::{Expectations, Fact};
 use crate::cache::limiter::Limiter;
 use crate::cache::store::Cache;
-use crate::config::ProvisionerConfig;
+use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::context::Context;
 use crate::operation::attach::secret_of;
 use crate::operation::attempt::failed;
@@ -125,6 +125,19 @@ pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
 /// Tells on a ConfigMap what is wrong with its workers.
 pub fn report_workers(shared: &Shared, config: &ProvisionerConfig, text: String) {
     report_config(shared, config, Note::warning(reasons::WORKER_FAILED, "Work", text));
+}
+
+/// Tells on a ConfigMap that the API has refused a change of its worker's Pod: the controller may lack the right, as
+/// before the installation is upgraded; or this Pod may not be as it is, since somebody has labelled it, and goes.
+fn report_refusal(shared: &Shared, config: &ProvisionerConfig, worker: &Worker, to: &str, refusal: &CallError) {
+    let then = if refusal.lacks_right() {
+        "Apply configmaps/install of this version, which has the right to do that"
+    } else {
+        "Mooring puts another in its place"
+    };
+    let (worker, answer) = (worker.place(), refusal.answer().unwrap_or_default());
+    let text = format!("worker {worker} can't {to}: {answer}. {then}; until then each run has a Pod of its own");
+    report_workers(shared, config, text);
 }
 
 /// Removes a worker that has no run, unless anything about it has changed since it was seen.
@@ -277,11 +290,22 @@ impl<K: Subject> Apply<'_, K> {
         if self.is_asked_to_go(run) {
             return Ok(());
         }
-        match Box::pin(end(&self.shared.context.client, run)).await? {
-            Ended::Asked => {
-                self.shared.expectations.note(run.uid(), Fact::Deleted);
-            }
-            Ended::Gone => {}
+        let shared = self.shared;
+        let ended = Box::pin(end(&shared.context.client, run)).await?;
+        if let Ended::WithWorker(worker, refusal) = &ended
+            && let Ok(config) = worker.config().parse::<ConfigRef>()
+            && let Some(config) = shared.context.configs.get(&config)
+        {
+            report_refusal(
+                shared,
+                &config,
+                worker,
+                "be freed of its run, and goes with it",
+                refusal,
+            );
+        }
+        if !matches!(ended, Ended::Gone) {
+            shared.expectations.note(run.uid(), Fact::Deleted);
         }
         Ok(())
     }

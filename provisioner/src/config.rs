@@ -226,7 +226,7 @@ impl ProvisionerConfig {
         parse::parse(config_map, trust)
     }
 
-    /// How many Pods of the image may stay. `is_capable` says whether the image has stated that its containers can be
+    /// How many Pods of the image may stay, on each node where its volumes live on their nodes. `is_capable` says whether the image has stated that its containers can be
     /// workers: where the ConfigMap does not say how many there are, that decides.
     pub fn workers(&self, is_capable: bool) -> usize {
         let default = if is_capable { parse::DEFAULT_WORKERS } else { 0 };

@@ -5,8 +5,8 @@
 //! it as an [`observed`] one, which says with which [`input_state`] it began, and whose [`outcome`] says how far it is.
 //! [`end`] removes it, and [`departed`] is what was known of one that went.
 //!
-//! [`carrier`] is what both have in common. A [`worker`] has a [`worker_pod`], which `release` frees of its run. It is
-//! given properties over a [`connection`], and [`workers`] has what each said last.
+//! [`carrier`] is what both have in common. A [`worker`] is of a [`worker_set`], and has a [`worker_pod`], which `release`
+//! frees of its run. It is given properties over a [`connection`], and [`workers`] has what each said last.
 
 pub mod begin;
 pub mod carrier;
@@ -25,6 +25,7 @@ pub mod properties;
 mod release;
 pub mod worker;
 pub mod worker_pod;
+pub mod worker_set;
 pub mod workers;
 
 pub use self::identity::{RunId, RunRef};

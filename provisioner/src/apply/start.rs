@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::subject::{Subject, live};
-use super::{Apply, ApplyError, remove_worker, report_workers};
+use super::{Apply, ApplyError, remove_worker, report_refusal};
 use crate::cache::expectations::Fact;
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
@@ -38,6 +38,7 @@ use crate::run::end::find;
 use crate::run::error::RunError;
 use crate::run::order::{Order, Owner};
 use crate::run::worker::Worker;
+use crate::run::worker_set::WorkerSet;
 
 /// Longest wait for a place: a safeguard, since the end of every run wakes those that wait.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -87,14 +88,17 @@ impl<K: Subject> Apply<'_, K> {
             Place::Full => return Ok(self.wait_for_place(&start, &place)),
             Place::Begun(left) => return Ok(Action::requeue(left)),
         }
-        let worker = self.take_worker(&start);
-        match &worker {
-            Some(worker) => name_carrier(&mut start, worker.place()),
-            None => self.want_worker(&start, &place),
+        let set = order(&start).worker_set();
+        let free = |set| shared.cache.take_worker(&config, set, is_waited_for(&start));
+        let worker = set.as_ref().and_then(free);
+        match (&worker, set) {
+            (Some(worker), _) => name_carrier(&mut start, worker.place()),
+            (None, Some(set)) => self.want_worker(&start, &place, set),
+            (None, None) => {}
         }
         let begun = match (self.begin(&start, worker.as_ref()).await, &worker) {
             (Err(ApplyError::Run(RunError::NoLoan(refusal))), Some(worker)) => {
-                shared.cache.workers.give_back(worker);
+                shared.cache.workers.contacts.give_back(worker);
                 Box::pin(self.refused(&config, worker, &refusal)).await;
                 name_carrier(&mut start, place.clone());
                 self.begin(&start, None).await
@@ -108,7 +112,7 @@ impl<K: Subject> Apply<'_, K> {
         if !matches!(begun, Ok(Begun::Made))
             && let Some(worker) = &worker
         {
-            shared.cache.workers.give_back(worker);
+            shared.cache.workers.contacts.give_back(worker);
         }
         match begun {
             Ok(_) => Ok(Action::await_change()),
@@ -148,21 +152,15 @@ impl<K: Subject> Apply<'_, K> {
         Action::requeue(after.min(LOOK_AGAIN))
     }
 
-    /// A worker for a run, if one waits that can carry it out.
-    fn take_worker(&self, start: &Start) -> Option<Worker> {
-        let can = order(start).fits_worker();
-        can.then(|| self.shared.cache.take_worker(&start.config, is_waited_for(start)))?
-    }
-
-    /// Has there be a worker more, if the ConfigMap and the image allow it: this run has found none.
-    fn want_worker(&self, start: &Start, place: &str) {
+    /// Has there be a worker more of a set, if the image allows it: this run has found none.
+    fn want_worker(&self, start: &Start, place: &str, set: WorkerSet) {
         let (cache, config) = (&self.shared.cache, &start.config);
-        if config.workers == Some(0) || !is_waited_for(start) || !order(start).fits_worker() {
+        if !is_waited_for(start) {
             return;
         }
         // Where the image has not stated that it can be one, its answer to this run may.
-        cache.workers.want(&config.reference.to_string(), place);
-        if config.workers(cache.workers.is_capable(&config.fingerprint)) > 0 {
+        cache.workers.demand.note(place, set);
+        if config.workers(cache.workers.capable.has(&config.fingerprint)) > 0 {
             cache.wake_keeper();
         }
     }
@@ -171,21 +169,18 @@ impl<K: Subject> Apply<'_, K> {
     /// installation is upgraded; or this Pod may not be as it is, since somebody has labelled it, and goes.
     async fn refused(&self, config: &ProvisionerConfig, worker: &Worker, refusal: &CallError) {
         let shared = self.shared;
-        let (place, answer) = (worker.place(), refusal.answer().unwrap_or_default());
-        if shared.cache.workers.refused(worker) {
-            warn!(config = %config.reference, worker = place, answer, "a worker can't be given a run");
+        let lacks_right = refusal.lacks_right();
+        if shared.cache.workers.refusals.note(worker, lacks_right) {
+            let (worker, answer) = (worker.place(), refusal.answer());
+            warn!(config = %config.reference, worker, answer, "a worker can't be given a run");
         }
-        let lacks_right = refusal.category() == "forbidden";
-        let then = if lacks_right {
-            "Apply configmaps/install of this version, which has the right to do that"
-        } else {
-            "Mooring puts another in its place"
-        };
-        let text =
-            format!("worker {place} can't be given a run: {answer}. {then}; until then each run has a Pod of its own");
-        report_workers(shared, config, text);
+        report_refusal(shared, config, worker, "be given a run", refusal);
         if !lacks_right && let Err(error) = remove_worker(shared, worker).await {
-            debug!(error = chain(&error), worker = place, "failed to remove a worker");
+            debug!(
+                error = chain(&error),
+                worker = worker.place(),
+                "failed to remove a worker"
+            );
         }
     }
 

@@ -38,6 +38,7 @@ use crate::run::departed::Departed;
 use crate::run::observed::has;
 use crate::run::outcome::{Finish, State};
 use crate::run::worker::Worker;
+use crate::run::worker_set::WorkerSet;
 use crate::run::workers::Workers;
 use crate::run::{Run, RunId};
 #[cfg(test)]
@@ -248,21 +249,21 @@ impl Cache {
         carriers.filter_map(|carrier| Worker::of(&carrier))
     }
 
-    /// A worker for a run of this ConfigMap, which nobody else is given until it has the run or is given back.
-    /// `is_waited_for` says whether somebody waits for the run.
-    pub fn take_worker(&self, config: &ProvisionerConfig, is_waited_for: bool) -> Option<Worker> {
+    /// A worker of this set for a run of this ConfigMap, which nobody else is given until it has the run or is given
+    /// back. `is_waited_for` says whether somebody waits for the run.
+    pub fn take_worker(&self, config: &ProvisionerConfig, set: &WorkerSet, is_waited_for: bool) -> Option<Worker> {
         let carriers = self.carriers.get(&config.reference.namespace)?;
         let is_free = |carrier: &Carrier| carrier::is_worker(carrier) && !carrier::has_run(carrier);
         let free = carriers.state_filter(is_free);
         let mut free = free.iter().filter_map(Worker::of);
-        let is_free = |worker: &Worker| worker.is_for(config) && !worker.is_leaving();
+        let is_free = |worker: &Worker| worker.is_for(config) && worker.set() == *set && !worker.is_leaving();
         free.find(|worker| is_free(worker) && self.workers.take(worker, is_waited_for))
     }
 
     /// A worker's Pod is like this, or gone. Returns the run that it had and has no more.
     pub(super) fn note_worker(&self, run: &Run, gone: bool) -> Option<Run> {
         let uid = run.meta().uid.clone().unwrap_or_default();
-        let report = self.workers.report(&uid);
+        let report = self.workers.contacts.report(&uid);
         let has_run = run.is_run() && !gone;
         let mut all = self.on_workers.write().unwrap_or_else(PoisonError::into_inner);
         let before = all.remove(&uid);
@@ -270,7 +271,7 @@ impl Cache {
         if has_run {
             all.insert(uid, run.clone());
         } else if gone {
-            self.workers.forget(&uid);
+            self.workers.contacts.forget(&uid);
         }
         before.map(|before| before.reported(report))
     }
@@ -290,7 +291,7 @@ impl Cache {
     pub(super) fn run_on(&self, pod_uid: &str) -> Option<Run> {
         let all = self.on_workers.read().unwrap_or_else(PoisonError::into_inner);
         let run = all.get(pod_uid).cloned();
-        run.map(|run| run.reported(self.workers.report(pod_uid)))
+        run.map(|run| run.reported(self.workers.contacts.report(pod_uid)))
     }
 
     /// A worker was lost sight of.
@@ -312,7 +313,7 @@ impl Cache {
     pub fn reported(&self, run: Run) -> Run {
         if run.is_on_worker() {
             let uid = run.meta().uid.as_deref().unwrap_or_default();
-            let report = self.workers.report(uid);
+            let report = self.workers.contacts.report(uid);
             run.reported(report)
         } else {
             run
@@ -444,9 +445,8 @@ impl Cache {
         else {
             return;
         };
-        let config = run.config().unwrap_or_default();
         let fingerprint = run.fingerprint().unwrap_or_default();
-        if self.workers.note_capable(fingerprint, config, &run.place()) {
+        if self.workers.note_capable(fingerprint, &run.place()) {
             self.wake_keeper();
         }
     }

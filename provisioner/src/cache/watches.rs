@@ -682,7 +682,7 @@ mod tests {
         for (message, is_capable) in [(plain, false), (stating, true)] {
             let (seen, _queued) = seen(known);
             seen.run("admin", Event::Apply(carrier(message)));
-            assert_eq!(seen.cache.workers.is_capable("f"), is_capable);
+            assert_eq!(seen.cache.workers.capable.has("f"), is_capable);
         }
         let listed = |cache: Cache, writers| {
             let nothing = (vec![], vec![], vec![]);
@@ -690,7 +690,7 @@ mod tests {
         };
         let (seen, _queued) = seen(listed);
         seen.run("admin", Event::InitDone);
-        assert!(seen.cache.workers.is_capable("f"));
+        assert!(seen.cache.workers.capable.has("f"));
     }
 
     #[test]

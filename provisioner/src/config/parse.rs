@@ -116,7 +116,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
     let pass_through = reader.pass_through(config_map);
     reader.contradictions(&class, &operations, backend_volume.as_ref(), class_name.as_deref());
     reader.attachments(&operations, volume_source);
-    let workers = reader.workers(workers, volume_source, backend_volume.as_ref());
+    let workers = reader.workers(workers, volume_source);
 
     let mut problems = reader.problems;
     problems.sort_by_key(|problem| problem.severity);
@@ -486,12 +486,7 @@ impl<'a> Reader<'a> {
     }
 
     /// How many workers there are: none, whatever the image states, where they could do nothing.
-    fn workers(
-        &mut self,
-        wanted: Option<usize>,
-        volume_source: Option<VolumeSourceKind>,
-        backend_volume: Option<&Volume>,
-    ) -> Option<usize> {
+    fn workers(&mut self, wanted: Option<usize>, volume_source: Option<VolumeSourceKind>) -> Option<usize> {
         let mut obstacles = Vec::new();
         if volume_source.is_none() {
             obstacles.push(
@@ -506,9 +501,6 @@ impl<'a> Reader<'a> {
                     "is set, but {key} gives each run a token for its own Pod: remove one of the two"
                 ));
             }
-        }
-        if backend_volume.is_some_and(|volume| volume.client.as_str() == ClientName::POOL) {
-            obstacles.push("is set, but each run has to be on the node of its volume: remove this key".to_owned());
         }
         let workers = wanted.or((!obstacles.is_empty()).then_some(0));
         if wanted.is_some_and(|wanted| wanted > 0) {

@@ -417,7 +417,7 @@ impl Theatre {
     /// The worker says how things are.
     fn listen(&self, cache: &Cache) {
         if let Some(worker) = &self.worker {
-            cache.workers.note("w1", &worker.seat, worker.report());
+            cache.workers.contacts.note("w1", &worker.seat, worker.report());
         }
     }
 

@@ -25,6 +25,7 @@ use crate::run::connection::{Connection, WorkerError};
 use crate::run::error::RunError;
 use crate::run::worker::Worker;
 use crate::run::worker_pod;
+use crate::run::worker_set::WorkerSet;
 use crate::run::workers::Seat;
 use crate::time::elapsed;
 
@@ -74,11 +75,11 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
 /// What to do about all workers.
 #[derive(Debug, Default)]
 struct Plan {
-    make: Vec<Arc<ProvisionerConfig>>,
+    make: Vec<(Arc<ProvisionerConfig>, WorkerSet)>,
     remove: Vec<Worker>,
 }
 
-/// How many workers a ConfigMap has that stay, and how many of them have a run.
+/// How many workers of a set stay, and how many of them have a run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kept {
     all: usize,
@@ -86,17 +87,17 @@ struct Kept {
 }
 
 /// One worker is not needed any more if its ConfigMap has changed, asks for fewer, or is gone, or if it has been idle for
-/// so long. A worker that has a run stays until that is over. `limit` says how many a ConfigMap may have, and `wanted` how
-/// many runs of each have found no free worker.
+/// so long. A worker that has a run stays until that is over. `limit` says how many of a ConfigMap's set there may be, and
+/// `wanted` how many runs have found no free worker of each set.
 fn plan(
     configs: &[Arc<ProvisionerConfig>],
     workers: &[Worker],
-    limit: impl Fn(&ProvisionerConfig) -> usize,
-    wanted: &BTreeMap<String, usize>,
+    limit: impl Fn(&ProvisionerConfig, &WorkerSet) -> usize,
+    wanted: &BTreeMap<WorkerSet, usize>,
     idle: impl Fn(&Worker) -> Duration,
 ) -> Plan {
     let mut plan = Plan::default();
-    let mut kept: BTreeMap<&str, Kept> = BTreeMap::new();
+    let mut kept: BTreeMap<WorkerSet, Kept> = wanted.keys().map(|set| (set.clone(), Kept::default())).collect();
     let needed = |worker: &Worker| configs.iter().find(|config| worker.is_for(config));
     // Those with a run first: what is one too many is then one that waits.
     let (busy, free): (Vec<_>, Vec<_>) = workers
@@ -104,9 +105,10 @@ fn plan(
         .filter(|worker| !worker.is_leaving())
         .partition(|worker| worker.has_run());
     for worker in busy.into_iter().chain(free) {
-        let counted = kept.entry(worker.config()).or_default();
+        let set = worker.set();
+        let counted = kept.entry(set.clone()).or_default();
         let is_needed = needed(worker).is_some_and(|config| {
-            counted.all < limit(config) && (worker.has_run() || idle(worker) < config.workers_idle)
+            counted.all < limit(config, &set) && (worker.has_run() || idle(worker) < config.workers_idle)
         });
         if is_needed && !worker.is_over() {
             counted.all += 1;
@@ -115,12 +117,12 @@ fn plan(
             plan.remove.push(worker.clone());
         }
     }
-    for config in configs {
-        let of = config.reference.to_string();
-        let kept = kept.get(of.as_str()).copied().unwrap_or_default();
-        let wanted = kept.busy + wanted.get(&of).copied().unwrap_or(0);
-        plan.make
-            .extend((kept.all..wanted.min(limit(config))).map(|_| config.clone()));
+    for (set, kept) in kept {
+        let of = configs.iter().find(|config| config.reference.to_string() == set.config);
+        let Some(config) = of else { continue };
+        let wanted = kept.busy + wanted.get(&set).copied().unwrap_or(0);
+        let missing = kept.all..wanted.min(limit(config, &set));
+        plan.make.extend(missing.map(|_| (config.clone(), set.clone())));
     }
     plan
 }
@@ -143,8 +145,8 @@ pub(super) struct Keeper {
     attended: BTreeMap<String, CancellationToken>,
     /// By the ConfigMap's fingerprint.
     troubles: BTreeMap<String, Trouble>,
-    /// The worker of each ConfigMap that has been made and is not seen yet, by name, and until when it may be.
-    unseen: BTreeMap<String, (String, Instant)>,
+    /// The worker of each set that has been made and is not seen yet, by name, and until when it may be.
+    unseen: BTreeMap<WorkerSet, (String, Instant)>,
     /// Uids of workers of which their ConfigMap has told.
     told_of: BTreeSet<String>,
     /// Since when each worker has had no run that somebody waited for, and the number of its last run, by its uid.
@@ -174,7 +176,7 @@ impl Keeper {
         let all = configs.all();
         let cache = self.shared.cache.clone();
         let is_there = |fingerprint: &str| all.iter().any(|config| config.fingerprint == fingerprint);
-        cache.workers.keep_capable(is_there);
+        cache.workers.capable.keep(is_there);
         let listed: Vec<_> = all
             .into_iter()
             .filter(|config| cache.knows_runs_of(&config.reference.namespace))
@@ -184,7 +186,7 @@ impl Keeper {
             .iter()
             .filter(|worker| !worker.is_leaving() && !worker.is_over())
         {
-            cache.workers.note_made(worker.fingerprint());
+            cache.workers.capable.note_made(worker.fingerprint());
         }
         self.attend(&workers);
         self.tell(&listed, &workers);
@@ -200,7 +202,14 @@ impl Keeper {
                 .get(worker.uid())
                 .map_or(Duration::ZERO, |(since, _)| since.elapsed())
         };
-        let limit = |config: &ProvisionerConfig| config.workers(cache.workers.is_capable(&config.fingerprint));
+        let limit = |config: &ProvisionerConfig, set: &WorkerSet| {
+            let is_node_gone = set.node.as_deref().is_some_and(|node| cache.node(node).is_none());
+            if is_node_gone {
+                0
+            } else {
+                config.workers(cache.workers.capable.has(&config.fingerprint))
+            }
+        };
         let Plan { make, remove } = plan(&listed, &workers, limit, &wanted, idle);
         let mut after = LOOK_AGAIN;
         for config in &listed {
@@ -212,7 +221,10 @@ impl Keeper {
             let left = of_it.map(|worker| config.workers_idle.saturating_sub(idle(worker)));
             after = left.fold(after, Duration::min).max(SOON);
         }
-        if workers.iter().any(|worker| !cache.workers.is_heard(worker.uid())) {
+        if workers
+            .iter()
+            .any(|worker| !cache.workers.contacts.is_heard(worker.uid()))
+        {
             after = after.min(PATIENCE / 6);
         }
         for worker in &remove {
@@ -224,11 +236,11 @@ impl Keeper {
                 after = after.min(retry(&error, "failed to remove a worker; trying again"));
             }
         }
-        for config in make {
-            match self.due(&config) {
+        for (config, set) in make {
+            match self.due(&config, &set) {
                 Some(left) => after = after.min(left),
                 None => {
-                    if let Err(error) = self.make(&config).await {
+                    if let Err(error) = self.make(&config, set).await {
                         after = after.min(retry(&error, "failed to make a worker; trying again"));
                     }
                 }
@@ -247,7 +259,7 @@ impl Keeper {
                 .entry(worker.uid().to_owned())
                 .or_insert_with(|| (Instant::now(), number));
             let is_used = worker.has_run() || *last != number;
-            if is_used && self.shared.cache.workers.was_waited_for(worker.uid(), number) {
+            if is_used && self.shared.cache.workers.contacts.was_waited_for(worker.uid(), number) {
                 *since = Instant::now();
             }
             *last = number;
@@ -255,18 +267,18 @@ impl Keeper {
     }
 
     /// Makes one, and no second before its watch has shown it.
-    async fn make(&mut self, config: &ProvisionerConfig) -> Result<(), RunError> {
+    async fn make(&mut self, config: &ProvisionerConfig, set: WorkerSet) -> Result<(), RunError> {
         let name = worker_pod::new_name(config, Timestamp::now());
-        let unseen = (name.clone(), Instant::now() + UNSEEN);
-        self.unseen.insert(config.reference.to_string(), unseen);
-        worker_pod::make(&self.shared.context.client, config, &name).await?;
-        info!(config = %config.reference, worker = name, "made a worker");
+        let node = set.node.clone();
+        self.unseen.insert(set, (name.clone(), Instant::now() + UNSEEN));
+        worker_pod::make(&self.shared.context.client, config, node.as_deref(), &name).await?;
+        info!(config = %config.reference, worker = name, node, "made a worker");
         Ok(())
     }
 
-    /// How long no worker is made for this ConfigMap, if there is a reason to wait.
-    fn due(&self, config: &ProvisionerConfig) -> Option<Duration> {
-        let unseen = self.unseen.get(&config.reference.to_string()).map(|(_, until)| *until);
+    /// How long no worker of this set is made, if there is a reason to wait.
+    fn due(&self, config: &ProvisionerConfig, set: &WorkerSet) -> Option<Duration> {
+        let unseen = self.unseen.get(set).map(|(_, until)| *until);
         let trouble = self.troubles.get(&config.fingerprint);
         let not_before = unseen.max(trouble.map(|trouble| trouble.not_before))?;
         let left = not_before.saturating_duration_since(Instant::now());
@@ -279,7 +291,7 @@ impl Keeper {
         let (Some(config), Some(why)) = (config, worker.last_words()) else {
             return;
         };
-        if self.shared.cache.workers.report(worker.uid()).is_some() {
+        if self.shared.cache.workers.contacts.report(worker.uid()).is_some() {
             return;
         }
         let trouble = self.troubles.entry(config.fingerprint.clone()).or_insert(Trouble {
@@ -293,7 +305,7 @@ impl Keeper {
             .min(REMAKE.1);
         trouble.times += 1;
         trouble.not_before = Instant::now() + wait;
-        self.shared.cache.workers.forget_capable(&config.fingerprint);
+        self.shared.cache.workers.capable.forget(&config.fingerprint);
         trouble.made = trouble.made.max(worker.made());
         let text = format!(
             "a worker ended at its start: {why}. Its image has to run \"pv serve\" where OPERATION is \"serve\"; until \
@@ -304,7 +316,7 @@ impl Keeper {
 
     /// Tells of workers that are not ready after some time.
     fn tell(&mut self, configs: &[Arc<ProvisionerConfig>], workers: &[Worker]) {
-        let known = &self.shared.cache.workers;
+        let known = &self.shared.cache.workers.contacts;
         self.told_of
             .retain(|uid| workers.iter().any(|worker| worker.uid() == uid));
         for worker in workers {
@@ -339,7 +351,7 @@ impl Keeper {
     }
 
     fn count(&self, workers: &[Worker]) {
-        let known = &self.shared.cache.workers;
+        let known = &self.shared.cache.workers.contacts;
         let state = |worker: &&Worker| {
             if known.is_heard(worker.uid()) {
                 if worker.has_run() { "busy" } else { "free" }
@@ -379,7 +391,7 @@ impl Keeper {
                         () = end.cancelled() => {}
                         () = listen(&shared, &queue, &worker, address) => {}
                     }
-                    shared.cache.workers.lost(worker.uid());
+                    shared.cache.workers.contacts.lost(worker.uid());
                 }
                 .instrument(span),
             );
@@ -408,7 +420,7 @@ async fn listen(shared: &Shared, queue: &WorkQueue, worker: &Worker, address: (S
             }
             Err(error) => ListenError::Run(error),
         };
-        shared.cache.workers.lost(worker.uid());
+        shared.cache.workers.contacts.lost(worker.uid());
         shared.cache.wake_keeper();
         debug!(error = chain(&heard), "lost a worker; trying again");
         sleep(RETRY).await;
@@ -427,7 +439,7 @@ async fn hear(shared: &Shared, queue: &WorkQueue, uid: &str, seat: Seat) -> List
         loop {
             let report = connection.ask(&Ask::Watch(known.clone())).await?;
             let is_news = report != known;
-            shared.cache.workers.note(uid, &seat, report.clone());
+            shared.cache.workers.contacts.note(uid, &seat, report.clone());
             if is_news {
                 wake_by_worker(&shared.cache, queue, uid);
             }
@@ -461,7 +473,8 @@ mod tests {
     use crate::config::ProvisionerConfig;
     use crate::operation::tests::config;
     use crate::run::worker::Worker;
-    use crate::run::worker_pod::tests::{busy, worker};
+    use crate::run::worker_pod::tests::{busy, worker, worker_on};
+    use crate::run::worker_set::WorkerSet;
 
     fn with(workers: usize, fingerprint: &str) -> Arc<ProvisionerConfig> {
         let mut config = config(&[("volume-source", "csi")]);
@@ -474,8 +487,19 @@ mod tests {
         worker(config, name, labels, &json!({}))
     }
 
-    fn limit(config: &ProvisionerConfig) -> usize {
-        config.workers(false)
+    fn set_of(config: &ProvisionerConfig, node: Option<&str>) -> WorkerSet {
+        WorkerSet {
+            config: config.reference.to_string(),
+            node: node.map(str::to_owned),
+        }
+    }
+
+    /// There is no node "gone".
+    fn limit(config: &ProvisionerConfig, set: &WorkerSet) -> usize {
+        match set.node.as_deref() {
+            Some("gone") => 0,
+            _ => config.workers(false),
+        }
     }
 
     /// How many are made, and which are removed, if there are always enough runs.
@@ -489,7 +513,7 @@ mod tests {
         runs: usize,
         idle: Duration,
     ) -> (usize, Vec<String>) {
-        let wanted = [(config.reference.to_string(), runs)].into();
+        let wanted = [(set_of(config, None), runs)].into();
         let planned = plan(std::slice::from_ref(config), workers, limit, &wanted, |_| idle);
         let removed = planned.remove.iter().map(|worker| worker.uid().to_owned()).collect();
         (planned.make.len(), removed)
@@ -547,5 +571,27 @@ mod tests {
         ] {
             assert_eq!(planned_for(&config, &workers, runs, idle), expected, "{runs} {idle:?}");
         }
+    }
+
+    #[test]
+    fn each_node_has_its_own_number_and_one_that_is_gone_has_none() {
+        let config = with(2, "b");
+        let on = |node: &str, name: &str, labels: &Value| worker_on(Some(node), &config, name, labels, &json!({}));
+        let (none, at_work) = (json!({}), busy());
+        let workers = [
+            on("a", "free", &none),
+            on("b", "1", &at_work),
+            on("b", "2", &at_work),
+            on("gone", "left", &none),
+            on("gone", "busy", &at_work),
+        ];
+        let wanted = [("a", 1), ("b", 1), ("c", 3), ("gone", 1)];
+        let wanted = wanted.map(|(node, runs)| (set_of(&config, Some(node)), runs)).into();
+        let planned = plan(std::slice::from_ref(&config), &workers, limit, &wanted, |_| {
+            Duration::ZERO
+        });
+        let made: Vec<_> = planned.make.iter().filter_map(|(_, set)| set.node.as_deref()).collect();
+        let removed: Vec<_> = planned.remove.iter().map(Worker::uid).collect();
+        assert_eq!((made, removed), (vec!["c", "c"], vec!["uid-of-left"]));
     }
 }

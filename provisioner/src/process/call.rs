@@ -30,6 +30,11 @@ impl CallError {
         is_conflict(&self.source)
     }
 
+    /// Whether the API refused it since the caller has no right to that.
+    pub fn lacks_right(&self) -> bool {
+        self.category() == "forbidden"
+    }
+
     /// What the API server answered, if it did.
     pub fn answer(&self) -> Option<&str> {
         match self.source.as_ref() {

@@ -102,13 +102,13 @@ impl<'a> Prepared<'a> {
         let pod = worker_pod::lend(self.client, worker, &self.order).await?;
         let run = self.order.id.in_namespace(&self.order.config.reference.namespace);
         self.workers.lent(worker, &run);
-        Ok(Run::of(pod).reported(self.workers.report(worker.uid())))
+        Ok(Run::of(pod).reported(self.workers.contacts.report(worker.uid())))
     }
 
     /// Gives a worker the run that its Pod says it has.
     async fn hand_to_worker(&self, worker: &Worker) -> Result<(), RunError> {
         let uid = worker.uid();
-        let seat = self.workers.seat(uid);
+        let seat = self.workers.contacts.seat(uid);
         // Until it is heard of, its run counts as one that goes on.
         let seat = seat.ok_or_else(|| RunError::Changed(worker.place()))?;
         let Order { request, config, .. } = self.order;
@@ -120,7 +120,7 @@ impl<'a> Prepared<'a> {
         let ask = Ask::Begin(worker_pod::order(number, config.timeout, properties, request));
         let report = Connection::open(&seat).await?.ask(&ask).await?;
         let given = report.number;
-        self.workers.note(uid, &seat, report);
+        self.workers.contacts.note(uid, &seat, report);
         if given == number {
             Ok(())
         } else {
@@ -202,7 +202,7 @@ impl<'a> Prepared<'a> {
 pub async fn answer_key(client: &Client, workers: &Workers, run: &Run) -> Result<SecretString, RunError> {
     let pod = run.carrier();
     if let Some(worker) = Worker::of(pod) {
-        let seat = workers.seat(worker.uid());
+        let seat = workers.contacts.seat(worker.uid());
         return seat
             .map(|seat| seat.key)
             .ok_or_else(|| RunError::NoAnswerKey(worker.place()));

@@ -1,5 +1,7 @@
 //! Removes a run, and with it all that it was given.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
@@ -11,14 +13,17 @@ use super::carrier::has_run;
 use super::error::RunError;
 use super::identity::{RunId, RunRef};
 use super::observed::Run;
+use super::worker::Worker;
 use super::worker_pod;
 use crate::process::call::{CallError, is_conflict, is_not_found, is_refusal, is_there};
 
 /// Whether [`end`] had to ask for the removal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Ended {
     /// It was asked to go.
     Asked,
+    /// So was its worker, since the API refused that the worker is freed of it.
+    WithWorker(Worker, CallError),
     /// It was gone already.
     Gone,
 }
@@ -34,11 +39,11 @@ pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Vec<Ru
 }
 
 /// Removes this very run: with its Pod, unless that is a worker whose run has ended. A worker that can't be freed of it
-/// goes with it all the same. One that is to be removed only as it was seen is
-/// [`RunError::Changed`] if it is gone.
+/// goes with it all the same. One that is to be removed only as it was seen is [`RunError::Changed`] if it is gone.
 pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
     let mut seen = run.resource_version.clone();
+    let mut unfreed = None;
     if let Some(release) = &run.release {
         let failed = |source| CallError::new("patch", "Pod", &run.name, source);
         match pods
@@ -54,9 +59,13 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
                 let Some(live) = live.filter(|live| has_this(live, run)) else {
                     return Ok(Ended::Gone);
                 };
-                let error = chain(&failed(error));
-                warn!(error, "a worker can't be freed of its run: it goes with it");
-                seen = live.metadata.resource_version;
+                let refusal = failed(error);
+                warn!(
+                    error = chain(&refusal),
+                    "a worker can't be freed of its run: it goes with it"
+                );
+                seen.clone_from(&live.metadata.resource_version);
+                unfreed = Worker::of(&Arc::new(live)).map(|worker| Ended::WithWorker(worker, refusal));
             }
             Err(source) => return Err(failed(source).into()),
         }
@@ -77,7 +86,7 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
         }
     };
     match pods.delete(&run.name, &params).await {
-        Ok(_) => Ok(Ended::Asked),
+        Ok(_) => Ok(unfreed.unwrap_or(Ended::Asked)),
         Err(error) if is_not_found(&error) => gone(),
         // Usually another of its name is in its place by now; but a conflict is no proof of that.
         Err(error) if is_conflict(&error) => {

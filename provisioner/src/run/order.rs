@@ -6,6 +6,7 @@ use mooring_contract::volume::Volume;
 
 use super::identity::RunId;
 use super::input_state::InputState;
+use super::worker_set::WorkerSet;
 use crate::config::ProvisionerConfig;
 
 /// A run to be begun.
@@ -32,9 +33,17 @@ pub struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    /// Whether a worker has all that the run needs: it is on any node, and has no volume with backups.
-    pub fn fits_worker(&self) -> bool {
-        self.node.is_none() && self.allowed.is_empty() && self.backup_volume().is_none()
+    /// The workers that can carry it out; none if it needs a Pod of its own.
+    pub fn worker_set(&self) -> Option<WorkerSet> {
+        let config = self.config;
+        // The scheduler is to choose where its volume will be, and each time anew.
+        let chooses_node = self.node.is_none() && (config.is_node_local() || !self.allowed.is_empty());
+        // Other runs must not reach the volume with backups.
+        let needs_own_pod = config.workers == Some(0) || chooses_node || self.backup_volume().is_some();
+        (!needs_own_pod).then(|| WorkerSet {
+            config: config.reference.to_string(),
+            node: self.node.map(str::to_owned),
+        })
     }
 
     /// The ConfigMap's volume with backups, if the run is about one.
@@ -50,4 +59,81 @@ pub struct Owner<'a> {
     pub kind: &'static str,
     pub name: &'a str,
     pub uid: &'a str,
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_contract::operation::Operation;
+    use mooring_contract::request::{Request, Snapshot};
+
+    use super::Order;
+    use crate::config::ProvisionerConfig;
+    use crate::operation::tests::config;
+    use crate::run::identity::RunId;
+    use crate::run::input_state::InputState;
+    use crate::run::properties::tests::silver;
+    use crate::run::worker_set::WorkerSet;
+
+    #[test]
+    fn a_run_has_a_worker_of_its_node_if_it_has_to_be_on_one_and_reaches_no_backups() {
+        let node = Some("node-a");
+        let (pool, backups) = (
+            ("backend-volume", "client=pool"),
+            ("backup-volume", "client=nfs,source=h:/backups"),
+        );
+        for (extra, workers, node, about_backup, wanted) in [
+            (&[][..], None, None, false, Some(None)),
+            (&[], Some(3), None, false, Some(None)),
+            (&[], Some(0), None, false, None),
+            (
+                &[("backend-volume", "client=nfs,source=h:/x")],
+                None,
+                None,
+                false,
+                Some(None),
+            ),
+            (&[pool], None, node, false, Some(node)),
+            (&[pool], Some(0), node, false, None),
+            // The scheduler chooses where its volume will be.
+            (&[pool], None, None, false, None),
+            (&[], None, None, true, Some(None)),
+            (&[backups], None, None, false, Some(None)),
+            (&[backups], None, None, true, None),
+            (&[pool, backups], None, node, true, None),
+        ] {
+            let config = ProvisionerConfig {
+                workers,
+                ..config(extra)
+            };
+            let snapshot = about_backup.then(|| Snapshot {
+                name: "b".into(),
+                content_name: "c".into(),
+                content_uid: "s1".into(),
+                backup: true,
+                members: None,
+            });
+            let request = Request { snapshot, ..silver() };
+            let order = Order {
+                id: &RunId::new(Operation::Provision, "u1"),
+                request: &request,
+                config: &config,
+                attempt: 1,
+                state: &InputState::Unknown,
+                node,
+                allowed: &[],
+                owner: None,
+                seals: false,
+                backups_read_only: false,
+            };
+            let wanted = wanted.map(|node| WorkerSet {
+                config: config.reference.to_string(),
+                node: node.map(str::to_owned),
+            });
+            assert_eq!(
+                order.worker_set(),
+                wanted,
+                "{extra:?} {workers:?} {node:?} {about_backup}"
+            );
+        }
+    }
 }

@@ -91,22 +91,22 @@ pub fn build(run: &Skeleton<'_>) -> Pod {
             automount_service_account_token: Some(service_account.is_some()),
             service_account_name: service_account,
             affinity: affinity(run.order.node, run.order.allowed, &clients),
-            tolerations: tolerations(config, run.order.node),
-            ..bare_spec(config)
+            ..bare_spec(config, run.order.node)
         }),
         status: None,
     }
 }
 
-/// What every Pod of the image has: it runs once, without a token, where the ConfigMap says.
-pub(super) fn bare_spec(config: &ProvisionerConfig) -> PodSpec {
+/// What every Pod of the image has: it runs once, without a token, where the ConfigMap says. `node` is the only one that
+/// it can be on.
+pub(super) fn bare_spec(config: &ProvisionerConfig, node: Option<&str>) -> PodSpec {
     PodSpec {
         restart_policy: Some("Never".to_owned()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
         image_pull_secrets: pull_secrets(config),
         node_selector: Some(config.node_selector.clone()).filter(|selector| !selector.is_empty()),
-        tolerations: tolerations(config, None),
+        tolerations: tolerations(config, node),
         security_context: Some(PodSecurityContext {
             run_as_non_root: config.run_as_non_root.then_some(true),
             seccomp_profile: Some(SeccompProfile {
@@ -126,7 +126,7 @@ fn pull_secrets(config: &ProvisionerConfig) -> Option<Vec<LocalObjectReference>>
     Some(secrets).filter(|secrets| !secrets.is_empty())
 }
 
-/// The ConfigMap's tolerations and, for a run that can be on one node only, that of a cordon. It does not tolerate the
+/// The ConfigMap's tolerations and, for a Pod that can be on one node only, that of a cordon. It does not tolerate the
 /// taints of a node that is lost: a Pod that never gets there can be deleted at once, and one that did can't.
 fn tolerations(config: &ProvisionerConfig, node: Option<&str>) -> Option<Vec<Toleration>> {
     let cordon = node.map(|_| Toleration {
@@ -396,9 +396,17 @@ fn volumes(run: &Skeleton<'_>) -> Vec<Volume> {
     volumes
 }
 
+/// The node that [`affinity`] holds a Pod to.
+pub(super) fn only_node(pod: &Pod) -> Option<&str> {
+    let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
+    let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let fields = required.node_selector_terms.first()?.match_fields.as_ref()?;
+    Some(fields.first()?.values.as_ref()?.first()?)
+}
+
 /// Where it may run: on this node, if one is given, in one of these topologies, if there are any, and on no node that
 /// can't mount what the image works on, by these clients.
-pub(super) fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], clients: &[&str]) -> Option<Affinity> {
+pub(crate) fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], clients: &[&str]) -> Option<Affinity> {
     let here = node.map(|node| {
         vec![NodeSelectorRequirement {
             key: "metadata.name".to_owned(),
@@ -910,7 +918,7 @@ mod tests {
             properties: &properties.names(),
             backend_secret: true,
         });
-        Some([run, worker_pod::build(config, true, "worker-x")])
+        Some([run, worker_pod::build(config, node, true, "worker-x")])
     }
 
     /// ConfigMaps that are tried, and how many of them at least must be in order, so that there is a Pod to look at.
@@ -939,7 +947,7 @@ mod tests {
                 in_order.set(in_order.get() + 1);
                 keys_seen.borrow_mut().extend(pairs.into_iter().map(|(key, _)| key));
                 assert_harmless(&run, &config, node);
-                assert_harmless(&worker, &config, None);
+                assert_harmless(&worker, &config, node);
             }
             Ok(())
         });

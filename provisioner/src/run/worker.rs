@@ -11,6 +11,8 @@ use mooring_contract::names::annotations;
 use super::carrier::{self, Carrier};
 use super::identity::RunRef;
 use super::outcome::{State, observe};
+use super::pod::only_node;
+use super::worker_set::WorkerSet;
 use crate::config::ProvisionerConfig;
 
 /// Begins the name of a worker, and of no run.
@@ -48,6 +50,14 @@ impl Worker {
     /// `namespace/name` of its ConfigMap.
     pub fn config(&self) -> &str {
         self.0.annotations().get(annotations::CONFIG).map_or("", String::as_str)
+    }
+
+    /// For which runs it is.
+    pub fn set(&self) -> WorkerSet {
+        WorkerSet {
+            config: self.config().to_owned(),
+            node: only_node(&self.0).map(str::to_owned),
+        }
     }
 
     /// The hash of its ConfigMap, as that was when it was made.

@@ -45,9 +45,9 @@ pub fn new_name(config: &ProvisionerConfig, now: Timestamp) -> String {
 }
 
 /// Makes a worker of this name, and the Secret without which it does not start.
-pub async fn make(client: &Client, config: &ProvisionerConfig, name: &str) -> Result<(), RunError> {
+pub async fn make(client: &Client, config: &ProvisionerConfig, node: Option<&str>, name: &str) -> Result<(), RunError> {
     let secret = ConfigSecret::read(client, config).await?;
-    let wanted = build(config, secret.for_driver, name);
+    let wanted = build(config, node, secret.for_driver, name);
     let made = create(client, &config.reference.namespace, &wanted).await?;
     give_key(client, &made).await.map(drop)
 }
@@ -57,7 +57,8 @@ pub async fn make(client: &Client, config: &ProvisionerConfig, name: &str) -> Re
 pub async fn make_with(client: &Client, order: &Order<'_>) -> Result<Pod, RunError> {
     let config = order.config;
     let secret = ConfigSecret::read(client, config).await?;
-    let mut wanted = build(config, secret.for_driver, &new_name(config, Timestamp::now()));
+    let name = new_name(config, Timestamp::now());
+    let mut wanted = build(config, order.node, secret.for_driver, &name);
     wanted.labels_mut().extend(pod::run_labels(order));
     wanted.annotations_mut().extend(loan(order, 1));
     create(client, &config.reference.namespace, &wanted).await
@@ -105,7 +106,8 @@ fn secret_name(pod: &Pod) -> String {
     format!("{}-key", pod.name_any())
 }
 
-pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, name: &str) -> Pod {
+/// `node` is the only one that it may be on.
+pub(super) fn build(config: &ProvisionerConfig, node: Option<&str>, backend_secret: bool, name: &str) -> Pod {
     let backend = pod::backend(config);
     let clients: Vec<_> = backend.iter().map(|given| given.volume.client.as_str()).collect();
     let empty = |name: &str, medium: Option<&str>| Volume {
@@ -147,9 +149,9 @@ pub(super) fn build(config: &ProvisionerConfig, backend_secret: bool, name: &str
         spec: Some(PodSpec {
             containers: vec![container],
             volumes: Some(volumes),
-            affinity: pod::affinity(None, &[], &clients),
+            affinity: pod::affinity(node, &[], &clients),
             termination_grace_period_seconds: Some(GRACE_SECONDS),
-            ..pod::bare_spec(config)
+            ..pod::bare_spec(config, node)
         }),
         status: None,
     }
@@ -241,8 +243,10 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use k8s_openapi::api::core::v1::PodSpec;
     use kube::api::Patch;
     use mooring_contract::operation::Operation;
+    use mooring_contract::request::Request;
     use serde_json::{Value, json};
 
     use super::{Worker, build, new_name, order};
@@ -251,13 +255,25 @@ pub(crate) mod tests {
     use crate::run::identity::RunId;
     use crate::run::input_state::InputState;
     use crate::run::order::Order;
-    use crate::run::pod;
+    use crate::run::pod::{self, Skeleton};
     use crate::run::properties::tests::silver;
     use crate::run::release::Release;
+    use crate::run::worker_set::WorkerSet;
 
     /// A worker of a ConfigMap that runs, with these labels and annotations beside its own.
     pub(crate) fn worker(config: &ProvisionerConfig, name: &str, labels: &Value, annotations: &Value) -> Worker {
-        let mut pod = json!(build(config, false, name));
+        worker_on(None, config, name, labels, annotations)
+    }
+
+    /// The same that may be on this node only.
+    pub(crate) fn worker_on(
+        node: Option<&str>,
+        config: &ProvisionerConfig,
+        name: &str,
+        labels: &Value,
+        annotations: &Value,
+    ) -> Worker {
+        let mut pod = json!(build(config, node, false, name));
         pod["metadata"]["uid"] = format!("uid-of-{name}").into();
         for (part, more) in [("labels", labels), ("annotations", annotations)] {
             for (key, value) in more.as_object().into_iter().flatten() {
@@ -273,12 +289,32 @@ pub(crate) mod tests {
         json!({"mooring.dev/operation": "attach", "mooring.dev/claim-uid": "u1", "mooring.dev/attempt": "1"})
     }
 
+    fn order_of<'a>(
+        id: &'a RunId,
+        request: &'a Request,
+        config: &'a ProvisionerConfig,
+        node: Option<&'a str>,
+    ) -> Order<'a> {
+        Order {
+            id,
+            request,
+            config,
+            attempt: 2,
+            state: &InputState::Unknown,
+            node,
+            allowed: &[],
+            owner: None,
+            seals: false,
+            backups_read_only: false,
+        }
+    }
+
     #[test]
     fn a_worker_is_made_of_its_configmap_and_goes_with_it() {
         let config = config(&[("volume-source", "csi"), ("secret-name", "s")]);
         let name = new_name(&config, "2026-11-26T00:00:00Z".parse().unwrap());
         assert!(name.starts_with("worker-custom-isci-provisioner-"), "{name}");
-        let pod = json!(build(&config, false, &name));
+        let pod = json!(build(&config, None, false, &name));
         assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], config.uid.as_str());
         assert_eq!(pod["metadata"]["ownerReferences"][0]["controller"], true);
         let spec = &pod["spec"];
@@ -292,24 +328,52 @@ pub(crate) mod tests {
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
         assert_eq!(spec["volumes"][0]["emptyDir"], json!({"medium": "Memory"}));
         assert!(!pod.to_string().contains("hostPath"));
+        assert_eq!(spec["tolerations"], Value::Null);
+    }
+
+    #[test]
+    fn a_worker_of_a_node_goes_where_that_node_s_runs_go_and_its_set_says_so() {
+        let config = config(&[
+            ("volume-source", "csi"),
+            ("backend-volume", "client=pool"),
+            ("volume-binding-mode", "WaitForFirstConsumer"),
+        ]);
+        let worker = worker_on(Some("node-a"), &config, "w", &json!({}), &json!({}));
+        let set = WorkerSet {
+            config: config.reference.to_string(),
+            node: Some("node-a".to_owned()),
+        };
+        assert_eq!(worker.set(), set);
+        assert_eq!(
+            super::tests::worker(&config, "w", &json!({}), &json!({})).set().node,
+            None
+        );
+        let (request, id) = (silver(), RunId::new(Operation::Provision, "u1"));
+        let own = pod::build(&Skeleton {
+            order: order_of(&id, &request, &config, Some("node-a")),
+            secret: "s",
+            properties: &[].into(),
+            backend_secret: false,
+        });
+        let (own, of_worker) = (own.spec.unwrap(), worker.pod().spec.clone().unwrap());
+        assert_eq!(of_worker.affinity, own.affinity);
+        assert_eq!(of_worker.tolerations, own.tolerations);
+        let pool = |spec: &PodSpec| {
+            spec.volumes
+                .iter()
+                .flatten()
+                .find(|volume| volume.name == "backend")
+                .cloned()
+        };
+        assert!(pool(&own).is_some());
+        assert_eq!(pool(&of_worker), pool(&own));
     }
 
     #[test]
     fn what_a_run_writes_on_its_worker_is_what_its_end_takes_away() {
         let config = config(&[("volume-source", "csi")]);
         let (request, id) = (silver(), RunId::new(Operation::Provision, "u1"));
-        let order = Order {
-            id: &id,
-            request: &request,
-            config: &config,
-            attempt: 2,
-            state: &InputState::Unknown,
-            node: None,
-            allowed: &[],
-            owner: None,
-            seals: false,
-            backups_read_only: false,
-        };
+        let order = order_of(&id, &request, &config, None);
         let written: BTreeMap<String, String> = pod::run_labels(&order)
             .into_iter()
             .chain(pod::run_annotations(&order))

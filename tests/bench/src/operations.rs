@@ -26,7 +26,7 @@ use super::processes::{CONTROLLER, snapshot};
 use super::report::{Requests, Timing};
 use super::sidecars::{ACCOUNT, PROGRAMS, Sidecars};
 use super::summary::number;
-use super::systems::{LIMIT, MOORING, System, World};
+use super::systems::{LIMIT, MOORING, System, WORKER_PREFIX, World};
 use mooring_harness::Scope;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, until};
 use mooring_harness::snapshots::snapshot_of;
@@ -35,9 +35,6 @@ use mooring_testbed::target::Target;
 
 /// The name in the report of Mooring with a worker.
 const WORKER: &str = "Mooring, worker";
-
-/// Begins the names of workers, which stay.
-const WORKER_PREFIX: &str = "worker-";
 
 /// The sidecars' name in the report.
 const SIDECARS: &str = "sidecars";

@@ -88,9 +88,9 @@ async fn in_scope(scope: &Scope, peer: Option<&Peer<'_>>, options: &Options) -> 
     step.update("");
     gathered.times.extend(mounts::measure(scope, options.mounts).await?);
     step.done("");
-    // One round of each first, which does not count: images are unpacked, pages are read.
+    // One round of each first for each node, which does not count: images are unpacked, pages are read, workers start.
     let mut step = Step::begin("claims one after another");
-    claims::measure(&world, &systems, 1, "first", &mut step).await?;
+    claims::measure(&world, &systems, world.nodes.into(), "first", &mut step).await?;
     tokio::time::sleep(CALM).await;
     let (idle, idle_after) = gathered.idle(Duration::from_secs(options.idle)).await?;
     gathered
@@ -335,6 +335,12 @@ fn aims(times: &[Timing], bursts: &[Burst], processes: &[ProcessUse]) -> Vec<Aim
             1.0,
             time(claims::BOUND, MOORING).map(|time| time.seconds.median),
             "s",
+        ),
+        at_most(
+            "selected node → Bound, local, at most",
+            60.0,
+            time(claims::BOUND, LOCAL).map(|time| milliseconds(time.seconds.median)),
+            "ms",
         ),
         rate,
         at_most(

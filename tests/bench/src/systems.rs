@@ -17,8 +17,11 @@ use mooring_harness::provisioner::{CONFIG_NAMESPACE, SCRIPTED, claim};
 pub(super) const BARE: &str = "bare Pod";
 /// Mooring with an image that only prints a volume's source: Mooring's own cost.
 pub(super) const MOORING: &str = "Mooring";
-/// Mooring's own `local` class: an image file in the node's pool.
+/// Mooring's own `local` class: an image file in the node's pool, made by a worker on that node.
 pub(super) const LOCAL: &str = "Mooring, local";
+
+/// Begins the names of workers, which stay.
+pub(super) const WORKER_PREFIX: &str = "worker-";
 
 /// The scheduler uses it to tell a provisioner where the claim's first Pod will run.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -40,8 +43,8 @@ pub(super) struct System {
     pub(super) mounts: bool,
     /// The namespace of the Pods that make its volumes.
     pods_in: String,
-    /// What precedes a volume's name in the name of the Pod that makes it.
-    pod_prefix: &'static str,
+    /// What precedes a volume's name in the name of the Pod that makes it; none if workers make them.
+    pod_prefix: Option<&'static str>,
     /// Prefix of Pods there that stay.
     stays: &'static str,
 }
@@ -55,7 +58,7 @@ impl System {
             waits_for_node: false,
             mounts: false,
             pods_in: scope.namespace.clone(),
-            pod_prefix: "",
+            pod_prefix: Some(""),
             stays: "",
         }
     }
@@ -67,8 +70,8 @@ impl System {
             waits_for_node: local,
             mounts: local,
             pods_in: CONFIG_NAMESPACE.to_owned(),
-            pod_prefix: "provision-",
-            stays: "",
+            pod_prefix: (!local).then_some("provision-"),
+            stays: WORKER_PREFIX,
         }
     }
 
@@ -80,18 +83,19 @@ impl System {
             waits_for_node: true,
             mounts: true,
             pods_in: namespace.to_owned(),
-            pod_prefix: "helper-pod-create-pvc-",
+            pod_prefix: Some("helper-pod-create-pvc-"),
             stays: "local-path-provisioner",
         }
     }
 
-    /// The Pod that makes the volume of a claim with this uid.
-    fn pod(&self, uid: &str) -> Subject {
-        Subject::pod(&self.pods_in, &format!("{}{uid}", self.pod_prefix))
+    /// The Pod that makes the volume of a claim with this uid, if it is made for that alone.
+    fn pod(&self, uid: &str) -> Option<Subject> {
+        let prefix = self.pod_prefix?;
+        Some(Subject::pod(&self.pods_in, &format!("{prefix}{uid}")))
     }
 }
 
-/// How long the steps of a claim took, in seconds; empty if they were not seen in this order.
+/// How long the steps of a claim took, in seconds; empty if they were not seen in this order, or a worker made them.
 pub(super) type Steps = Vec<(&'static str, f64)>;
 
 /// The time that one creation took.
@@ -163,17 +167,22 @@ impl World {
         let pod = if system.class.is_some() {
             system.pod(&uid)
         } else {
-            subject
+            Some(subject)
+        };
+        let took = ended.duration_since(began);
+        let Some(pod) = pod else {
+            return Ok(Made {
+                took,
+                steps: Vec::new(),
+            });
         };
         // The watches of Pods and of claims are not synchronized.
         self.observer
             .wait(&pod, Mark::Succeeded, LIMIT)
             .await
             .or_else(|error| if system.class.is_some() { Ok(ended) } else { Err(error) })?;
-        Ok(Made {
-            took: ended.duration_since(began),
-            steps: self.steps(system, &pod, began, ended),
-        })
+        let steps = self.steps(system, &pod, began, ended);
+        Ok(Made { took, steps })
     }
 
     fn steps(&self, system: &System, pod: &Subject, began: Instant, ended: Instant) -> Steps {

@@ -392,6 +392,18 @@ impl Scope {
         .await
     }
 
+    /// Waits until nothing has a run of this operation: its Pod is gone, or its worker waits for another.
+    pub async fn no_run_left(&self, operation: &str) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), CONFIG_NAMESPACE);
+        let of_it = ListParams::default().labels(&format!("{}={operation}", labels::OPERATION));
+        wait_until(
+            &format!("the runs of {operation} to be gone"),
+            self.limit(LIMIT),
+            async || Ok(pods.list_metadata(&of_it).await?.items.is_empty().then_some(())),
+        )
+        .await
+    }
+
     /// Provisioning Pods and Secrets of all namespaces whose names contain one of these claim uids.
     pub async fn left_of(&self, uids: &[String]) -> Result<Vec<String>> {
         let ours = ListParams::default().labels(&format!("{}={}", labels::COMPONENT, labels::COMPONENT_PROVISIONING));

@@ -173,7 +173,7 @@ impl<'r> Hired<'r> {
         let limit = self.rig.config.timeout + SLACK;
         let deadline = Instant::now() + limit;
         loop {
-            let known = self.workers.report(&self.uid()).unwrap_or_default();
+            let known = self.workers.contacts.report(&self.uid()).unwrap_or_default();
             if let State::Finished(finish) = run.clone().reported(Some(known.clone())).state() {
                 return Ok(finish);
             }
@@ -193,7 +193,7 @@ impl<'r> Hired<'r> {
             return Err(WorkerError::Silent);
         };
         let report = Connection::open(seat).await?.ask(&Question::Watch(known)).await?;
-        self.workers.note(&self.uid(), seat, report);
+        self.workers.contacts.note(&self.uid(), seat, report);
         Ok(())
     }
 

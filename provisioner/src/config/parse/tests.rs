@@ -327,7 +327,7 @@ fn attach_needs_detach_and_a_volume_source() {
 }
 
 #[test]
-fn a_worker_carries_out_what_needs_neither_a_token_nor_a_node() {
+fn a_worker_carries_out_what_needs_no_token() {
     for (lines, says) in [
         ("workers: '1'", "set volume-source"),
         (
@@ -337,10 +337,6 @@ fn a_worker_carries_out_what_needs_neither_a_token_nor_a_node() {
         (
             "workers: '1'\nvolume-source: csi\nservice-token: x",
             "service-token gives",
-        ),
-        (
-            "workers: '1'\nvolume-source: csi\nbackend-volume: client=pool",
-            "on the node of its volume",
         ),
         ("workers: many\nvolume-source: csi", "from 0 to 20"),
         ("workers: '21'\nvolume-source: csi", "from 0 to 20"),
@@ -361,7 +357,7 @@ fn a_worker_carries_out_what_needs_neither_a_token_nor_a_node() {
         (
             "volume-source: csi\nbackend-volume: client=pool\nvolume-binding-mode: WaitForFirstConsumer",
             0,
-            0,
+            2,
         ),
     ] {
         let config = with(lines).unwrap();

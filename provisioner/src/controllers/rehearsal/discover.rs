@@ -134,7 +134,11 @@ impl Stage {
             self.shared.limiter.seen(&run.place());
         }
         if let Some(worker) = &self.worker {
-            self.shared.cache.workers.note("w1", &worker.seat, worker.report());
+            self.shared
+                .cache
+                .workers
+                .contacts
+                .note("w1", &worker.seat, worker.report());
         }
     }
 

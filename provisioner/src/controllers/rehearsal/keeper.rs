@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use mooring_contract::volume::Volume;
 use mooring_contract::worker::Report;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::departures::{claim, look_at, watched};
 use super::fake_api::FakeApi;
-use super::fake_worker::is_worker;
+use super::fake_worker::{FakeWorker, is_worker};
 use super::{Offers, Script, read, shared};
 use crate::apply::Shared;
 use crate::cache::limiter::Limiter;
@@ -20,6 +21,8 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::Entry;
 use crate::controllers::workers::Keeper;
 use crate::operation::tests::class;
+use crate::run::pod::affinity;
+use crate::run::worker_set::WorkerSet;
 use crate::run::workers::Seat;
 
 /// A controller with one ConfigMap, which is like this.
@@ -90,8 +93,12 @@ fn wanting(api: &FakeApi, ended: bool) -> Keeper {
         key: SecretString::from("k".to_owned()),
     };
     let known = &shared.cache.workers;
-    known.note("busy", &seat, Report::default());
-    known.want(&config.reference.to_string(), "admin/provision-u2");
+    known.contacts.note("busy", &seat, Report::default());
+    let wanted = WorkerSet {
+        config: config.reference.to_string(),
+        node: None,
+    };
+    known.demand.note("admin/provision-u2", wanted);
     keeper(&shared)
 }
 
@@ -146,7 +153,7 @@ async fn made_for_three_claims(change: impl FnOnce(&mut ProvisionerConfig), are_
         let config = shared.context.configs.all().remove(0);
         let pod = Arc::new(serde_json::from_value(worker(&config, "worker-gone")).unwrap());
         let gone = crate::run::worker::Worker::of(&pod).unwrap();
-        shared.cache.workers.refused(&gone);
+        shared.cache.workers.refusals.note(&gone, true);
     }
     for name in ["one", "two", "three"] {
         look_at(&api, &shared, "claims", &format!("default/{name}")).await;
@@ -173,4 +180,72 @@ async fn there_are_as_many_workers_as_runs_at_once() {
 #[tokio::test]
 async fn no_worker_is_made_while_none_can_be_given_a_run() {
     assert_eq!(made_for_three_claims(|config| config.workers = Some(5), true).await, 0);
+}
+
+/// The nodes that workers may be on, in the order of their names.
+fn nodes_of_workers(api: &FakeApi) -> Vec<String> {
+    let api = api.lock();
+    let workers = api.each("pods").filter(|pod| is_worker(pod));
+    let terms = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let node = |pod: &Value| pod.pointer(&format!("{terms}/0/matchFields/0/values/0")).cloned();
+    let nodes = workers.map(|pod| node(pod).and_then(|node| node.as_str().map(str::to_owned)));
+    nodes.map(Option::unwrap_or_default).collect()
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_run_that_has_to_be_on_a_node_has_the_worker_there_or_has_one_made_there_which_goes_with_the_node() {
+    let api = FakeApi::default();
+    let class = class(&json!({"volumeBindingMode": "WaitForFirstConsumer"}));
+    api.lock().put("classes", json!(class));
+    let nodes = [("one", "node-a"), ("two", "node-b")];
+    for (name, node) in nodes {
+        let labels = json!({"kubernetes.io/hostname": node});
+        api.lock()
+            .put("nodes", json!({"metadata": {"name": node, "labels": labels}}));
+        let mut claim = claim(name);
+        claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!(node);
+        api.lock().put("claims", claim);
+    }
+    let mut shared = controller(&api, |config| {
+        config.workers = Some(2);
+        config.backend_volume = Volume::from_line("client=pool").ok();
+    });
+    let config = shared.context.configs.all().remove(0);
+    let there = FakeWorker::start(0).await;
+    let mut pod = there.pod(&config.reference.to_string(), &config.fingerprint);
+    pod["spec"]["affinity"] = json!(affinity(Some("node-a"), &[], &["pool"]));
+    api.lock().put("pods", pod);
+    let (_queued, _watches) = watched(&mut shared).await;
+    shared.cache.workers.contacts.note("w1", &there.seat, there.report());
+    for (name, _) in nodes {
+        look_at(&api, &shared, "claims", &format!("default/{name}")).await;
+    }
+    let of = |key: &str| {
+        api.lock()
+            .get("pods", key)
+            .map(|pod| pod["metadata"]["labels"]["mooring.dev/claim-uid"].clone())
+    };
+    assert_eq!(of("admin/worker-1"), Some(json!("uid-of-one")));
+    assert_eq!(of("admin/provision-uid-of-two"), Some(json!("uid-of-two")));
+    assert_eq!(there.order().map(|order| order.number), Some(1));
+
+    let mut keeper = keeper(&shared);
+    let mut turns = async || {
+        for _ in 0..5 {
+            keeper.turn().await;
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    };
+    turns().await;
+    assert_eq!(nodes_of_workers(&api), ["node-a", "node-b"]);
+    {
+        let mut state = api.lock();
+        state.delete("pods", "admin/provision-uid-of-two");
+        for node in ["/node-a", "/node-b"] {
+            state.delete("nodes", node);
+        }
+    }
+    turns().await;
+    assert_eq!(nodes_of_workers(&api), ["node-a"], "only one with a run stays");
 }

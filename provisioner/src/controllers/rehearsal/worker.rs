@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use http::{Method, StatusCode};
+use mooring_contract::worker::Report;
 use serde_json::json;
 
 use super::fake_api::key_of;
@@ -12,6 +13,7 @@ use super::{MADE_BY_WORKER, Offers, Script, Theatre, with_every_fault};
 use crate::config::store::Entry;
 use crate::operation::tests::ended;
 use crate::process::events::EventRecorder;
+use crate::run::worker_pod::tests::worker;
 
 #[derive(Debug, Clone, Copy)]
 struct Life {
@@ -230,10 +232,40 @@ async fn a_worker_that_somebody_has_labelled_costs_no_attempt_and_its_configmap_
             .filter(|(reason, _)| *reason != "Provisioning" && *reason != "ProvisioningSucceeded")
             .collect();
         let is_told = |(reason, text): &(&str, String)| *reason == "WorkerFailed" && text.contains("and no others");
+        assert_eq!(texts.iter().filter(|told| is_told(told)).count(), 1, "{texts:#?}");
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn only_a_right_that_the_controller_lacks_holds_up_workers_of_other_configmaps() {
+    for (lacks_right, can_be_taken) in [(false, true), (true, false)] {
+        let mut theatre = open(Life {
+            script: script(false, None),
+            lost_answers: 0,
+            killed_after: None,
+        })
+        .await;
+        if lacks_right {
+            theatre.api.lock().refused = Some((Method::PATCH, "pods", StatusCode::FORBIDDEN));
+        } else {
+            theatre.label_worker();
+        }
+        theatre.turn_of_controllers().await;
+        let mut beside = (*theatre.shared.context.configs.all().remove(0)).clone();
+        let own = worker(&beside, "own", &json!({}), &json!({}));
+        beside.reference.name = "beside".to_owned();
+        let other = worker(&beside, "other", &json!({}), &json!({}));
+        let workers = &theatre.shared.cache.workers;
+        let seat = theatre.worker.as_ref().unwrap().seat.clone();
+        for worker in [&own, &other] {
+            workers.contacts.note(worker.uid(), &seat, Report::default());
+        }
+        assert!(!workers.take(&own, true), "lacks the right: {lacks_right}");
         assert_eq!(
-            texts.iter().filter(|told| is_told(told)).count(),
-            1 - labelled_after,
-            "{texts:#?}"
+            workers.take(&other, true),
+            can_be_taken,
+            "lacks the right: {lacks_right}"
         );
     }
 }
@@ -434,5 +466,5 @@ async fn an_image_that_states_it_and_is_none_is_told_of_and_tried_again_only_aft
         "{texts:#?}"
     );
     let fingerprint = &theatre.shared.context.configs.all().remove(0).fingerprint;
-    assert!(!theatre.shared.cache.workers.is_capable(fingerprint));
+    assert!(!theatre.shared.cache.workers.capable.has(fingerprint));
 }

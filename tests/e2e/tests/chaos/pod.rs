@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
-use mooring_contract::names::{FLEX_DRIVER, annotations, paths};
+use kube::api::{DeleteParams, ListParams, ResourceExt};
+use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_harness::backend::{POOLED, PRINT};
 use mooring_harness::nodes::{POOL, PowerCut, on_own_nodes};
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, TEST_LABEL, claim};
 use mooring_harness::ssh::SshServer;
 use mooring_harness::{Scope, wait_until};
 use serde_json::json;
@@ -183,6 +183,93 @@ fn a_run_whose_node_leaves_the_cluster_for_good_is_run_again_on_another_with_one
             scope.gone_without_trace(claim, uid).await?;
         }
         ensure!(on_the_server()?.is_empty(), "{}", on_the_server()?);
+        served_again(&scope, index).await
+    });
+}
+
+/// Proves: P1, P3
+#[test]
+fn a_worker_goes_with_its_node_and_its_run_is_begun_again_on_another() {
+    on_own_nodes("chaos-lost-worker", async |scope| {
+        scope.require_mooring().await?;
+        let cluster = scope.own_cluster()?.clone();
+        let index = cluster.description.nodes;
+        ensure!(
+            index > 1,
+            "one node is lost and another stays: bring the cluster up with --nodes 2"
+        );
+        let lost = format!("node-{index}");
+        let stops = format!("[ \"$PVC_NAME@$NODE_NAME\" != slow@{lost} ] || sleep 1000\n{PRINT}");
+        let provisioner = scope
+            .provisioner()
+            .on_pool(&stops)
+            .key("volume-binding-mode", "WaitForFirstConsumer")
+            .key("workers", "1");
+        provisioner.apply().await?;
+        let mut on_lost = claim("first", &provisioner.class, "1Gi");
+        on_lost["metadata"]["annotations"] = json!({annotations::SELECTED_NODE: lost});
+        let first_uid = scope.claim_with(None, &on_lost).await?;
+        scope.claim_bound("first").await?;
+        let of_it = format!("{}=true,{}={}", labels::WORKER, labels::CONFIG_NAME, provisioner.name);
+        let pods: Api<Pod> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
+        let workers = async || Ok::<_, anyhow::Error>(pods.list(&ListParams::default().labels(&of_it)).await?.items);
+        let named = wait_until("a worker on the node", LIMIT, async || {
+            let all = workers().await?;
+            let is_there = |pod: &Pod| {
+                pod.spec
+                    .as_ref()
+                    .is_some_and(|spec| spec.node_name.as_ref() == Some(&lost))
+            };
+            Ok(all.into_iter().find(is_there).map(|pod| pod.name_any()))
+        })
+        .await?;
+        scope.kubectl([
+            "-n",
+            CONFIG_NAMESPACE,
+            "wait",
+            "--for=condition=Ready",
+            "--timeout=2m",
+            "pod",
+            &named,
+        ])?;
+        // Its last run is one that the worker was given, so that is in touch with the controller.
+        scope.delete("persistentvolumeclaim/first")?;
+        scope.gone_without_trace("first", &first_uid).await?;
+
+        on_lost["metadata"]["name"] = json!("slow");
+        let uid = scope.claim_with(None, &on_lost).await?;
+        scope
+            .event("slow", &format!("Pod {CONFIG_NAMESPACE}/{named} makes the volume"))
+            .await?;
+        wait_until("the volume to be on the backend", LIMIT, async || {
+            Ok((!scope.on_backend(&uid)?.is_empty()).then_some(()))
+        })
+        .await?;
+        let cut = PowerCut::of(&cluster, index)?;
+        let nodes: Api<Node> = Api::all(scope.client.clone());
+        nodes.delete(&lost, &DeleteParams::default()).await?;
+        // The test is the scheduler: no Pod uses the claim.
+        scope
+            .claim_until("slow", "to have no node", |claim| {
+                claim.is_some_and(|claim| !claim.annotations().contains_key(annotations::SELECTED_NODE))
+            })
+            .await?;
+        let elsewhere = format!("{}=node-1", annotations::SELECTED_NODE);
+        scope.kubectl(["annotate", "persistentvolumeclaim", "slow", &elsewhere])?;
+        is_bound(&scope, "slow").await?;
+        let volume = only_volume(&scope, &uid).await?;
+        let affinity = json!(volume.spec.and_then(|spec| spec.node_affinity)).to_string();
+        ensure!(affinity.contains("node-1") && !affinity.contains(&lost), "{affinity}");
+        wait_until("the worker to go with its node", LIMIT, async || {
+            Ok(workers().await?.iter().all(|pod| pod.name_any() != named).then_some(()))
+        })
+        .await?;
+
+        // The machine comes back as a new node; it has the old disk only because of how the testbed works.
+        cut.end()?;
+        scope.on_node(index, &format!("rmdir {POOL}/pvc-{uid}"))?;
+        scope.delete("persistentvolumeclaim/slow")?;
+        scope.gone_without_trace("slow", &uid).await?;
         served_again(&scope, index).await
     });
 }

@@ -149,8 +149,7 @@ fn a_backup_outlives_volume_and_configmap_and_is_restored_elsewhere_and_deleted(
         ensure!(kept()? == format!("{backup}.xfs.img\n"), "{}", kept()?);
         other.apply().await?;
         scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
-        let runs = "-l=mooring.dev/operation=delete-backup";
-        scope.kubectl(["wait", "--for=delete", LIMIT, "-n=mooring-e2e", "pods", runs])?;
+        scope.no_run_left("delete-backup").await?;
         assert_eq!(kept()?, "");
         // With Retain only the objects go.
         scope.kubectl(["delete", LIMIT, "volumesnapshot/elsewhere"])?;

@@ -26,6 +26,8 @@ pub(super) fn local_provisioner(scope: &Scope) -> Provisioner {
         .key("backend-volume", "client=pool")
         .key("volume-source", "csi")
         .key("operations", if is_whole_suite() { LOCAL } else { SOME })
+        // Its workers take as long again.
+        .key("workers", if is_whole_suite() { "2" } else { "0" })
 }
 
 pub(super) fn passes_as_local(scope: &Scope, provisioner: &Provisioner) -> Result<()> {

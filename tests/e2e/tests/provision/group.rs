@@ -140,9 +140,7 @@ fn one_run_snapshots_the_volumes_of_a_group_and_they_are_restored_and_deleted() 
             let content = format!("volumesnapshotcontent/{content}");
             scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
         }
-        let runs = "-l=mooring.dev/operation=delete-group";
-        scope.kubectl(["wait", "--for=delete", LIMIT, "-n=mooring-e2e", "pods", runs])?;
-        Ok(())
+        scope.no_run_left("delete-group").await
     });
 }
 

@@ -14,17 +14,17 @@ use mooring_harness::provisioner::{Provisioner, claim, until, user_of};
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::json;
 
-const EXAMPLE: &str = include_str!("../../../../configmaps/examples/local.yaml");
-
 /// Longest until a claim that lacked space is tried again and succeeds.
 const ROOM_LIMIT: Duration = Duration::from_mins(2);
 
 /// Longest until the scheduler has said why a Pod waits.
 const WAITS_LIMIT: Duration = Duration::from_mins(1);
 
-/// Applies the example. It stays: other tests use it too, and it costs nothing.
-fn local(scope: &Scope) -> Result<()> {
-    scope.apply_anywhere(EXAMPLE)
+/// Applies the example's ConfigMap under the test's own name; returns its class.
+async fn local(scope: &Scope) -> Result<String> {
+    let provisioner = scope.provisioner().example("local.yaml")?;
+    provisioner.apply().await?;
+    Ok(provisioner.class)
 }
 
 /// Files in the nodes' pools with a claim's uid in their names, listed by a Pod on each node.
@@ -73,8 +73,8 @@ fn node_of(volume: &PersistentVolume) -> Option<String> {
 #[test]
 fn a_local_volume_is_written_found_again_and_gone_with_its_claim() {
     in_namespace("local-life", async |scope| {
-        local(&scope)?;
-        let uid = scope.claim("data", "local", "64Mi").await?;
+        let class = local(&scope).await?;
+        let uid = scope.claim("data", &class, "64Mi").await?;
         scope.apply(&user_of("writer", "data", "echo kept >/data/file; sleep 1000000").to_string())?;
         let writer = scope.pod_ready("writer").await?;
         scope.claim_bound("data").await?;
@@ -438,8 +438,8 @@ fn a_retained_volume_outlives_its_claim() {
 #[test]
 fn a_local_volume_that_can_t_be_made_has_the_reason_on_its_claim() {
     in_namespace("local-no", async |scope| {
-        local(&scope)?;
-        let mut many = claim("many", "local", "16Mi");
+        let class = local(&scope).await?;
+        let mut many = claim("many", &class, "16Mi");
         many["spec"]["accessModes"] = json!(["ReadWriteMany"]);
         let uid = scope.claim_with(None, &many).await?;
         scope.apply(&user_of("user", "many", "true").to_string())?;
@@ -452,7 +452,7 @@ fn a_local_volume_that_can_t_be_made_has_the_reason_on_its_claim() {
         scope.nothing_left(&uid).await?;
 
         // Too small for a file system with a journal. As a device it could be used.
-        let uid = scope.claim("small", "local", "1Mi").await?;
+        let uid = scope.claim("small", &class, "1Mi").await?;
         scope.apply(&user_of("user", "small", "true").to_string())?;
         scope.event("small", "needs 8Mi at least").await?;
         scope.delete("pod/user")?;
@@ -464,8 +464,8 @@ fn a_local_volume_that_can_t_be_made_has_the_reason_on_its_claim() {
 #[test]
 fn a_claim_for_one_pod_is_served_and_a_second_pod_waits_until_the_first_is_gone() {
     in_namespace("local-once", async |scope| {
-        local(&scope)?;
-        let mut once = claim("data", "local", "16Mi");
+        let class = local(&scope).await?;
+        let mut once = claim("data", &class, "16Mi");
         once["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
         let uid = scope.claim_with(None, &once).await?;
         scope.apply(&user_of("first", "data", "echo kept >/data/file; sleep 1000000").to_string())?;

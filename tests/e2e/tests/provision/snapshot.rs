@@ -80,8 +80,6 @@ fn a_snapshot_is_taken_restored_kept_and_deleted() {
         // Its snapshot goes from the storage with its objects.
         scope.kubectl(["delete", LIMIT, "volumesnapshot/monday"])?;
         scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
-        let runs = "-l=mooring.dev/operation=delete-snapshot";
-        scope.kubectl(["wait", "--for=delete", LIMIT, "-n=mooring-e2e", "pods", runs])?;
-        Ok(())
+        scope.no_run_left("delete-snapshot").await
     });
 }

@@ -1,14 +1,15 @@
 //! Runs that workers carry out: Pods of the image that stay. Alone: the controllers are killed, and their metrics read.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Api;
 use kube::api::{ListParams, ResourceExt};
-use mooring_contract::names::{NAMESPACE, labels};
-use mooring_harness::nodes::on_own_nodes;
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, user_of};
+use mooring_contract::names::{NAMESPACE, annotations, labels};
+use mooring_harness::nodes::{on_own_nodes, on_two_nodes};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
 use mooring_harness::{Scope, in_namespace, skipped_without_all, wait_until};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::json;
@@ -42,16 +43,28 @@ async fn warm_and_free(scope: &Scope, provisioner: &Provisioner) -> Result<Strin
 
 /// Waits until the only worker there is waits for a run, and the controller is in touch with it; returns its name.
 async fn free_worker(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
-    wait_until("a worker that waits for a run", LIMIT, async || {
+    Ok(free_workers(scope, provisioner, 1).await?.remove(0).name_any())
+}
+
+/// The same for so many.
+async fn free_workers(scope: &Scope, provisioner: &Provisioner, count: usize) -> Result<Vec<Pod>> {
+    wait_until(&format!("{count} workers that wait for a run"), LIMIT, async || {
         let all = workers(scope, provisioner).await?;
-        let [worker] = all.as_slice() else { return Ok(None) };
         let metrics = scope.metrics()?;
-        let is_free = metrics.contains("mooring_provisioner_workers{state=\"free\"} 1")
-            && !worker.labels().contains_key(labels::OPERATION)
-            && worker.metadata.deletion_timestamp.is_none();
-        Ok(is_free.then(|| worker.name_any()))
+        let are_free = all.len() == count
+            && metrics.contains(&format!("mooring_provisioner_workers{{state=\"free\"}} {count}\n"))
+            && all.iter().all(|worker| {
+                !worker.labels().contains_key(labels::OPERATION) && worker.metadata.deletion_timestamp.is_none()
+            });
+        Ok(are_free.then_some(all))
     })
     .await
+}
+
+/// Waits for the Event that says which Pod makes a claim's volume.
+async fn made_by(scope: &Scope, claim: &str, pod: &str) -> Result<()> {
+    let text = format!("Pod {CONFIG_NAMESPACE}/{pod} makes the volume");
+    scope.event(claim, &text).await.map(drop)
 }
 
 /// Whether there is or was a Pod of the run's own.
@@ -92,9 +105,7 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
             uids.push(scope.claim(name, &provisioner.class, "1Gi").await?);
             scope.claim_bound(name).await?;
             note(format!("claim {name} is bound after {}", spoken(started.elapsed())));
-            scope
-                .event(name, &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
-                .await?;
+            made_by(&scope, name, &worker).await?;
             let hello = format!("hello hello {name}");
             ensure!(times(&scope, &worker, &hello)? == 1, "{}", printed(&scope, &worker)?);
             assert_eq!(free_worker(&scope, &provisioner).await?, worker);
@@ -138,6 +149,9 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
 
 #[test]
 fn a_worker_that_nobody_needs_for_long_goes() {
+    if skipped_without_all() {
+        return;
+    }
     in_namespace("workers-idle", async |scope| {
         let provisioner = scope
             .provisioner()
@@ -184,19 +198,15 @@ fn a_stock_image_has_workers_that_the_next_controller_uses_unless_its_configmap_
             .key("server", &server.address)
             .key("mount-secret", format!("{secret}/{CONFIG_NAMESPACE}"));
         provisioner.apply().await?;
-        let made_by = async |claim: &str, pod: &str| {
-            let text = format!("Pod {CONFIG_NAMESPACE}/{pod} makes the volume");
-            scope.event(claim, &text).await.map(drop)
-        };
         let mut uids = Vec::new();
         for name in ["one", "two", "three"] {
             uids.push(scope.claim(name, &provisioner.class, "1Mi").await?);
             scope.claim_bound(name).await?;
             let worker = free_worker(&scope, &provisioner).await?;
             match name {
-                "one" => made_by(name, &format!("provision-{}", uids[0])).await?,
+                "one" => made_by(&scope, name, &format!("provision-{}", uids[0])).await?,
                 "two" => {
-                    made_by(name, &worker).await?;
+                    made_by(&scope, name, &worker).await?;
                     kill_controllers(&scope)?;
                     assert_eq!(
                         free_worker(&scope, &provisioner).await?,
@@ -204,7 +214,7 @@ fn a_stock_image_has_workers_that_the_next_controller_uses_unless_its_configmap_
                         "another after a restart"
                     );
                 }
-                _ => made_by(name, &worker).await?,
+                _ => made_by(&scope, name, &worker).await?,
             }
         }
 
@@ -216,7 +226,7 @@ fn a_stock_image_has_workers_that_the_next_controller_uses_unless_its_configmap_
         for name in ["four", "five"] {
             let uid = scope.claim(name, &provisioner.class, "1Mi").await?;
             scope.claim_bound(name).await?;
-            made_by(name, &format!("provision-{uid}")).await?;
+            made_by(&scope, name, &format!("provision-{uid}")).await?;
             uids.push(uid);
         }
         for name in ["one", "two", "three", "four", "five"] {
@@ -226,6 +236,61 @@ fn a_stock_image_has_workers_that_the_next_controller_uses_unless_its_configmap_
             scope.nothing_left(uid).await?;
         }
         ensure!(workers(&scope, &provisioner).await?.is_empty(), "a worker was made");
+        Ok(())
+    });
+}
+
+/// A claim whose volume is to be on this node, as the scheduler says so.
+async fn claim_for(scope: &Scope, provisioner: &Provisioner, name: &str, node: &str) -> Result<String> {
+    let mut claim = claim(name, &provisioner.class, "16Mi");
+    claim["metadata"]["annotations"] = json!({annotations::SELECTED_NODE: node});
+    let uid = scope.claim_with(None, &claim).await?;
+    scope.claim_bound(name).await?;
+    Ok(uid)
+}
+
+/// Proves: P1
+#[test]
+fn a_volume_on_a_node_s_disk_is_made_and_removed_by_a_worker_there_of_which_the_node_can_be_drained() {
+    on_two_nodes("workers-local", async |scope, [here, there]| {
+        let provisioner = scope.provisioner().example("local.yaml")?;
+        provisioner.apply().await?;
+        let one = claim_for(&scope, &provisioner, "one", &here).await?;
+        made_by(&scope, "one", &format!("provision-{one}")).await?;
+        let worker = free_workers(&scope, &provisioner, 1).await?.remove(0);
+        let node_of = |worker: &Pod| worker.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        assert_eq!(node_of(&worker).as_ref(), Some(&here));
+        let worker = worker.name_any();
+
+        let two = claim_for(&scope, &provisioner, "two", &here).await?;
+        made_by(&scope, "two", &worker).await?;
+        let other = claim_for(&scope, &provisioner, "other", &there).await?;
+        made_by(&scope, "other", &format!("provision-{other}")).await?;
+        let both = free_workers(&scope, &provisioner, 2).await?;
+        let nodes: BTreeSet<_> = both.iter().filter_map(node_of).collect();
+        assert_eq!(nodes, [here.clone(), there].into());
+
+        scope.claim_gone("one").await?;
+        scope.nothing_left(&one).await?;
+        let both = free_workers(&scope, &provisioner, 2).await?;
+        let given = both.iter().find(|free| free.name_any() == worker);
+        let given = given.and_then(|worker| worker.annotations().get(annotations::RUNS));
+        assert_eq!(given.map(String::as_str), Some("2"), "it was not deleted by the worker");
+
+        let drain = ["drain", &here, "--ignore-daemonsets", "--delete-emptydir-data"];
+        let drained = scope.kubectl([&drain[..], &["--pod-selector", labels::WORKER, "--timeout=1m"]].concat());
+        // What is on the node is removed although it is cordoned.
+        let gone = scope.claim_gone("two").await;
+        scope.kubectl(["uncordon", &here])?;
+        ensure!(
+            drained?.contains(&format!("pod/{worker} evicted")),
+            "the worker is still there"
+        );
+        gone?;
+        scope.claim_gone("other").await?;
+        for uid in [&two, &other] {
+            scope.nothing_left(uid).await?;
+        }
         Ok(())
     });
 }
@@ -244,9 +309,7 @@ fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_
         provisioner.apply().await?;
         let worker = warm_and_free(&scope, &provisioner).await?;
         let slow = scope.claim("slow", &provisioner.class, "1Gi").await?;
-        scope
-            .event("slow", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
-            .await?;
+        made_by(&scope, "slow", &worker).await?;
         let other = scope.claim("other", &provisioner.class, "1Gi").await?;
         scope.claim_bound("other").await?;
         scope
@@ -279,9 +342,7 @@ fn a_run_whose_worker_is_killed_is_begun_again_and_leaves_one_volume() {
         provisioner.apply().await?;
         let worker = warm_and_free(&scope, &provisioner).await?;
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
-        scope
-            .event("data", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
-            .await?;
+        made_by(&scope, "data", &worker).await?;
         // From now on the image ends its runs.
         provisioner.clone().printing().key("workers", "0").apply().await?;
         scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", "pod", &worker, "--wait=false"])?;
@@ -310,9 +371,7 @@ fn a_worker_ends_its_run_although_its_configmap_is_deleted_meanwhile() {
         provisioner.apply().await?;
         let worker = warm_and_free(&scope, &provisioner).await?;
         let uid = scope.claim("slow", &provisioner.class, "1Gi").await?;
-        scope
-            .event("slow", &format!("Pod {CONFIG_NAMESPACE}/{worker} makes the volume"))
-            .await?;
+        made_by(&scope, "slow", &worker).await?;
         // Kubernetes removes this with the ConfigMap, as it would the worker.
         let admin = scope.elsewhere(CONFIG_NAMESPACE);
         let config = format!("configmap/{}", provisioner.name);
@@ -346,7 +405,6 @@ fn a_worker_ends_its_run_although_its_configmap_is_deleted_meanwhile() {
 /// Proves: P1
 #[test]
 fn a_worker_that_somebody_has_labelled_is_replaced_and_its_run_has_a_pod_of_its_own() {
-    // For a minute after that, no worker of the namespace is given a run, which the next test waits for.
     if skipped_without_all() {
         return;
     }

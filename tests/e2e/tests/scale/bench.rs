@@ -126,6 +126,7 @@ fn aims(report: &Report) {
             .unwrap_or_else(|| panic!("{what} by {who} is missing"))
     };
     let claim = time("claim created → Bound", "Mooring");
+    let local = time("claim created → Bound", "Mooring, local").seconds.median * 1000.0;
     let mount = time("mount", "shim and mounter");
     let program = time("mount", "mount(8)").seconds.median * 1000.0;
     let burst = report
@@ -151,6 +152,7 @@ fn aims(report: &Report) {
             true,
         ),
         ("claim → Bound, at most", 1.0, claim.seconds.median, false),
+        ("selected node → Bound, local, at most", 60.0, local, false),
         (
             "claims a second in a burst, at least",
             2.0,

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stock_images_whose_runs_may_be_on_any_node_state_that_they_can_be_workers() {
+    fn the_stock_images_state_that_they_can_be_workers() {
         let all = recipes(repository(), "target/x/dist").unwrap();
         let statement = format!("ENV {CAPABLE_VARIABLE}=true\n");
         let mut stating: Vec<String> = Vec::new();
@@ -205,8 +205,8 @@ mod tests {
         }
         let of_provisioner = |recipe: &&Recipe| recipe.file_name().starts_with("provisioner-");
         for recipe in all.iter().filter(of_provisioner) {
-            // A vendor's image starts from the base, and that of the node's disk runs on the node of its volume.
-            let is_none = ["provisioner-base", "provisioner-local"].contains(&recipe.file_name().as_str());
+            // A vendor's image starts from the base.
+            let is_none = recipe.file_name() == "provisioner-base";
             assert_ne!(stating.contains(&recipe.name), is_none, "{}", recipe.name);
         }
         assert!(stating.iter().all(|name| name.contains("/provisioner-")), "{stating:?}");
