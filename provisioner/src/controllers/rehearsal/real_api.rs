@@ -27,14 +27,6 @@ const START: Duration = Duration::from_mins(3);
 /// How often a watch that is held back looks whether it may go on.
 const HELD: Duration = Duration::from_millis(5);
 
-/// Signs tokens that nobody uses.
-const KEY: &str = "-----BEGIN EC PRIVATE KEY-----
-MHcCAQEEID+E0q2oWOeyrR0Da2ha0SEkpOmKs6lbCfYyB+Pg+GISoAoGCCqGSM49
-AwEHoUQDQgAE8rL99kF8njI9e2TqrOthSaKvA9R2lhacDEERi30nzJmSNCnCU9bx
-5iWuFlaR1L1RmcN97MpdXWhZu9KR05Tw1g==
------END EC PRIVATE KEY-----
-";
-
 const TOKEN: &str = "model";
 
 /// A handle; the programs end with the last one.
@@ -93,12 +85,13 @@ enum Lot {
     Breaks(u64),
 }
 
-/// The newest program of this name that the testbed has built.
+/// The newest program of this name that the testbed has built, of the version that it takes for itself.
 fn program(folder: &str, name: &str) -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
     let built = fs::read_dir(cache.join("mooring")).ok()?.flatten();
-    let of_name = built.filter(|entry| entry.file_name().to_string_lossy().starts_with(folder));
+    let is_of_name = |name: &str| name.starts_with(folder) && !name.contains('.');
+    let of_name = built.filter(|entry| is_of_name(&entry.file_name().to_string_lossy()));
     let programs = of_name
         .map(|entry| entry.path().join(name))
         .filter(|path| path.is_file());
@@ -132,6 +125,18 @@ fn crds() -> Vec<Value> {
     kinds.into_iter().map(crd).collect()
 }
 
+/// Makes the key that signs tokens, of which there are none.
+fn make_key(folder: &Path) {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "key.pem"]);
+    let made = openssl.current_dir(folder).output().unwrap();
+    assert!(
+        made.status.success(),
+        "openssl made no key: {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+}
+
 fn spawn(program: &Path, folder: &Path, flags: &[String]) -> Child {
     let log = fs::File::create(folder.join(program.file_name().unwrap()).with_extension("log")).unwrap();
     // It ends with the test, however that ends.
@@ -148,7 +153,7 @@ impl RealApi {
         let (etcd, api_server) = (program("etcd-", "etcd")?, program("kubernetes-", "kube-apiserver")?);
         let folder = std::env::temp_dir().join(format!("mooring-model-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("key.pem"), KEY).unwrap();
+        make_key(&folder);
         fs::write(
             folder.join("tokens.csv"),
             format!("{TOKEN},admin,admin,system:masters\n"),
