@@ -102,7 +102,11 @@ impl Stage {
             )]));
             api.put(
                 "secrets",
-                json!({"metadata": {"namespace": "admin", "name": "attachment-pvc-u1"}, "data": data}),
+                json!({
+                    "metadata": {"namespace": "admin", "name": "attachment-pvc-u1",
+                                 "labels": {"mooring.dev/component": "attachment"}},
+                    "type": "mooring.dev/vcs", "data": data,
+                }),
             );
             api.put(
                 "configmaps",
