@@ -364,6 +364,19 @@ fn a_worker_makes_a_claim_s_volume_of_a_snapshot_that_it_took() {
     play(&steps).unwrap();
 }
 
+/// Proves: P4
+#[test]
+fn a_claim_that_was_given_another_s_volume_gets_the_size_that_it_asks_for() {
+    let steps = [
+        Step::GoWell,
+        Step::TakeAway("claims", 0),
+        Step::LookAtAll { backwards: false },
+        Step::Clone { claim: 1, source: 0 },
+        Step::HandOn { volume: 0, claim: 0 },
+    ];
+    play(&steps).unwrap();
+}
+
 /// The seeds to play: this many, or the other number with `--all`.
 fn seeds(some: u64, all: u64) -> Range<u64> {
     let given = std::env::var("MOORING_TESTBED_SEED").ok();
