@@ -1,13 +1,7 @@
 //! Reasons of Events: the words by which people and scripts look for them.
 
-// The controller's.
+// The controller's, but for those of one operation, which its description has.
 
-/// A provisioning Pod has been started.
-pub const STARTED: &str = "ProvisioningStarted";
-/// The volume is there.
-pub const PROVISIONED: &str = "Provisioned";
-/// A run of the image failed and will be tried again.
-pub const FAILED: &str = "ProvisioningFailed";
 /// A run of the image failed, and only a change of the ConfigMap or the claim brings another.
 pub const GIVEN_UP: &str = "ProvisioningGivenUp";
 /// What the operation waits for.
@@ -16,46 +10,14 @@ pub const WAITING: &str = "ProvisioningWaiting";
 pub const REFUSED_VOLUME: &str = "VolumeRefused";
 /// A run took longer than it may.
 pub const TIMED_OUT: &str = "ProvisioningTimedOut";
-/// The volume is gone.
-pub const DELETED: &str = "VolumeDeleted";
 /// Nobody uses the volume any more, and it stays in the storage.
 pub const KEPT: &str = "VolumeKept";
-/// A delete run failed and will be tried again.
-pub const DELETE_FAILED: &str = "VolumeDeletionFailed";
-/// A run that makes a volume larger has been started; the reasons of expansions are those of external-resizer.
-pub const RESIZING: &str = "Resizing";
-/// A run that was to make a volume larger failed and will be tried again, or can't be done.
-pub const RESIZE_FAILED: &str = "VolumeResizeFailed";
-/// The volume is larger.
-pub const RESIZED: &str = "VolumeResizeSuccessful";
 /// The storage is larger, and a node is to enlarge the file system.
 pub const FS_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
 /// An expansion that failed is not asked for any more.
 pub const RESIZE_TAKEN_BACK: &str = "VolumeSizeRestored";
-/// A node has the volume now.
-pub const ATTACHED: &str = "VolumeAttached";
-/// A run that was to attach a volume failed and will be tried again.
-pub const ATTACH_FAILED: &str = "VolumeAttachFailed";
-/// A run that was to detach a volume failed and will be tried again.
-pub const DETACH_FAILED: &str = "VolumeDetachFailed";
-/// A run that gives a volume other attributes has been started; the reasons of modifications are those of
-/// external-resizer.
-pub const MODIFYING: &str = "VolumeModify";
-/// A run that was to give a volume other attributes failed and will be tried again, or can't be done.
-pub const MODIFY_FAILED: &str = "VolumeModifyFailed";
-/// The volume has other attributes.
-pub const MODIFIED: &str = "VolumeModifySuccessful";
 /// A modification that failed is not asked for any more.
 pub const MODIFY_TAKEN_BACK: &str = "VolumeModifyCanceled";
-/// A run that takes a snapshot failed, or there can be none; the reasons about snapshots are those of
-/// external-snapshotter.
-pub const SNAPSHOT_FAILED: &str = "SnapshotCreationFailed";
-/// A run that removes a snapshot failed and will be tried again.
-pub const SNAPSHOT_DELETE_FAILED: &str = "SnapshotDeleteError";
-/// A run that takes the snapshots of a group failed, or there can be none.
-pub const GROUP_FAILED: &str = "GroupSnapshotCreationFailed";
-/// A run that removes the snapshots of a group failed and will be tried again.
-pub const GROUP_DELETE_FAILED: &str = "GroupSnapshotDeleteError";
 /// The volume went with its node.
 pub const NODE_GONE: &str = "VolumeLostWithNode";
 /// The selected node can't mount the volume.
@@ -70,8 +32,6 @@ pub const CONFIG_IN_FORCE: &str = "ConfigInForce";
 pub const CONFIG_REFUSED: &str = "ConfigRefused";
 /// A provisioner ConfigMap has an oddity.
 pub const CONFIG_WARNING: &str = "ConfigWarning";
-/// A run that was to list what the storage can serve failed, or what it listed can't be taken.
-pub const DISCOVER_FAILED: &str = "DiscoveryFailed";
 /// A worker of a provisioner ConfigMap does not start, ended or can't be reached.
 pub const WORKER_FAILED: &str = "WorkerFailed";
 /// The storage does not list any more what a StorageClass was made for.

@@ -134,12 +134,26 @@ async fn change_key(client: &Client, volume: &PersistentVolume) -> Result<(), Ap
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    match api.patch(&name, &params, &patch).await {
-        Ok(_) => Ok(()),
-        // Gone, changed meanwhile, or not what the patch expects any more.
-        Err(error) if matches!(code(&error), 404 | 409 | 422) => Err(ApplyError::Changed(name)),
-        Err(source) => Err(CallError::new("patch", "Secret", &name, source).into()),
+    let Err(source) = api.patch(&name, &params, &patch).await else {
+        return Ok(());
+    };
+    let is_changed = match code(&source) {
+        404 | 409 => true,
+        // Not what the patch expects any more; otherwise a policy refuses it, and goes on refusing.
+        422 => version(&api, &name).await? != found.metadata.resource_version,
+        _ => false,
+    };
+    if is_changed {
+        return Err(ApplyError::Changed(name));
     }
+    Err(CallError::new("patch", "Secret", &name, source).into())
+}
+
+/// The version that the API has of a Secret; `None` if it is gone.
+async fn version(api: &Api<Secret>, name: &str) -> Result<Option<String>, ApplyError> {
+    let live = api.get_metadata_opt(name).await;
+    let live = live.map_err(|source| CallError::new("read", "Secret", name, source))?;
+    Ok(live.and_then(|live| live.metadata.resource_version))
 }
 
 /// The keys with which the connections of a volume are signed, by id.

@@ -1,5 +1,6 @@
 //! Brings every claim of Mooring's to its volume, and every one that is deleted on the way to its end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -24,7 +25,7 @@ use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::describe::describe;
 use crate::operation::observed::ObservedClaim;
 use crate::operation::record::Record;
-use crate::operation::{content, is_change_asked, provision, standing};
+use crate::operation::{content, is_change_asked, plan_claim, provision, standing};
 use crate::run::departed::Departed;
 use crate::run::{Run, RunId};
 
@@ -101,8 +102,11 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         provision_run: find(making.operation),
         making: namespace.as_deref().map(|namespace| making.in_namespace(namespace)),
         delete_run: find(Operation::Delete),
-        expand_run: find(Operation::Expand),
-        modify_run: find(Operation::Modify),
+        changes: Operation::ALL
+            .into_iter()
+            .filter(|operation| describe(*operation).effect.changes_volume())
+            .filter_map(|operation| Some((operation, find(operation)?)))
+            .collect(),
         departed: cache.departed(&uid),
         source: cache.source_of(claim),
         claim,
@@ -126,8 +130,7 @@ struct Known<'a> {
     /// The place of that run.
     making: Option<String>,
     delete_run: Option<Run>,
-    expand_run: Option<Run>,
-    modify_run: Option<Run>,
+    changes: BTreeMap<Operation, Run>,
     departed: Option<Departed>,
     source: ObservedSource,
     copied_by: Option<String>,
@@ -177,8 +180,7 @@ impl Known<'_> {
             unserved_since: now,
             provision_run: self.provision_run.as_ref(),
             delete_run: self.delete_run.as_ref(),
-            expand_run: self.expand_run.as_ref(),
-            modify_run: self.modify_run.as_ref(),
+            changes: &self.changes,
             departed: self.departed.as_ref(),
             volumes,
             looked_up,
@@ -195,6 +197,6 @@ impl Known<'_> {
         } else {
             shared.expectations.served(&self.uid);
         }
-        provision::plan(&seen, now)
+        plan_claim(&seen, now)
     }
 }

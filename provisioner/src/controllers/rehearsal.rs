@@ -11,6 +11,7 @@ mod available;
 mod begins_late;
 mod binding;
 mod capacity;
+mod cel;
 mod clone;
 mod departures;
 mod discover;
@@ -23,6 +24,7 @@ mod migrate;
 mod model;
 mod modify;
 mod passed_on;
+mod policies;
 mod real_api;
 mod retain;
 mod snapshot;
@@ -416,8 +418,12 @@ impl Theatre {
 
     /// The worker says how things are.
     fn listen(&self, cache: &Cache) {
-        if let Some(worker) = &self.worker {
-            cache.workers.contacts.note("w1", &worker.seat, worker.report());
+        match &self.worker {
+            Some(worker) if worker.is_reached() => {
+                cache.workers.contacts.note(&worker.uid, &worker.seat, worker.report());
+            }
+            Some(worker) => cache.workers.contacts.lost(&worker.uid),
+            None => {}
         }
     }
 
@@ -546,7 +552,9 @@ impl Theatre {
         self.storage.insert(pv_name.to_owned());
         if self.script.image_makes_pv && self.api.lock().get("volumes", &format!("/{pv_name}")).is_none() {
             let mut volume = crate::volume::acceptance::tests::volume();
-            volume["metadata"] = json!({"name": pv_name});
+            // As `pv create` makes it.
+            let by = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
+            volume["metadata"] = json!({"name": pv_name, "annotations": by});
             self.api.lock().put("volumes", volume);
         }
         if self.script.first_fails && self.attempts == 1 {

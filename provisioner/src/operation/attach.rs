@@ -24,14 +24,14 @@ use self::nodes::VolumeNodes;
 use self::observed::{Look, NodeMounter, ObservedAttachment, ObservedNode};
 use super::attempt::state_of;
 use super::decision::{Attached, Decision, Detached, ForVolume, Intent, Start, VolumeDecision, removable};
-use super::describe::{action, waiting};
+use super::describe::{done, waiting};
 use super::drive::{Operate, Progress, begin, drive, removed};
 use super::observed::Surroundings;
 use super::record::Record;
 use super::request;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
-use crate::process::events::{Note, reasons};
+use crate::process::events::Note;
 use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId};
 use crate::time::elapsed;
@@ -333,7 +333,7 @@ impl Plan<'_> {
             to: of_record(record),
             answered,
             runs: removable([self.seen.attach_run]),
-            say: Note::normal(reasons::ATTACHED, action(Operation::Attach), text),
+            say: done(Operation::Attach, text),
             took,
         })))
     }

@@ -40,8 +40,7 @@ impl<'a> Change<'a> {
     /// A change of which nothing is open, if the volume can be changed.
     pub(super) fn fresh(seen: &'a ObservedClaim<'a>, operation: Operation, now: Timestamp) -> Option<Self> {
         // One that leaves wakes the plan again.
-        let has_run = seen.expand_run.is_some() || seen.modify_run.is_some();
-        let volume = standing::volume(seen).filter(|_| !has_run && is_bound(seen.claim))?;
+        let volume = standing::volume(seen).filter(|_| seen.changes.is_empty() && is_bound(seen.claim))?;
         Some(Self::of(seen, volume, operation, None, now))
     }
 
@@ -73,7 +72,7 @@ impl<'a> Change<'a> {
         record: Option<&'a Record>,
         now: Timestamp,
     ) -> Self {
-        let progress = seen.progress(operation, record, seen.change_run(operation), now);
+        let progress = seen.progress(operation, record, seen.changes.get(&operation), now);
         Self { seen, volume, progress }
     }
 
@@ -235,7 +234,7 @@ fn may_have_changed(run: &Run) -> bool {
 
 /// Ends a change that can't go on: its run first, if there is one, so that nothing else is run on the volume beside it.
 fn stopped(seen: &ObservedClaim<'_>, record: &Record, say: Option<Note>, now: Timestamp) -> ClaimDecision {
-    match seen.change_run(record.operation) {
+    match seen.changes.get(&record.operation) {
         None => given_up(seen, record, say),
         // What was watched of the claim is older than what was watched of the run.
         Some(run) if run.attempt() > record.attempt => Decision::wait(seen.limits.overdue),

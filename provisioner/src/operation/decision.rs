@@ -207,7 +207,7 @@ pub struct Accept {
     pub connection: Option<(String, String)>,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    pub say: Note,
+    pub say: Option<Note>,
     /// How long it took from the intent on.
     pub took: Duration,
 }
@@ -322,7 +322,7 @@ pub struct Attached {
     pub answered: Answered,
     /// The runs to remove.
     pub runs: Vec<RunRef>,
-    pub say: Note,
+    pub say: Option<Note>,
     pub took: Duration,
 }
 
@@ -356,7 +356,7 @@ pub struct Settled {
 }
 
 /// Those of these runs that are not being removed already.
-pub(crate) fn removable<const N: usize>(runs: [Option<&Run>; N]) -> Vec<RunRef> {
+pub(crate) fn removable<'r>(runs: impl IntoIterator<Item = Option<&'r Run>>) -> Vec<RunRef> {
     runs.into_iter()
         .flatten()
         .filter(|run| run.leaving_since().is_none())

@@ -25,15 +25,13 @@ use crate::process::events::{Note, reasons};
 use crate::run::outcome::{Finish, State};
 use crate::run::{Run, RunId, RunRef};
 use crate::time::elapsed;
-use crate::volume::persistent_volume::{self, is_ours};
+use crate::volume::persistent_volume;
 
 /// How often the controller looks whether a node is back.
 const NODE_PERIOD: Duration = Duration::from_secs(30);
 
-pub fn plan_volume(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision {
-    if !is_ours(seen.volume) {
-        return Decision::Rest;
-    }
+/// What to do about a PV of Mooring's that nothing else is done with.
+pub(super) fn plan(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision {
     let policy = ReclaimPolicy::of_volume(seen.volume);
     let going = is_going(seen.volume);
     if may_delete(&policy, Operation::Delete, None).is_err() {

@@ -2,12 +2,13 @@
 //! becomes of the answer, what it changes and reads, and how Events name it. Whatever serves several operations asks
 //! here, and matches on no [`Operation`].
 //!
-//! A new operation is a variant of [`Operation`], a description here, what the vendor's kit tries of it
-//! (`provisioner/cli/src/conform/checks.rs`), and a file beside this one with its plan, unless it shares that of
-//! another: a clone and a restore are provisioned as any volume. If it is asked for by another object, such as a
-//! `VolumeSnapshotContent`, the attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too.
-//! The compiler then names what is left to decide. So each description is written in full: a struct update would decide
-//! silently what a new field means for it.
+//! A new operation is a variant of [`Operation`], a description here, and a file beside this one with its plan, which
+//! the file of this module calls, unless it shares that of another: a clone and a restore are provisioned as any volume.
+//! Of an operation on a volume that is there, the vendor's kit tries what it tries of any; checks of its own are named in
+//! `provisioner/cli/src/conform/checks.rs`. If it is asked for by another object, such as a `VolumeSnapshotContent`, the
+//! attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what
+//! is left to decide. So each description is written in full: a struct update would decide silently what a new field
+//! means for it.
 
 use crate::process::events::{Note, reasons};
 use mooring_contract::names::finalizers;
@@ -183,6 +184,8 @@ pub enum Reads {
     SnapshotVolume,
 }
 
+/// What Events say of an operation. The reasons about expansions and modifications are those of external-resizer, those
+/// about snapshots those of external-snapshotter.
 #[derive(Debug, Clone, Copy)]
 pub struct EventText {
     /// An Event's `action`.
@@ -193,6 +196,8 @@ pub struct EventText {
     pub failed: &'static str,
     /// The reason of the Event that the first run has begun, and what the run does; `None` where users need not know.
     pub begun: Option<(&'static str, &'static str)>,
+    /// The reason of the Event that it is done; `None` where no Event says so.
+    pub done: Option<&'static str>,
 }
 
 pub fn describe(operation: Operation) -> &'static Description {
@@ -225,8 +230,9 @@ const PROVISION: Description = Description {
     events: EventText {
         action: "Provision",
         doing: "provisioning",
-        failed: reasons::FAILED,
-        begun: Some((reasons::STARTED, "makes the volume")),
+        failed: "ProvisioningFailed",
+        begun: Some(("ProvisioningStarted", "makes the volume")),
+        done: Some("Provisioned"),
     },
 };
 
@@ -240,8 +246,9 @@ const DELETE: Description = Description {
     events: EventText {
         action: "Delete",
         doing: "deleting",
-        failed: reasons::DELETE_FAILED,
+        failed: "VolumeDeletionFailed",
         begun: None,
+        done: None,
     },
 };
 
@@ -255,8 +262,9 @@ const EXPAND: Description = Description {
     events: EventText {
         action: "Expand",
         doing: "expanding",
-        failed: reasons::RESIZE_FAILED,
-        begun: Some((reasons::RESIZING, "makes the volume larger")),
+        failed: "VolumeResizeFailed",
+        begun: Some(("Resizing", "makes the volume larger")),
+        done: Some("VolumeResizeSuccessful"),
     },
 };
 
@@ -270,8 +278,9 @@ const MODIFY: Description = Description {
     events: EventText {
         action: "Modify",
         doing: "modifying",
-        failed: reasons::MODIFY_FAILED,
-        begun: Some((reasons::MODIFYING, "gives the volume other attributes")),
+        failed: "VolumeModifyFailed",
+        begun: Some(("VolumeModify", "gives the volume other attributes")),
+        done: Some("VolumeModifySuccessful"),
     },
 };
 
@@ -285,8 +294,9 @@ const CLONE: Description = Description {
     events: EventText {
         action: "Clone",
         doing: "cloning",
-        failed: reasons::FAILED,
-        begun: Some((reasons::STARTED, "copies the volume")),
+        failed: "ProvisioningFailed",
+        begun: Some(("ProvisioningStarted", "copies the volume")),
+        done: Some("Provisioned"),
     },
 };
 
@@ -300,9 +310,10 @@ const SNAPSHOT: Description = Description {
     events: EventText {
         action: "Snapshot",
         doing: "taking the snapshot",
-        failed: reasons::SNAPSHOT_FAILED,
+        failed: "SnapshotCreationFailed",
         // snapshot-controller tells of it.
         begun: None,
+        done: None,
     },
 };
 
@@ -316,8 +327,9 @@ const DELETE_SNAPSHOT: Description = Description {
     events: EventText {
         action: "DeleteSnapshot",
         doing: "deleting the snapshot",
-        failed: reasons::SNAPSHOT_DELETE_FAILED,
+        failed: "SnapshotDeleteError",
         begun: None,
+        done: None,
     },
 };
 
@@ -331,9 +343,10 @@ const SNAPSHOT_GROUP: Description = Description {
     events: EventText {
         action: "SnapshotGroup",
         doing: "taking the snapshots of the group",
-        failed: reasons::GROUP_FAILED,
+        failed: "GroupSnapshotCreationFailed",
         // snapshot-controller tells of it.
         begun: None,
+        done: None,
     },
 };
 
@@ -347,8 +360,9 @@ const DELETE_GROUP: Description = Description {
     events: EventText {
         action: "DeleteGroup",
         doing: "deleting the snapshots of the group",
-        failed: reasons::GROUP_DELETE_FAILED,
+        failed: "GroupSnapshotDeleteError",
         begun: None,
+        done: None,
     },
 };
 
@@ -362,8 +376,9 @@ const RESTORE: Description = Description {
     events: EventText {
         action: "Restore",
         doing: "restoring",
-        failed: reasons::FAILED,
-        begun: Some((reasons::STARTED, "makes the volume of its snapshot")),
+        failed: "ProvisioningFailed",
+        begun: Some(("ProvisioningStarted", "makes the volume of its snapshot")),
+        done: Some("Provisioned"),
     },
 };
 
@@ -377,8 +392,9 @@ const BACKUP: Description = Description {
     events: EventText {
         action: "Backup",
         doing: "backing up the volume",
-        failed: reasons::SNAPSHOT_FAILED,
+        failed: "SnapshotCreationFailed",
         begun: None,
+        done: None,
     },
 };
 
@@ -392,8 +408,9 @@ const DELETE_BACKUP: Description = Description {
     events: EventText {
         action: "DeleteBackup",
         doing: "deleting the backup",
-        failed: reasons::SNAPSHOT_DELETE_FAILED,
+        failed: "SnapshotDeleteError",
         begun: None,
+        done: None,
     },
 };
 
@@ -407,8 +424,9 @@ const DISCOVER: Description = Description {
     events: EventText {
         action: "Discover",
         doing: "discovering",
-        failed: reasons::DISCOVER_FAILED,
+        failed: "DiscoveryFailed",
         begun: None,
+        done: None,
     },
 };
 
@@ -422,8 +440,9 @@ const ATTACH: Description = Description {
     events: EventText {
         action: "Attach",
         doing: "attaching",
-        failed: reasons::ATTACH_FAILED,
+        failed: "VolumeAttachFailed",
         begun: None,
+        done: Some("VolumeAttached"),
     },
 };
 
@@ -437,13 +456,20 @@ const DETACH: Description = Description {
     events: EventText {
         action: "Detach",
         doing: "detaching",
-        failed: reasons::DETACH_FAILED,
+        failed: "VolumeDetachFailed",
         begun: None,
+        done: None,
     },
 };
 
 pub(crate) fn action(operation: Operation) -> &'static str {
     describe(operation).events.action
+}
+
+/// Tells users that an operation is done, if its description has a reason for that.
+pub(crate) fn done(operation: Operation, text: impl Into<String>) -> Option<Note> {
+    let reason = describe(operation).events.done?;
+    Some(Note::normal(reason, action(operation), text))
 }
 
 pub(crate) fn waiting(operation: Operation, text: impl Into<String>) -> Note {

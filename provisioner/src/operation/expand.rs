@@ -22,7 +22,7 @@ pub(crate) use self::status::of_record;
 use super::change::{Change, changed_after_all, refusal, refused_unless};
 use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
-use super::describe::action;
+use super::describe::{action, done};
 use super::drive::{Operate, Progress, begin, drive};
 use super::observed::ObservedClaim;
 use super::record::Record;
@@ -191,30 +191,30 @@ impl Operate for Expansion<'_> {
         let size = run.request().map_err(|error| finish.refused(chain(&error)))?.size;
         let growth = volume.spec.as_ref().map_or(Growth::AtServer, growth);
         let made = self.change.made(record);
-        let (is_done, status, reason, then) = match growth {
-            Growth::AtServer => (
-                true,
-                status::done(seen.claim, size),
-                reasons::RESIZED,
-                "so it is expanded",
-            ),
-            Growth::AtNode => (
-                false,
-                status::pending(seen.claim, progress.now),
-                reasons::FS_RESIZE_REQUIRED,
-                "its file system grows where a Pod uses it",
-            ),
-        };
-        let text = format!(
-            "the volume's storage grew to {} in {} s, {then}",
+        let grew = format!(
+            "the volume's storage grew to {} in {} s",
             capacity::quantity(size).0,
             made.took.unwrap_or_default().as_secs()
         );
+        let (status, say) = match growth {
+            Growth::AtServer => (
+                status::done(seen.claim, size),
+                done(Operation::Expand, format!("{grew}, so it is expanded")),
+            ),
+            Growth::AtNode => (
+                status::pending(seen.claim, progress.now),
+                Some(Note::normal(
+                    reasons::FS_RESIZE_REQUIRED,
+                    action(Operation::Expand),
+                    format!("{grew}, its file system grows where a Pod uses it"),
+                )),
+            ),
+        };
         Ok(Decision::Own(ForClaim::Altered(Box::new(Altered {
             volume_patch: volume_patch(seen.claim, volume, size, growth),
             status: Some(status),
-            at_once: Some(is_done),
-            say: Some(Note::normal(reason, action(Operation::Expand), text)),
+            at_once: Some(growth == Growth::AtServer),
+            say,
             ..made
         }))))
     }

@@ -21,7 +21,7 @@ use super::attributes::{self, check_offered, wanted};
 use super::change::{Change, changed_after_all, refusal, refused_unless};
 use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
-use super::describe::action;
+use super::describe::{action, done};
 use super::drive::{Operate, Progress, begin, drive};
 use super::observed::ObservedClaim;
 use super::record::Record;
@@ -200,7 +200,7 @@ impl Operate for Modification<'_> {
         Ok(Decision::Own(ForClaim::Altered(Box::new(Altered {
             volume_patch: volume_patch(self.change.volume, attributes),
             status: Some(status::done(self.change.seen.claim, &class)),
-            say: Some(Note::normal(reasons::MODIFIED, action(Operation::Modify), text)),
+            say: done(Operation::Modify, text),
             ..made
         }))))
     }

@@ -48,10 +48,8 @@ pub struct ObservedClaim<'a> {
     /// The run that makes its volume: of operation [`Self::making`].
     pub provision_run: Option<&'a Run>,
     pub delete_run: Option<&'a Run>,
-    /// The run of its volume's expansion.
-    pub expand_run: Option<&'a Run>,
-    /// The run of its volume's modification.
-    pub modify_run: Option<&'a Run>,
+    /// The runs that change its volume.
+    pub changes: &'a BTreeMap<Operation, Run>,
     /// How the last run of its provisioning was when it went, if that was seen.
     pub departed: Option<&'a Departed>,
     /// The PVs that bear its name or its uid.
@@ -91,15 +89,6 @@ impl ObservedClaim<'_> {
 
     pub(crate) fn run(&self, operation: Operation) -> RunId {
         RunId::new(operation, self.uid())
-    }
-
-    /// The run of this change of its volume.
-    pub(crate) fn change_run(&self, operation: Operation) -> Option<&Run> {
-        match operation {
-            Operation::Expand => self.expand_run,
-            Operation::Modify => self.modify_run,
-            _ => None,
-        }
     }
 
     /// How far an operation on it is that has this record and this run.

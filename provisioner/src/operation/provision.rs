@@ -13,19 +13,18 @@ use mooring_contract::request::Request;
 use mooring_contract::volume::ClientName;
 use serde_json::{Value, json};
 
-use super::change::set_aside;
 use super::claim_error::ClaimError;
 use super::content::Content;
 use super::decision::{
     Accept, ClaimDecision, Decision, First, ForClaim, Refuse, Reschedule, Start, name_and_uid, removable,
 };
-use super::describe::{Effect, action, describe, waiting};
+use super::describe::{action, done, waiting};
 use super::drive::{Operate, Progress, begin, drive, ran_late, to_remove};
 use super::observed::ObservedClaim;
-use super::record::{Record, is_busy};
+use super::record::Record;
 use super::source::{self, Found};
 use super::standing;
-use super::{attach, attributes, expand, modify, request, undo};
+use super::{attach, attributes, request, undo};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
@@ -41,40 +40,8 @@ use crate::volume::topology::{Node, is_unable};
 /// After how many failed attempts on one node another is asked for, where the volume would live on that node.
 const ATTEMPTS_PER_NODE: u32 = 3;
 
-/// What to do about a claim.
-pub fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
-    if standing::is_moving(seen.claim) && !is_busy(seen.claim) {
-        // What would change the volume would change a PersistentVolume that is about to be replaced.
-        return Decision::Rest;
-    }
-    if let Some(record) = seen.record {
-        match describe(record.operation).effect {
-            Effect::ExpandsVolume => {
-                return match expand::ongoing(seen, record, now) {
-                    Decision::Wait { .. } if record.is_refused_change() && modify::is_next(seen, now) => {
-                        set_aside(seen, record)
-                    }
-                    expansion => expansion,
-                };
-            }
-            Effect::ModifiesVolume => {
-                return match modify::ongoing(seen, record, now) {
-                    Decision::Wait { .. } if record.is_refused_change() && expand::is_next(seen, now) => {
-                        set_aside(seen, record)
-                    }
-                    modification => modification,
-                };
-            }
-            // The claim has no volume of its own yet, or none any more.
-            Effect::MakesVolume
-            | Effect::RemovesVolume
-            | Effect::TakesSnapshot
-            | Effect::RemovesSnapshot
-            | Effect::AttachesVolume
-            | Effect::DetachesVolume
-            | Effect::KeepsAll => {}
-        }
-    }
+/// What to do about a claim that has no volume of its own yet, or none any more.
+pub(super) fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if seen.claim.metadata.deletion_timestamp.is_some() {
         return match seen.record {
             // It is bound to what the run has made, which is judged as if the claim stayed.
@@ -99,7 +66,7 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if bound || seen.class.is_none() || ready.is_some() {
         return match (leftovers.is_empty(), ready) {
             (false, _) => Decision::Stop(leftovers),
-            (true, _) if bound => change(seen, now),
+            (true, _) if bound => super::fresh_change(seen, now),
             (true, Some(volume)) => to_be_bound(seen, volume, now),
             (true, None) => Decision::Rest,
         };
@@ -155,22 +122,6 @@ fn to_be_bound(seen: &ObservedClaim<'_>, volume: &PersistentVolume, now: Timesta
         seen.limits.bind_grace.as_secs() / 60
     );
     Decision::wait_for(waiting(seen.making(), text))
-}
-
-/// A claim that has its volume. It may ask for another size and for other attributes: one is done after the other, and
-/// last what the image has refused before.
-fn change(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
-    let (expansion, modification) = (expand::fresh(seen, now), modify::fresh(seen, now));
-    let (first, second) = if expand::is_infeasible(seen.claim) {
-        (modification, expansion)
-    } else {
-        (expansion, modification)
-    };
-    // What can't be begun does not hold up the other.
-    match (&first, &second) {
-        (Decision::Rest, _) | (Decision::Wait { .. }, Decision::Start(_) | Decision::Own(_)) => second,
-        _ => first,
-    }
 }
 
 /// Whether Kubernetes asks for a volume for the claim now.
@@ -559,9 +510,8 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         volume_patch: volume_patch(volume, request, &record.config, node.as_ref(), topologies(seen.class)),
         claim_patch: claim_patch(seen),
         connection: attach::secret_of(volume),
-        say: Note::normal(
-            reasons::PROVISIONED,
-            action(seen.making()),
+        say: done(
+            seen.making(),
             format!("volume {pv_name} exists after {} s{attempts}", took.as_secs()),
         ),
         pv_name,
@@ -741,7 +691,8 @@ fn leftovers(seen: &ObservedClaim<'_>) -> Vec<RunRef> {
         uids.any(|uid| run.belongs_to(uid))
     };
     let delete_run = seen.delete_run.filter(|run| !is_of_volume(run));
-    removable([seen.provision_run, delete_run, seen.expand_run, seen.modify_run])
+    let changes = seen.changes.values().map(Some);
+    removable([seen.provision_run, delete_run].into_iter().chain(changes))
 }
 
 #[cfg(test)]

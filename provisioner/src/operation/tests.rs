@@ -1,5 +1,6 @@
 //! A world for plans to look at: what tests of all modules build upon.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim};
@@ -237,7 +238,13 @@ impl World {
             let found = self.attributes.iter().find(|class| class["metadata"]["name"] == name);
             found.map(|class| Arc::new(serde_json::from_value(class.clone()).unwrap()))
         };
-        let decision = super::provision::plan(
+        let changes = [
+            (Operation::Expand, &self.expand_run),
+            (Operation::Modify, &self.modify_run),
+        ];
+        let changes = changes.into_iter().filter_map(|(of, run)| Some((of, run.clone()?)));
+        let changes: BTreeMap<_, _> = changes.collect();
+        let decision = super::plan_claim(
             &ObservedClaim {
                 claim: &claim,
                 record: self.record.as_ref(),
@@ -246,8 +253,7 @@ impl World {
                 unserved_since: self.unserved_since,
                 provision_run: self.provision_run.as_ref(),
                 delete_run: self.delete_run.as_ref(),
-                expand_run: self.expand_run.as_ref(),
-                modify_run: self.modify_run.as_ref(),
+                changes: &changes,
                 attributes: &attributes,
                 departed: self.departed.as_ref(),
                 volumes: &volumes,

@@ -31,9 +31,8 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
         return Decision::Rest;
     }
     let Some(record) = seen.record else {
-        let runs = [seen.provision_run, seen.delete_run, seen.expand_run, seen.modify_run];
-        let nothing = runs.iter().all(Option::is_none) && seen.volumes.is_empty();
-        if nothing {
+        let has_run = seen.provision_run.or(seen.delete_run).is_some() || !seen.changes.is_empty();
+        if !has_run && seen.volumes.is_empty() {
             return release_claim(seen, None, None);
         }
         return Decision::wait_for(waiting(

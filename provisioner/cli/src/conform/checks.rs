@@ -1,9 +1,9 @@
 //! What is tried of each operation. The contract (`docs/vendors.md`) has the rule behind each.
 
 mod attachment;
-mod change;
 mod copy;
 mod discovery;
+mod existing;
 mod group;
 mod snapshot;
 mod volume;
@@ -114,8 +114,6 @@ impl<'r, R: Runs> Kit<'r, R> {
             checks.extend(match operation {
                 Operation::Provision => Vec::new(),
                 Operation::Delete => self.of_delete(),
-                Operation::Expand => self.of_expand(),
-                Operation::Modify => self.of_modify(),
                 Operation::Clone => self.of_clone(),
                 Operation::Snapshot => self.of_taking(Form::Snapshot),
                 Operation::DeleteSnapshot => self.of_deleting(Form::Snapshot),
@@ -127,6 +125,7 @@ impl<'r, R: Runs> Kit<'r, R> {
                 Operation::Discover => self.of_discover(),
                 Operation::Attach => self.of_attach(),
                 Operation::Detach => self.of_detach(),
+                other => self.of_existing(other),
             });
         }
         if self.rig.can_be_unreachable() {

@@ -15,6 +15,7 @@ pub(super) fn type_of(kind: Kind) -> (&'static str, &'static str) {
         "pods" => ("v1", "Pod"),
         "secrets" => ("v1", "Secret"),
         "contents" => (SNAPSHOTS, "VolumeSnapshotContent"),
+        "snapshots" => (SNAPSHOTS, "VolumeSnapshot"),
         "snapshotclasses" => (SNAPSHOTS, "VolumeSnapshotClass"),
         "attributes" => ("storage.k8s.io/v1", "VolumeAttributesClass"),
         "classes" => ("storage.k8s.io/v1", "StorageClass"),
@@ -42,6 +43,11 @@ pub(super) fn path_of(kind: Kind, key: &str) -> String {
 
 /// What a path is about.
 pub(super) struct Addressed<'a> {
+    /// Empty for the core group.
+    pub(super) group: &'a str,
+    pub(super) version: &'a str,
+    /// What Kubernetes calls the kind.
+    pub(super) resource: &'a str,
     /// Empty for objects without one.
     pub(super) namespace: &'a str,
     pub(super) kind: Kind,
@@ -51,24 +57,24 @@ pub(super) struct Addressed<'a> {
 }
 
 pub(super) fn addressed(path: &str) -> Option<Addressed<'_>> {
-    let path = path.trim_start_matches("/api/v1/");
-    let path = path.trim_start_matches("/apis/snapshot.storage.k8s.io/v1/");
-    let path = path.trim_start_matches("/apis/groupsnapshot.storage.k8s.io/v1/");
-    let path = path.trim_start_matches("/apis/storage.k8s.io/v1/");
-    let path = path.trim_start_matches("/apis/gateway.networking.k8s.io/v1/");
+    let (group, path) = match path.strip_prefix("/api/") {
+        Some(path) => ("", path),
+        None => path.strip_prefix("/apis/")?.split_once('/')?,
+    };
+    let (version, path) = path.split_once('/')?;
     let mut parts: Vec<&str> = path.split('/').collect();
     let by_status = [3, 5].contains(&parts.len()) && parts.last() == Some(&"status");
     if by_status {
         parts.pop();
     }
-    let (namespace, kind, name) = match parts[..] {
-        ["namespaces", namespace, kind, name] => (namespace, kind, Some(name)),
-        ["namespaces", namespace, kind] => (namespace, kind, None),
-        [kind, name] => ("", kind, Some(name)),
-        [kind] => ("", kind, None),
+    let (namespace, resource, name) = match parts[..] {
+        ["namespaces", namespace, resource, name] => (namespace, resource, Some(name)),
+        ["namespaces", namespace, resource] => (namespace, resource, None),
+        [resource, name] => ("", resource, Some(name)),
+        [resource] => ("", resource, None),
         _ => return None,
     };
-    let kind = match kind {
+    let kind = match resource {
         "persistentvolumeclaims" => "claims",
         "persistentvolumes" => "volumes",
         "pods" => "pods",
@@ -87,6 +93,9 @@ pub(super) fn addressed(path: &str) -> Option<Addressed<'_>> {
         _ => return None,
     };
     Some(Addressed {
+        group,
+        version,
+        resource,
         namespace,
         kind,
         name,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::fake_api::key_of;
 use super::fake_worker::{FakeWorker, is_free};
-use super::{Offers, PV, Script, Theatre, UID, with_every_fault};
+use super::{Offers, PV, Script, Theatre, UID, look_at, with_every_fault};
 use crate::operation::attach::nodes::VolumeNodes;
 use crate::run::properties::tests::silver;
 
@@ -102,7 +102,11 @@ impl Stage {
             )]));
             api.put(
                 "secrets",
-                json!({"metadata": {"namespace": "admin", "name": "attachment-pvc-u1"}, "data": data}),
+                json!({
+                    "metadata": {"namespace": "admin", "name": "attachment-pvc-u1",
+                                 "labels": {"mooring.dev/component": "attachment"}},
+                    "type": "mooring.dev/vcs", "data": data,
+                }),
             );
             api.put(
                 "configmaps",
@@ -580,6 +584,33 @@ fn published(first: &[&'static str]) -> Vec<&'static str> {
     let mut writes = first.to_vec();
     writes.insert(first.len() - 2, PUBLISHED);
     writes
+}
+
+/// Nobody tries in silence what a policy goes on refusing.
+#[tokio::test]
+async fn what_a_policy_refuses_to_be_written_on_a_secret_is_no_conflict() {
+    let mut stage = Stage::open(Moves {
+        moved_after: Some(12),
+        ..Moves::default()
+    })
+    .await;
+    {
+        let mut api = stage.theatre.api.lock();
+        let mut secret = api.get("secrets", SECRET).unwrap();
+        secret["metadata"]["labels"] = json!({});
+        api.put("secrets", secret);
+    }
+    for turn in 0..40 {
+        stage.users(turn, "");
+        stage.image("");
+        stage.theatre.watch();
+        let volume = stage.theatre.api.lock().get("volumes", &format!("/{PV}")).unwrap();
+        match look_at("volumes", volume, &stage.theatre.shared).await {
+            Err(error) if error.is_refusal() => return,
+            Ok(_) | Err(_) => stage.mounters(turn),
+        }
+    }
+    panic!("nobody is told");
 }
 
 /// Proves: P7

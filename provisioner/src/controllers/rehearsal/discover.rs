@@ -150,7 +150,8 @@ impl Stage {
         let config = self.shared.context.configs.all().remove(0);
         let worker = FakeWorker::start(0).await;
         let mut pod = worker.pod(CONFIG, &config.fingerprint);
-        pod["metadata"]["ownerReferences"] = json!([{"uid": "c1"}]);
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": config.reference.name, "uid": "c1"});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
         self.api.lock().put("pods", pod);
         self.worker = Some(worker);
     }

@@ -1,5 +1,6 @@
-//! As much of an API server as the controllers need, in memory, that fails the call it is told to fail. Before a
-//! [`RealApi`], it is a copy of what that has: whatever is written goes there first.
+//! As much of an API server as the controllers need, in memory, that fails the call it is told to fail. It asks the
+//! shipped admission policies about whatever the controller writes. Before a [`RealApi`], it is a copy of what that
+//! has: whatever is written goes there first.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,10 +11,10 @@ use axum::body::Body as Answer;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
-use mooring_contract::names::{annotations, is_provisioner};
 use serde_json::{Value, json};
 
 use super::addresses::{Addressed, Kind, addressed, path_of, status, type_of};
+use super::policies::{Write, refusal};
 use super::real_api::RealApi;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub(super) struct FakeState {
     pub(super) watches_expire: bool,
     /// What is gone, by kind, as it was last.
     pub(super) gone: Vec<(&'static str, Value)>,
+    /// Whether the controller makes the call that is carried out.
+    by_controller: bool,
     /// What was asked to be written.
     pub(super) log: Vec<String>,
     real: Option<RealApi>,
@@ -75,6 +78,7 @@ impl FakeApi {
             "claims",
             "volumes",
             "contents",
+            "snapshots",
             "snapshotclasses",
             "attributes",
             "classes",
@@ -102,10 +106,20 @@ impl FakeApi {
 
     /// What it is a copy of.
     pub(super) fn real(&self) -> Option<RealApi> {
-        self.lock().real.clone()
+        self.lock().real().cloned()
     }
 
+    /// The controller's, which the policies are about.
     pub(super) fn client(&self) -> Client {
+        self.client_of(true)
+    }
+
+    /// That of an administrator.
+    pub(super) fn client_of_administrator(&self) -> Client {
+        self.client_of(false)
+    }
+
+    fn client_of(&self, by_controller: bool) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -126,11 +140,14 @@ impl FakeApi {
                 // The lists of watches, of which the rehearsals have none, don't count.
                 let of_watch = real.is_some() && query.contains("limit=");
                 let path = parts.uri.path();
+                let mut state = api.lock();
+                state.by_controller = by_controller;
                 let (status, answer) = if of_watch {
-                    api.lock().carry_out(&parts.method, path, query, &body)
+                    state.carry_out(&parts.method, path, query, &body)
                 } else {
-                    api.lock().call(&parts.method, path, query, &body)
+                    state.call(&parts.method, path, query, &body)
                 };
+                drop(state);
                 let response = Response::builder().status(status);
                 Ok::<_, Infallible>(response.body(Answer::from(answer.to_string())).unwrap())
             }
@@ -170,6 +187,11 @@ impl FakeState {
         };
         let lines = self.log.iter();
         lines.map(|line| short(line).unwrap_or_else(|| line.clone())).collect()
+    }
+
+    /// What it is a copy of.
+    pub(super) fn real(&self) -> Option<&RealApi> {
+        self.real.as_ref()
     }
 
     pub(super) fn each(&self, kind: &str) -> impl Iterator<Item = &Value> {
@@ -308,15 +330,20 @@ impl FakeState {
         } else {
             format!("{path}?{query}")
         };
-        let (code, answer) = real.call(method, &target, body);
+        let (code, answer) = real.call_by_controller(method, &target, body);
         if *method != Method::GET
             && code.is_success()
-            && let Some(Addressed {
-                namespace, kind, name, ..
-            }) = addressed(path)
+            && let Some(addressed) = addressed(path)
         {
+            let Addressed {
+                namespace, kind, name, ..
+            } = addressed;
             let name = name.or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
             let key = format!("{namespace}/{name}");
+            let old = self.get(kind, &key);
+            let new = Some(&answer).filter(|_| *method != Method::DELETE);
+            let refused = self.denied(method, &addressed, old.as_ref(), new);
+            assert_eq!(refused, None, "it was taken there: {answer:#}");
             self.refresh(real, kind, &key);
             let is_left = |pod: &Value| pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
             if *method == Method::DELETE && kind == "pods" && self.get(kind, &key).is_some_and(|pod| is_left(&pod)) {
@@ -325,6 +352,24 @@ impl FakeState {
             }
         }
         (code, answer)
+    }
+
+    /// What the API server answers where a policy refuses a write.
+    fn denied(
+        &self,
+        method: &Method,
+        addressed: &Addressed<'_>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Option<(StatusCode, Value)> {
+        let write = Write {
+            method,
+            addressed,
+            old,
+            new,
+        };
+        let why = self.by_controller.then(|| refusal(&write))??;
+        Some(status(StatusCode::UNPROCESSABLE_ENTITY, &why))
     }
 
     /// The lines of a watch: all that has changed since the version that its client knows.
@@ -405,33 +450,34 @@ impl FakeState {
         json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items})
     }
 
-    /// Puts what a patch has made of an object; gone, if it was only held by what the patch took off.
-    fn patched(&mut self, kind: &'static str, key: &str, object: Value) -> (StatusCode, Value) {
+    /// Puts what a write has made of an object; gone, if it was only held by what the write took off.
+    fn updated(&mut self, method: &Method, addressed: &Addressed<'_>, key: &str, object: Value) -> (StatusCode, Value) {
+        let old = self.get(addressed.kind, key);
+        if let Some(denied) = self.denied(method, addressed, old.as_ref(), Some(&object)) {
+            return denied;
+        }
         let gone = !object["metadata"]["deletionTimestamp"].is_null()
             && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
-        self.put(kind, object);
-        let patched = self.get(kind, key).unwrap();
+        self.put(addressed.kind, object);
+        let updated = self.get(addressed.kind, key).unwrap();
         if gone {
-            self.delete(kind, key);
+            self.delete(addressed.kind, key);
         }
-        (StatusCode::OK, patched)
+        (StatusCode::OK, updated)
     }
 
     fn carry_out(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (StatusCode, Value) {
-        let Some(Addressed {
+        let Some(addressed) = addressed(path) else {
+            return status(StatusCode::NOT_FOUND, path);
+        };
+        let Addressed {
             namespace,
             kind,
             name,
             by_status,
-        }) = addressed(path)
-        else {
-            return status(StatusCode::NOT_FOUND, path);
-        };
+            ..
+        } = addressed;
         if let Some(real) = self.real.clone() {
-            let there = name.and_then(|name| self.get(kind, &format!("{namespace}/{name}")));
-            if kind == "volumes" && *method != Method::GET && there.is_some_and(|volume| !may_be_moorings(&volume)) {
-                return denied();
-            }
             return self.pass_on(&real, method, path, query, body);
         }
         if *method == Method::GET && name.is_none() {
@@ -441,6 +487,9 @@ impl FakeState {
         let key = format!("{namespace}/{name}");
         let found = self.get(kind, &key);
         if *method == Method::POST {
+            if let Some(denied) = self.denied(method, &addressed, None, Some(body)) {
+                return denied;
+            }
             if found.is_some() {
                 return status(StatusCode::CONFLICT, "it is there already");
             }
@@ -450,19 +499,11 @@ impl FakeState {
         let Some(mut object) = found else {
             return status(StatusCode::NOT_FOUND, path);
         };
-        if kind == "volumes" && *method != Method::GET && !may_be_moorings(&object) {
-            return denied();
-        }
         if let Some((refused, of, code)) = &self.refused
             && (refused, *of) == (method, kind)
         {
             let verb = method.as_str().to_lowercase();
             return status(*code, &format!("cannot {verb} resource {kind:?}"));
-        }
-        if kind == "pods" && *method == Method::PATCH && !may_be_written(&object) {
-            let message = "ValidatingAdmissionPolicy 'mooring-controller' denied request: a provisioning Pod has the \
-                           labels that the controller gives it, and no others";
-            return status(StatusCode::UNPROCESSABLE_ENTITY, message);
         }
         let wanted = |wanted: &Value, field: &str| wanted.is_null() || *wanted == object["metadata"][field];
         if *method == Method::PATCH
@@ -471,13 +512,13 @@ impl FakeState {
             if !operations.iter().all(|operation| json_patch(&mut object, operation)) {
                 return status(StatusCode::UNPROCESSABLE_ENTITY, "it is not what was expected");
             }
-            return self.patched(kind, &key, object);
+            return self.updated(method, &addressed, &key, object);
         }
         if *method == Method::PUT {
             if !wanted(&body["metadata"]["resourceVersion"], "resourceVersion") {
                 return status(StatusCode::CONFLICT, "it has changed");
             }
-            return self.patched(kind, &key, body.clone());
+            return self.updated(method, &addressed, &key, body.clone());
         }
         if *method == Method::PATCH {
             let meta = &body["metadata"];
@@ -485,23 +526,20 @@ impl FakeState {
                 return status(StatusCode::CONFLICT, "it has changed");
             }
             merge_patch(&mut object, kind, by_status, body.clone());
-            return self.patched(kind, &key, object);
+            return self.updated(method, &addressed, &key, object);
         }
         if *method == Method::DELETE {
             let conditions = &body["preconditions"];
             if !wanted(&conditions["resourceVersion"], "resourceVersion") || !wanted(&conditions["uid"], "uid") {
                 return status(StatusCode::CONFLICT, "it has changed");
             }
+            if let Some(denied) = self.denied(method, &addressed, Some(&object), None) {
+                return denied;
+            }
             self.delete(kind, &key);
         }
         (StatusCode::OK, object)
     }
-}
-
-/// What the admission policy answers.
-fn denied() -> (StatusCode, Value) {
-    let message = "ValidatingAdmissionPolicy 'mooring-controller-volumes' denied request";
-    status(StatusCode::FORBIDDEN, message)
 }
 
 /// Carries out a merge patch with Kubernetes' directive for lists of finalizers.
@@ -524,27 +562,6 @@ fn merge_patch(object: &mut Value, kind: &str, by_status: bool, mut body: Value)
         body.as_object_mut().map(|body| body.remove(*part));
     }
     merge(object, &body);
-}
-
-/// What the admission policy `mooring-controller-volumes` asks of a PV that the controller changes.
-fn may_be_moorings(volume: &Value) -> bool {
-    match volume["metadata"]["annotations"][annotations::PROVISIONED_BY].as_str() {
-        Some(by) => is_provisioner(by),
-        None => volume["metadata"]["name"]
-            .as_str()
-            .is_some_and(|name| name.starts_with("pvc-")),
-    }
-}
-
-/// What the admission policy `mooring-controller` asks of the labels of a Pod that the controller changes.
-fn may_be_written(pod: &Value) -> bool {
-    let labels = pod["metadata"]["labels"].as_object();
-    let own = ["mooring.dev/", "app.kubernetes.io/"];
-    labels.is_none_or(|labels| {
-        labels
-            .keys()
-            .all(|key| own.iter().any(|prefix| key.starts_with(prefix)))
-    })
 }
 
 /// Carries out one operation of a JSON patch (RFC 6902); whether it could be.

@@ -18,6 +18,9 @@ pub(super) const WORKER: &str = "admin/worker-1";
 
 #[derive(Debug)]
 pub(super) struct FakeWorker {
+    /// Of its Pod.
+    pub(super) uid: String,
+    pub(super) name: String,
     pub(super) seat: Seat,
     state: Arc<Mutex<State>>,
     listening: JoinHandle<()>,
@@ -30,6 +33,8 @@ struct State {
     order: Option<Order>,
     /// So many answers are lost on their way.
     lost_answers: usize,
+    /// Nothing reaches it.
+    is_lost: bool,
 }
 
 impl FakeWorker {
@@ -52,19 +57,26 @@ impl FakeWorker {
                 let _ = answer(stream, &key, &shared).await;
             }
         });
-        Self { seat, state, listening }
+        Self {
+            uid: "w1".to_owned(),
+            name: "worker-1".to_owned(),
+            seat,
+            state,
+            listening,
+        }
     }
 
     /// Its Pod, as the API has it.
     pub(super) fn pod(&self, config: &str, fingerprint: &str) -> Value {
         json!({
             "metadata": {
-                "namespace": "admin", "name": "worker-1", "uid": "w1",
+                "namespace": "admin", "name": self.name, "uid": self.uid,
                 "labels": {"mooring.dev/component": "provisioning", "mooring.dev/worker": "true"},
                 "annotations": {"mooring.dev/config": config, "mooring.dev/fingerprint": fingerprint},
             },
-            "spec": {"nodeName": "node-a", "containers": [{"name": "worker", "ports": [
-                {"containerPort": self.seat.port}]}]},
+            "spec": {"nodeName": "node-a", "containers": [{
+                "name": "worker", "ports": [{"containerPort": self.seat.port}],
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]},
             "status": {"phase": "Running", "podIP": self.seat.host, "containerStatuses": [
                 {"name": "worker", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
                  "state": {"running": {}}}]},
@@ -90,6 +102,16 @@ impl FakeWorker {
         });
     }
 
+    /// Whether anything reaches it.
+    pub(super) fn is_reached(&self) -> bool {
+        !self.lock().is_lost
+    }
+
+    /// Has everything reach it from now on, or nothing.
+    pub(super) fn reach(&self, is_reached: bool) {
+        self.lock().is_lost = !is_reached;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
@@ -111,6 +133,9 @@ pub(super) fn is_free(pod: &Value) -> bool {
 }
 
 async fn answer(mut stream: TcpStream, key: &str, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error>> {
+    if state.lock().unwrap().is_lost {
+        return Ok(());
+    }
     let greeting = greeting()?;
     stream.write_all(&greeting).await?;
     let mut channel = Channel::new(key, Side::Worker, greeting)?;

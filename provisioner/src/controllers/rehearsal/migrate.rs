@@ -89,7 +89,7 @@ fn put_pod(api: &FakeApi, change: impl FnOnce(&mut Value)) {
 
 /// Goes on for so many steps at most, as a run that is killed after them, and tells where it ended.
 async fn steps(theatre: &mut Theatre, binder: &mut Binder, goal: Goal, most: usize) -> Option<Standing> {
-    let cluster = MoveCluster::new(theatre.api.client(), "mooring");
+    let cluster = MoveCluster::new(theatre.api.client_of_administrator(), "mooring");
     for _ in 0..most {
         let done = step(&cluster, &target(), goal, &BTreeSet::new()).await;
         // Whatever it did to the API, nobody else may do anything about it.
@@ -174,7 +174,7 @@ async fn a_move_ends_well_whatever_fails_and_whenever_it_is_cut_off() {
             let (theatre, mut binder) = stage().await;
             theatre.api.fail(nth, fault);
             let goal = to(Some(Csi));
-            let cluster = MoveCluster::new(theatre.api.client(), "mooring");
+            let cluster = MoveCluster::new(theatre.api.client_of_administrator(), "mooring");
             let mut at = None;
             for _ in 0..60 {
                 let done = step(&cluster, &target(), goal, &BTreeSet::new()).await;
@@ -227,7 +227,7 @@ async fn a_claim_that_is_deleted_within_a_move_ends_with_nothing_once_that_is_ov
             for _ in 0..4 {
                 theatre.turn().await;
             }
-            let cluster = MoveCluster::new(theatre.api.client(), "mooring");
+            let cluster = MoveCluster::new(theatre.api.client_of_administrator(), "mooring");
             let begun = !theatre.api.lock().all("configmaps").is_empty();
             assert!(
                 !begun

@@ -1,12 +1,13 @@
-//! Random lives of claims, volumes and snapshots against a model of the storage: made, copied, expanded, modified,
-//! deleted, taken away, handed on, snapshotted; while nodes and ConfigMaps go, watches lag, API calls fail and
-//! controllers are killed.
+//! Random lives of claims, volumes and snapshots against a model of the storage: made, copied, restored, expanded,
+//! modified, deleted, taken away, handed on, snapshotted alone and in groups, by Pods and by a worker; while nodes,
+//! workers and ConfigMaps go, watches lag, API calls fail and controllers are killed.
 //!
 //! Whatever happened, everything comes to rest. Then there is one volume for each claim that wants one and none for
 //! others, a volume has the size and the class that its claim says, nothing that is retained was deleted, and whoever
 //! waits is told what for.
 //!
-//! The same before a real API server, by watches that are dropped and expire: [`RealApi`].
+//! The same before a real API server, by watches that are dropped and expire: [`RealApi`]. There, no groups are taken
+//! and there is no worker.
 //!
 //! A seed always makes the same steps. One that fails is printed with the fewest of its steps that still fail;
 //! `MOORING_TESTBED_SEED` repeats it.
@@ -43,8 +44,12 @@ enum Step {
     Claim(usize),
     /// The same, for a copy of another claim's volume.
     Clone { claim: usize, source: usize },
+    /// The same, for a claim with the content of a snapshot.
+    Restore { claim: usize, snapshot: usize },
     /// A user takes a snapshot of a bound claim, which stays when its objects go if it is to be retained.
     Snapshot { claim: usize, retain: bool },
+    /// A user takes snapshots of all bound claims at once.
+    Group { retain: bool },
     /// A user asks for so many GiB.
     Grow { claim: usize, gib: u64 },
     /// A user asks for the attributes of the class of this number.
@@ -65,7 +70,11 @@ enum Step {
     Bind { quick: bool },
     /// Kubernetes' garbage collector removes what has lost its owner.
     Collect,
-    /// What becomes of the Pods that may run.
+    /// A worker of the ConfigMap of this number starts, if there is none. So many of its answers are lost.
+    Hire { config: usize, lost_answers: usize },
+    /// The worker's Pod is deleted, whatever it carries out.
+    Dismiss,
+    /// What becomes of the Pods that may run, and of what the worker carries out.
     Pods(Fate),
     /// The lost node answers again.
     NodeReturns,
@@ -73,6 +82,8 @@ enum Step {
     NodeGoes,
     /// The controllers look at the object of this number.
     Look(usize),
+    /// Controllers, kubelets and Kubernetes do for a while what they are there for.
+    GoWell,
     /// The controllers look at everything.
     LookAtAll { backwards: bool },
     /// The controller is killed, and another one starts.
@@ -101,7 +112,7 @@ enum Fate {
 }
 
 /// What controllers look at.
-const KINDS: [&str; 3] = ["claims", "volumes", "contents"];
+const KINDS: [&str; 4] = ["claims", "volumes", "contents", "groups"];
 
 /// What a watch may lag behind with.
 const LAGGING: [&str; 4] = ["claims", "volumes", "contents", "pods"];
@@ -124,14 +135,17 @@ fn fate() -> impl Strategy<Value = Fate> {
 fn step() -> impl Strategy<Value = Step> {
     let fault = (0..Fault::ALL.len()).prop_map(|at| Fault::ALL[at]);
     prop_oneof![
+        8 => Just(Step::GoWell),
         20 => any::<bool>().prop_map(|backwards| Step::LookAtAll { backwards }),
         20 => fate().prop_map(Step::Pods),
         14 => (0..6_usize).prop_map(Step::Look),
         10 => any::<bool>().prop_map(|quick| Step::Bind { quick }),
         4 => Just(Step::Collect),
         4 => (0..2_usize).prop_map(Step::Claim),
-        3 => (0..2_usize, 0..2_usize).prop_map(|(claim, source)| Step::Clone { claim, source }),
+        3 => (0..3_usize, 0..2_usize).prop_map(|(claim, source)| Step::Clone { claim, source }),
+        5 => (0..3_usize, 0..2_usize).prop_map(|(claim, snapshot)| Step::Restore { claim, snapshot }),
         3 => (0..2_usize, any::<bool>()).prop_map(|(claim, retain)| Step::Snapshot { claim, retain }),
+        2 => any::<bool>().prop_map(|retain| Step::Group { retain }),
         4 => (0..2_usize, 2..5_u64).prop_map(|(claim, gib)| Step::Grow { claim, gib }),
         4 => (0..2_usize, 0..2_usize).prop_map(|(claim, class)| Step::Modify { claim, class }),
         7 => (kind(), 0..2_usize).prop_map(|(kind, at)| Step::Delete(kind, at)),
@@ -140,6 +154,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..2_usize, 0..2_usize).prop_map(|(volume, claim)| Step::HandOn { volume, claim }),
         5 => (0..2_usize, any::<bool>()).prop_map(|(at, there)| Step::ConfigMap(at, there)),
         2 => Just(Step::ClassPasses),
+        6 => (0..2_usize, 0..3_usize).prop_map(|(config, lost_answers)| Step::Hire { config, lost_answers }),
+        1 => Just(Step::Dismiss),
         1 => Just(Step::NodeReturns),
         2 => Just(Step::NodeGoes),
         2 => Just(Step::Restart),
@@ -320,6 +336,43 @@ fn a_refused_volume_is_deleted_although_its_volume_s_removal_is_not_seen_yet() {
         LOOK,
         Step::Look(0),
         LOOK,
+    ];
+    play(&steps).unwrap();
+}
+
+/// Proves: P1
+#[test]
+fn a_worker_makes_a_claim_s_volume_of_a_snapshot_that_it_took() {
+    let steps = [
+        Step::Hire {
+            config: 0,
+            lost_answers: 1,
+        },
+        Step::GoWell,
+        Step::Snapshot {
+            claim: 0,
+            retain: false,
+        },
+        Step::Group { retain: true },
+        Step::GoWell,
+        Step::Restore { claim: 1, snapshot: 0 },
+        Step::GoWell,
+        Step::Delete("contents", 0),
+        Step::Dismiss,
+        Step::GoWell,
+    ];
+    play(&steps).unwrap();
+}
+
+/// Proves: P4
+#[test]
+fn a_claim_that_was_given_another_s_volume_gets_the_size_that_it_asks_for() {
+    let steps = [
+        Step::GoWell,
+        Step::TakeAway("claims", 0),
+        Step::LookAtAll { backwards: false },
+        Step::Clone { claim: 1, source: 0 },
+        Step::HandOn { volume: 0, claim: 0 },
     ];
     play(&steps).unwrap();
 }

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use super::addresses::{Kind, addressed, status};
+use super::policies::{CONTROLLER, shipped};
 
 /// Longest until the API server answers: it starts beside much else.
 const START: Duration = Duration::from_mins(3);
@@ -27,15 +28,8 @@ const START: Duration = Duration::from_mins(3);
 /// How often a watch that is held back looks whether it may go on.
 const HELD: Duration = Duration::from_millis(5);
 
-/// Signs tokens that nobody uses.
-const KEY: &str = "-----BEGIN EC PRIVATE KEY-----
-MHcCAQEEID+E0q2oWOeyrR0Da2ha0SEkpOmKs6lbCfYyB+Pg+GISoAoGCCqGSM49
-AwEHoUQDQgAE8rL99kF8njI9e2TqrOthSaKvA9R2lhacDEERi30nzJmSNCnCU9bx
-5iWuFlaR1L1RmcN97MpdXWhZu9KR05Tw1g==
------END EC PRIVATE KEY-----
-";
-
-const TOKEN: &str = "model";
+/// Of the administrator and of the controller, whom the policies are about.
+const TOKENS: [(&str, &str); 2] = [("administrator", "admin"), ("controller", CONTROLLER)];
 
 /// A handle; the programs end with the last one.
 #[derive(Clone)]
@@ -50,7 +44,8 @@ impl fmt::Debug for RealApi {
 struct Cluster {
     /// Of the calls, which the thread of a test waits for.
     runtime: Runtime,
-    client: Client,
+    /// Of the users of [`TOKENS`].
+    clients: [Client; 2],
     folder: PathBuf,
     programs: Vec<Child>,
     chance: Mutex<u64>,
@@ -93,12 +88,13 @@ enum Lot {
     Breaks(u64),
 }
 
-/// The newest program of this name that the testbed has built.
+/// The newest program of this name that the testbed has built, of the version that it takes for itself.
 fn program(folder: &str, name: &str) -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
     let built = fs::read_dir(cache.join("mooring")).ok()?.flatten();
-    let of_name = built.filter(|entry| entry.file_name().to_string_lossy().starts_with(folder));
+    let is_of_name = |name: &str| name.starts_with(folder) && !name.contains('.');
+    let of_name = built.filter(|entry| is_of_name(&entry.file_name().to_string_lossy()));
     let programs = of_name
         .map(|entry| entry.path().join(name))
         .filter(|path| path.is_file());
@@ -132,6 +128,18 @@ fn crds() -> Vec<Value> {
     kinds.into_iter().map(crd).collect()
 }
 
+/// Makes the key that signs tokens, of which there are none.
+fn make_key(folder: &Path) {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "key.pem"]);
+    let made = openssl.current_dir(folder).output().unwrap();
+    assert!(
+        made.status.success(),
+        "openssl made no key: {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+}
+
 fn spawn(program: &Path, folder: &Path, flags: &[String]) -> Child {
     let log = fs::File::create(folder.join(program.file_name().unwrap()).with_extension("log")).unwrap();
     // It ends with the test, however that ends.
@@ -148,12 +156,9 @@ impl RealApi {
         let (etcd, api_server) = (program("etcd-", "etcd")?, program("kubernetes-", "kube-apiserver")?);
         let folder = std::env::temp_dir().join(format!("mooring-model-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("key.pem"), KEY).unwrap();
-        fs::write(
-            folder.join("tokens.csv"),
-            format!("{TOKEN},admin,admin,system:masters\n"),
-        )
-        .unwrap();
+        make_key(&folder);
+        let tokens = TOKENS.map(|(token, user)| format!("{token},{user},{token}\n"));
+        fs::write(folder.join("tokens.csv"), tokens.concat()).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let socket = |name: &str| format!("unix://{}/{name}.sock", folder.display());
         let etcd_flags = [
@@ -192,17 +197,17 @@ impl RealApi {
             .enable_all()
             .build()
             .unwrap();
-        let client = {
+        let clients = TOKENS.map(|(token, _)| {
             let _in = runtime.enter();
             let mut config = Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
             config.accept_invalid_certs = true;
-            config.auth_info.token = Some(TOKEN.to_owned().into());
+            config.auth_info.token = Some(token.to_owned().into());
             config.read_timeout = None;
             Client::try_from(config).unwrap()
-        };
+        });
         let api = Self(Arc::new(Cluster {
             runtime,
-            client,
+            clients,
             folder,
             programs,
             chance: Mutex::new(1),
@@ -221,14 +226,44 @@ impl RealApi {
             api.until(&format!("/apis/{}/v1/{plural}", crate::volume::snapshot::GROUP), 200);
         }
         api.until("/api/v1/namespaces/default", 200);
+        api.install_policies();
         Some(api)
     }
 
+    /// Installs the shipped policies, and waits until they are in force.
+    fn install_policies(&self) {
+        for (kind, plural) in [
+            ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+            ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+        ] {
+            for object in shipped().iter().filter(|object| object["kind"] == kind) {
+                self.must(
+                    &Method::POST,
+                    &format!("/apis/admissionregistration.k8s.io/v1/{plural}"),
+                    object,
+                );
+            }
+        }
+        // One of the last.
+        let others = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "others"},
+                            "provisioner": "example.com/other"});
+        let target = "/apis/storage.k8s.io/v1/storageclasses?dryRun=All";
+        self.until_so("the policies are in force", || {
+            self.call_by_controller(&Method::POST, target, &others).0 == StatusCode::UNPROCESSABLE_ENTITY
+        });
+    }
+
     fn until(&self, target: &str, code: u16) {
+        self.until_so(&format!("{code} at {target}"), || {
+            self.call(&Method::GET, target, &Value::Null).0.as_u16() == code
+        });
+    }
+
+    fn until_so(&self, what: &str, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
-        while self.call(&Method::GET, target, &Value::Null).0.as_u16() != code {
+        while !is_so() {
             let log = || fs::read_to_string(self.0.folder.join("kube-apiserver.log")).unwrap_or_default();
-            assert!(begun.elapsed() < START, "no {code} at {target}: {}", log());
+            assert!(begun.elapsed() < START, "not so: {what}: {}", log());
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -276,6 +311,15 @@ impl RealApi {
 
     /// A call, which blocks this thread.
     pub(super) fn call(&self, method: &Method, target: &str, body: &Value) -> (StatusCode, Value) {
+        self.call_by(&self.0.clients[0], method, target, body)
+    }
+
+    /// The same by the controller.
+    pub(super) fn call_by_controller(&self, method: &Method, target: &str, body: &Value) -> (StatusCode, Value) {
+        self.call_by(&self.0.clients[1], method, target, body)
+    }
+
+    fn call_by(&self, client: &Client, method: &Method, target: &str, body: &Value) -> (StatusCode, Value) {
         let content = match *method {
             Method::PATCH if body.is_array() => "application/json-patch+json",
             Method::PATCH if body["metadata"]["$deleteFromPrimitiveList/finalizers"].is_array() => {
@@ -292,7 +336,7 @@ impl RealApi {
         let request = Request::builder().method(method).uri(target);
         let request = request.header(http::header::CONTENT_TYPE, content);
         let request = request.body(Body::from(bytes)).unwrap();
-        let (client, (answered, answer)) = (self.0.client.clone(), mpsc::channel());
+        let (client, (answered, answer)) = (client.clone(), mpsc::channel());
         self.0.runtime.spawn(async move {
             let result = async {
                 let response = client.send(request).await.map_err(|error| error.to_string())?;
@@ -320,7 +364,7 @@ impl RealApi {
         }
         let (begun, begins) = tokio::sync::oneshot::channel();
         let (give, mut pieces) = tokio::sync::mpsc::unbounded_channel();
-        let (client, watches) = (self.0.client.clone(), Arc::clone(&self.0.watches));
+        let (client, watches) = (self.0.clients[1].clone(), Arc::clone(&self.0.watches));
         let request = Request::builder().uri(format!("{path}?{query}"));
         let request = request.body(Body::empty()).unwrap();
         self.0.runtime.spawn(async move {

@@ -244,7 +244,8 @@ fn put_source(state: &mut FakeState, namespace: &str) {
     volume["status"] = json!({"phase": "Bound"});
     state.put("volumes", volume);
     let mut old = claim(&json!({"volumeName": "pvc-u0"}));
-    old["metadata"] = json!({"name": "old", "namespace": namespace, "uid": "u0"});
+    (old["metadata"]["name"], old["metadata"]["namespace"]) = (json!("old"), json!(namespace));
+    old["metadata"]["uid"] = json!("u0");
     old["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
     state.put("claims", old);
 }

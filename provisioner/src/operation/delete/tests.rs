@@ -9,12 +9,12 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, config, ended, leaving, never_made, no_image, now, record, run, running};
-use super::plan_volume;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::operation::decision::{Decision, ForClaim, ForVolume, Intent, VolumeDecision};
 use crate::operation::limits::Limits;
 use crate::operation::observed::ObservedVolume;
+use crate::operation::plan_volume;
 use crate::operation::record::Record;
 use crate::operation::waits::assert_told;
 use crate::run::Run;

@@ -329,7 +329,7 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
         {"op": "remove", "path": "/metadata/finalizers/0"},
     ]);
     assert_eq!(accept.claim_patch, expected);
-    assert_eq!((accept.runs.len(), accept.say.reason), (1, reasons::PROVISIONED));
+    assert_eq!((accept.runs.len(), accept.say.unwrap().reason), (1, "Provisioned"));
 
     // What the first try wrote is not written again.
     for (key, value) in patch["metadata"]["annotations"].as_object().unwrap() {

@@ -27,6 +27,9 @@ const ALL: (&str, &str) = (
     "provision,delete,snapshot,delete-snapshot,restore,backup,delete-backup",
 );
 
+/// The reason of Events about snapshots that can't be taken.
+const SNAPSHOT_FAILED: &str = "SnapshotCreationFailed";
+
 /// All that a plan sees of a content, to be changed by each test.
 struct World {
     content: Value,
@@ -186,17 +189,17 @@ type Change = Box<dyn Fn(&mut World)>;
 fn a_snapshot_that_can_t_be_taken_yet_waits_and_one_that_never_can_is_refused_in_event_and_status() {
     let table: Vec<(&str, &str, Change)> = vec![
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "to take the snapshot of: delete the snapshot false",
             Box::new(|world| world.volume = Value::Null),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "Mooring did not make volume",
             Box::new(|world| world.volume["metadata"]["annotations"] = json!({})),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "has no claim any more",
             Box::new(|world| world.claim = Value::Null),
         ),
@@ -211,27 +214,27 @@ fn a_snapshot_that_can_t_be_taken_yet_waits_and_one_that_never_can_is_refused_in
             Box::new(|world| world.class = None),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "does not list \"snapshot\"",
             Box::new(|world| world.config = Ok(serving(&[("operations", "provision,delete")]))),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "does not list \"delete-snapshot\"",
             Box::new(|world| world.config = Ok(serving(&[("operations", "provision,delete,snapshot")]))),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "is not the handle of a snapshot",
             Box::new(|world| world.content["spec"]["source"] = json!({"snapshotHandle": "../x"})),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "create the class again with \"true\" or \"false\"",
             Box::new(|world| world.backed_up("yes")),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "does not list \"backup\"",
             Box::new(|world| {
                 world.backed_up("true");
@@ -239,7 +242,7 @@ fn a_snapshot_that_can_t_be_taken_yet_waits_and_one_that_never_can_is_refused_in
             }),
         ),
         (
-            reasons::SNAPSHOT_FAILED,
+            SNAPSHOT_FAILED,
             "does not list \"delete-backup\"",
             Box::new(|world| {
                 world.backed_up("true");
@@ -336,7 +339,7 @@ fn a_failure_is_told_and_a_deletion_that_was_done_lets_the_content_go() {
     world.record = Some(record(&begun));
     world.snapshot_run = Some(run("snapshot", 1, 10, &ended(75, "pool full")));
     let Decision::Fail(failed) = world.plan() else { panic!() };
-    assert_eq!(failed.say.reason, reasons::SNAPSHOT_FAILED);
+    assert_eq!(failed.say.reason, SNAPSHOT_FAILED);
     assert!(failed.say.text.contains("pool full"), "{}", failed.say.text);
 
     let mut world = self::world();
@@ -439,7 +442,7 @@ fn a_content_without_the_uid_of_its_user_s_object_is_refused() {
         );
         let said = word(&decision);
         assert!(
-            said.starts_with(reasons::SNAPSHOT_FAILED) && said.contains("volumeSnapshotRef.uid"),
+            said.starts_with(SNAPSHOT_FAILED) && said.contains("volumeSnapshotRef.uid"),
             "{said}"
         );
         assert!(said.ends_with("false"), "{said}");

@@ -175,7 +175,7 @@ mod tests {
     use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
     use super::{BURST, EventWrite, Ledger, MAX_TEXT, shortened};
-    use crate::process::events::{Note, reasons};
+    use crate::process::events::Note;
 
     fn claim(name: &str) -> ObjectReference {
         ObjectReference {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn failed(text: &str) -> Note {
-        Note::warning(reasons::FAILED, "Provision", text)
+        Note::warning("ProvisioningFailed", "Provision", text)
     }
 
     fn at(seconds: i64) -> Timestamp {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::SETTINGS_CONFIG;
-use mooring_testbed::binaries::{ensure_binaries, ensure_helm};
+use mooring_testbed::binaries::{Releases, ensure_binaries, ensure_helm};
 use mooring_testbed::command::{command, output};
 use mooring_testbed::layout::repository;
 use mooring_yaml::documents;
@@ -47,7 +47,7 @@ fn objects(rendered: &str) -> Result<Objects> {
 }
 
 fn kustomized(folder: &Path) -> Result<Objects> {
-    let mut kustomize = command(ensure_binaries()?.path("kubectl"), ["kustomize"]);
+    let mut kustomize = command(ensure_binaries(Releases::default())?.path("kubectl"), ["kustomize"]);
     objects(&output(kustomize.arg(folder))?)
 }
 

@@ -1,12 +1,11 @@
 //! What is tried of an image as a worker, if its ConfigMap asks for workers: whether runs there are as those in Pods of
 //! their own.
 
-use flex_provisioner::volume::snapshot::Form;
 use futures::future::FutureExt;
 use mooring_contract::operation::Operation;
 use mooring_contract::worker::SERVE;
 
-use super::attachment::{FIRST, attach, connected, detach};
+use super::attachment::connected;
 use super::volume::MOMENTS;
 use super::{Check, Kit, Passed, done, fault};
 use crate::conform::error::KitError;
@@ -118,17 +117,7 @@ impl<R: Runs> Kit<'_, R> {
         let made = self.new_volume().await?;
         let asks: Vec<_> = self
             .others_on_worker()
-            .map(|operation| match operation {
-                Operation::Expand => Self::larger(&made),
-                Operation::Modify => Self::modified(&made, self.rig.attributes()),
-                Operation::Snapshot => Self::take(Form::Snapshot, &made),
-                Operation::DeleteSnapshot => Self::delete_taken(Form::Snapshot, &made),
-                Operation::Backup => Self::take(Form::Backup, &made),
-                Operation::DeleteBackup => Self::delete_taken(Form::Backup, &made),
-                Operation::Attach => attach(&made, FIRST),
-                Operation::Detach => detach(&made, FIRST),
-                other => Ask::on(other, &made),
-            })
+            .map(|operation| self.on(operation, &made))
             .collect();
         let finishes = self.rig.on_worker(&asks).await?;
         for (ask, finish) in asks.iter().zip(&finishes) {

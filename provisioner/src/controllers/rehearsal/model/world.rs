@@ -3,6 +3,7 @@
 mod invariants;
 mod pods;
 mod watched;
+mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::super::departures::{self, Watched, watching};
 use super::super::fake_api::{FakeApi, FakeState, key_of};
+use super::super::fake_worker::is_free;
 use super::super::{Offers, Script, Theatre, look_at, shared};
 use super::{KINDS, Step};
 use crate::cache::limiter::Limiter;
@@ -25,6 +27,7 @@ use crate::operation::limits::Limits;
 use crate::operation::tests::{self as operation, config};
 use crate::process::events::{EventRecorder, Writer};
 use crate::volume::capacity;
+use crate::volume::group_snapshot::tests::group_content;
 use crate::volume::snapshot::tests::content;
 
 /// The ConfigMaps, each with a storage of its own.
@@ -32,6 +35,9 @@ const CONFIGS: [&str; 2] = ["admin/first", "admin/second"];
 
 /// The classes of attributes.
 const CLASSES: [&str; 2] = ["gold", "iron"];
+
+/// How many turns of all are enough for a claim to be bound, or to get what it asks for.
+const GOES_WELL: usize = 4;
 
 /// Most runs at once.
 const PLACES: usize = 4;
@@ -45,6 +51,15 @@ struct Features {
     size: u64,
     /// Empty for no class.
     class: String,
+}
+
+/// A run that was given its properties.
+struct Given {
+    /// Of the run.
+    uid: String,
+    /// What carries it out.
+    place: String,
+    request: Request,
 }
 
 pub(super) struct World {
@@ -67,7 +82,7 @@ pub(super) struct World {
     features: BTreeMap<Stored, Features>,
     /// The names of what users took from Mooring before it was done with that: the storage may have it or not.
     given_up: BTreeSet<String>,
-    /// The Pods that were judged when they got their properties, by uid.
+    /// The runs that were judged when they got their properties, by uid.
     judged: BTreeSet<String>,
     /// How many objects were made, for their uids.
     made: usize,
@@ -100,9 +115,24 @@ fn size(amount: &Value) -> u64 {
     capacity::parse(text(&amount["storage"])).unwrap()
 }
 
-/// Name of the snapshot of a content on the storage.
-fn snapshot_name(content: &Value) -> String {
-    format!("snapshot-{}", text(&content["spec"]["volumeSnapshotRef"]["uid"]))
+/// Names of the snapshots of a content, of a snapshot or of a group, on the storage.
+fn snapshot_names(content: &Value) -> Vec<String> {
+    let spec = &content["spec"];
+    match &spec["volumeGroupSnapshotRef"]["uid"] {
+        Value::Null => vec![format!("snapshot-{}", text(&spec["volumeSnapshotRef"]["uid"]))],
+        uid => {
+            let of = |volume: &Value| format!("groupsnapshot-{}.{}", text(uid), text(volume));
+            handles(content).into_iter().map(of).collect()
+        }
+    }
+}
+
+/// The handles of the volumes of a content, of a snapshot or of a group.
+fn handles(content: &Value) -> Vec<&Value> {
+    let source = &content["spec"]["source"];
+    let of_group = source["volumeHandles"].as_array().into_iter().flatten();
+    let one = Some(&source["volumeHandle"]).filter(|handle| !handle.is_null());
+    of_group.chain(one).collect()
 }
 
 /// The claim that a PersistentVolume refers to, if it is there.
@@ -112,9 +142,18 @@ fn claim_of<'a>(state: &'a FakeState, volume: &Value) -> Option<&'a Value> {
 }
 
 fn makes_volume(request: &Request) -> bool {
-    matches!(request.operation, Operation::Provision | Operation::Clone)
+    matches!(
+        request.operation,
+        Operation::Provision | Operation::Clone | Operation::Restore
+    )
 }
 
+/// All that carries out a run.
+fn runs(state: &FakeState) -> impl Iterator<Item = &Value> {
+    state.each("pods").filter(|pod| !is_free(pod))
+}
+
+/// What the run of a Pod is asked.
 fn asked(pod: &Value) -> Request {
     serde_json::from_str(text(&pod["metadata"]["annotations"]["mooring.dev/request"])).unwrap()
 }
@@ -155,7 +194,10 @@ impl World {
             made: 0,
         };
         let class = json!({"metadata": {"name": "silver"}, "driver": "vcs.mooring.dev", "parameters": {}});
-        world.theatre.api.lock().put("snapshotclasses", class);
+        world.theatre.api.lock().put("snapshotclasses", class.clone());
+        if world.theatre.api.real().is_none() {
+            world.theatre.api.lock().put("groupclasses", class);
+        }
         for name in CLASSES {
             let class =
                 json!({"metadata": {"name": name}, "driverName": "vcs.mooring.dev", "parameters": {"tier": name}});
@@ -221,15 +263,27 @@ impl World {
             ("volume-source", "csi"),
             (
                 "operations",
-                "provision,clone,delete,expand,modify,snapshot,delete-snapshot",
+                "provision,clone,restore,delete,expand,modify,snapshot,delete-snapshot,snapshot-group,delete-group",
             ),
         ]);
+        let is_real = self.theatre.api.real().is_some();
+        for (at, place) in CONFIGS.iter().enumerate().filter(|_| !is_real) {
+            let mut state = self.theatre.api.lock();
+            let name = place.rsplit_once('/').unwrap().1;
+            let map = json!({"metadata": {"namespace": "admin", "name": name, "uid": format!("c{at}")}});
+            match state.get("configmaps", place) {
+                Some(_) if !self.there[at] => state.delete("configmaps", place),
+                None if self.there[at] => state.put("configmaps", map),
+                _ => {}
+            }
+        }
         let there = (0..CONFIGS.len()).filter(|at| self.there[*at]).map(|at| {
             let good = ProvisionerConfig {
                 reference: CONFIGS[at].parse().unwrap(),
                 uid: format!("c{at}"),
                 class_name: (self.class == at).then(|| "silver".to_owned()),
-                fingerprint: format!("{at} {}", self.changes),
+                fingerprint: self.fingerprint(at),
+                workers: Some(1),
                 ..good.clone()
             };
             let problems = vec![];
@@ -238,6 +292,11 @@ impl World {
             (reference, Entry { good, problems })
         });
         self.theatre.shared.context.configs.replace(there.collect());
+    }
+
+    /// That of a ConfigMap as it is now.
+    fn fingerprint(&self, at: usize) -> String {
+        format!("{at} {}", self.changes)
     }
 
     pub(super) fn restore_configs(&mut self) {
@@ -254,7 +313,17 @@ impl World {
                 let spec = json!({"dataSource": source, "dataSourceRef": source, "resources": resources});
                 self.claim(claim, &spec);
             }
+            Step::Restore { claim, snapshot } => {
+                if let Some(content) = self.nth("contents", snapshot) {
+                    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
+                                        "name": content["spec"]["volumeSnapshotRef"]["name"]});
+                    let resources = json!({"requests": {"storage": "4Gi"}});
+                    let spec = json!({"dataSource": source, "dataSourceRef": source, "resources": resources});
+                    self.claim(claim, &spec);
+                }
+            }
             Step::Snapshot { claim, retain } => self.snapshot(claim, retain),
+            Step::Group { retain } => self.group(retain),
             Step::Grow { claim, gib } => self.grow(claim, gib),
             Step::Modify { claim, class } => self.modify(claim, CLASSES[class]),
             Step::Delete(kind, at) => self.delete(kind, at),
@@ -271,6 +340,8 @@ impl World {
             }
             Step::Bind { quick } => self.bind(quick),
             Step::Collect => self.theatre.garbage_collector(),
+            Step::Hire { config, lost_answers } => self.hire(config, lost_answers).await,
+            Step::Dismiss => self.dismiss(),
             Step::Pods(fate) => self.pods(fate)?,
             Step::NodeReturns => self.node_returns(),
             Step::NodeGoes => self.node_goes(),
@@ -278,6 +349,11 @@ impl World {
                 let all = self.shown();
                 if let Some(at) = at.checked_rem(all.len()) {
                     self.look(all[at].0, &all[at].1).await;
+                }
+            }
+            Step::GoWell => {
+                for _ in 0..GOES_WELL {
+                    self.go_well().await?;
                 }
             }
             Step::LookAtAll { backwards } => self.look_at_all(backwards).await,
@@ -323,16 +399,65 @@ impl World {
         }
         self.made += 1;
         let at = self.made;
+        let name = format!("snap-{at}");
+        let snapshot = json!({
+            "metadata": {"namespace": "default", "name": name, "uid": format!("v{at}")},
+            "spec": {"source": {"persistentVolumeClaimName": claim["metadata"]["name"]}},
+        });
+        let mut state = self.theatre.api.lock();
+        state.put("snapshots", snapshot);
+        let snapshot = state.get("snapshots", &format!("default/{name}")).unwrap();
         let taken = content(&json!({
             "metadata": {"name": format!("snapcontent-s{at}"), "uid": format!("s{at}")},
             "spec": {
                 "deletionPolicy": if retain { "Retain" } else { "Delete" },
                 "source": {"volumeHandle": claim["spec"]["volumeName"]},
-                "volumeSnapshotRef": {"kind": "VolumeSnapshot", "namespace": "default", "name": format!("snap-{at}"),
-                                      "uid": format!("v{at}"), "apiVersion": "snapshot.storage.k8s.io/v1"},
+                "volumeSnapshotRef": {"kind": "VolumeSnapshot", "namespace": "default", "name": name,
+                                      "uid": snapshot["metadata"]["uid"], "apiVersion": "snapshot.storage.k8s.io/v1"},
             },
         }));
-        self.theatre.api.lock().put("contents", taken);
+        state.put("contents", taken);
+    }
+
+    /// No objects are made of its snapshots: volumes are made of those that were taken alone.
+    fn group(&mut self, retain: bool) {
+        let mut state = self.theatre.api.lock();
+        let bound = |claim: &Value| Some(claim["spec"]["volumeName"].clone()).filter(|name| !name.is_null());
+        let handles: Vec<_> = state.each("claims").filter_map(bound).collect();
+        if handles.is_empty() || state.real().is_some() {
+            return;
+        }
+        self.made += 1;
+        let at = self.made;
+        state.put(
+            "groups",
+            group_content(&json!({
+                "metadata": {"name": format!("groupsnapcontent-g{at}"), "uid": format!("g{at}")},
+                "spec": {
+                    "deletionPolicy": if retain { "Retain" } else { "Delete" },
+                    "source": {"volumeHandles": handles},
+                    "volumeGroupSnapshotRef": {
+                        "kind": "VolumeGroupSnapshot", "namespace": "default", "name": format!("group-{at}"),
+                        "uid": format!("v{at}"), "apiVersion": "groupsnapshot.storage.k8s.io/v1"},
+                },
+            })),
+        );
+    }
+
+    /// What snapshot-controller does: says on the snapshots what their contents say.
+    fn snapshot_controller(&self) {
+        let mut state = self.theatre.api.lock();
+        for content in state.all("contents") {
+            let name = text(&content["spec"]["volumeSnapshotRef"]["name"]);
+            let status = json!({"boundVolumeSnapshotContentName": content["metadata"]["name"],
+                                "readyToUse": content["status"]["readyToUse"] == true});
+            if let Some(mut snapshot) = state.get("snapshots", &format!("default/{name}"))
+                && snapshot["status"] != status
+            {
+                snapshot["status"] = status;
+                state.put("snapshots", snapshot);
+            }
+        }
     }
 
     /// As far as the API server lets users: not below what the claim has.
@@ -362,7 +487,13 @@ impl World {
         let mut state = self.theatre.api.lock();
         let key = key_of(&object);
         if kind == "contents" && !is_going(&object) {
+            let snapshot = text(&object["spec"]["volumeSnapshotRef"]["name"]).to_owned();
+            state.delete("snapshots", &format!("default/{snapshot}"));
             let mark = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+            object["metadata"]["annotations"][mark] = json!("yes");
+            state.put(kind, object);
+        } else if kind == "groups" && !is_going(&object) {
+            let mark = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
             object["metadata"]["annotations"][mark] = json!("yes");
             state.put(kind, object);
         }
@@ -371,7 +502,7 @@ impl World {
 
     /// Deletes all claims and snapshots. Volumes go with their claims, unless they are retained.
     pub(super) fn delete_all(&self) {
-        for kind in ["claims", "contents"] {
+        for kind in ["claims", "contents", "groups"] {
             let count = self.theatre.api.lock().each(kind).count();
             (0..count).rev().for_each(|at| self.delete(kind, at));
         }
@@ -382,17 +513,17 @@ impl World {
     fn take_away(&mut self, kind: &'static str, at: usize) {
         let Some(object) = self.nth(kind, at) else { return };
         let mut state = self.theatre.api.lock();
-        let name = match kind {
-            "claims" => format!("pvc-{}", text(&object["metadata"]["uid"])),
-            "volumes" => volume_of(&object).1,
-            _ => snapshot_name(&object),
+        let names = match kind {
+            "claims" => vec![format!("pvc-{}", text(&object["metadata"]["uid"]))],
+            "volumes" => vec![volume_of(&object).1],
+            _ => snapshot_names(&object),
         };
         let noted = text(&object["metadata"]["annotations"]["mooring.dev/operation"]);
         let has_made_before = noted.contains(r#""may-exist":true"#);
-        let of_it = |pod: &&Value| makes_volume(&asked(pod)) && asked(pod).pv_name == name;
-        let remembers = state.each("pods").find(of_it).is_some_and(|run| !is_going(run)) && !has_made_before;
+        let of_it = |pod: &&Value| makes_volume(&asked(pod)) && names.contains(&asked(pod).pv_name);
+        let remembers = runs(&state).find(of_it).is_some_and(|run| !is_going(run)) && !has_made_before;
         if kind != "claims" || is_held(&object, finalizers::CLAIM) && !remembers {
-            self.given_up.insert(name);
+            self.given_up.extend(names);
             // Of a volume that was changed for it, nobody knows how it is.
             let changed = text(&object["spec"]["volumeName"]);
             if !changed.is_empty() {
@@ -405,13 +536,9 @@ impl World {
     /// A volume whose end an administrator can still decide: no run was told to delete it.
     fn safe_volume(&self, at: usize) -> Option<Value> {
         let volume = self.nth("volumes", at)?;
-        let state = self.theatre.api.lock();
         let stored = volume_of(&volume);
-        let deletes = |pod: &&Value| asked(pod).operation == Operation::Delete && asked(pod).pv_name == stored.1;
-        let is_told = state
-            .each("pods")
-            .filter(deletes)
-            .any(|pod| has_properties(&state, pod));
+        let deletes = |run: &Given| run.request.operation == Operation::Delete && run.request.pv_name == stored.1;
+        let is_told = self.given().iter().any(deletes);
         (self.storage.contains(&stored) && !is_told).then_some(volume)
     }
 
@@ -452,6 +579,8 @@ impl World {
                 state.put("claims", claim);
             }
         }
+        drop(state);
+        self.snapshot_controller();
     }
 
     /// What the watches show of all that controllers look at, by kind and key.
@@ -462,6 +591,18 @@ impl World {
             shown.into_iter().map(move |object| (kind, key_of(&object)))
         };
         KINDS.into_iter().flat_map(of).collect()
+    }
+
+    /// The runs that were given their properties.
+    fn given(&self) -> Vec<Given> {
+        let state = self.theatre.api.lock();
+        let pods = state.each("pods").filter(|pod| has_properties(&state, pod));
+        let pods = pods.map(|pod| Given {
+            uid: text(&pod["metadata"]["uid"]).to_owned(),
+            place: key_of(pod),
+            request: asked(pod),
+        });
+        pods.chain(self.on_worker()).collect()
     }
 
     async fn look(&mut self, kind: &'static str, key: &str) {

@@ -30,6 +30,9 @@ const ALL: (&str, &str) = (
     "provision,delete,snapshot,delete-snapshot,snapshot-group,delete-group,restore",
 );
 
+/// The reason of Events about groups that can't be taken.
+const GROUP_FAILED: &str = "GroupSnapshotCreationFailed";
+
 /// All that a plan sees of a group, to be changed by each test.
 struct World {
     content: Value,
@@ -186,35 +189,31 @@ type Row = (&'static str, &'static str, fn(&mut World));
 #[test]
 fn a_group_that_can_t_be_taken_by_one_run_says_why() {
     let table: &[Row] = &[
-        (reasons::GROUP_FAILED, "of one ConfigMap only", |world| {
+        (GROUP_FAILED, "of one ConfigMap only", |world| {
             world.volumes[1]["metadata"]["annotations"]["mooring.dev/config"] = json!("admin/gold");
         }),
-        (reasons::GROUP_FAILED, "are on nodes node-a and node-b", |world| {
+        (GROUP_FAILED, "are on nodes node-a and node-b", |world| {
             world.config = Ok(Arc::new(config(&[ALL, ("backend-volume", "client=pool")])));
             world.on_node(0, "node-a");
             world.on_node(1, "node-b");
         }),
-        (reasons::GROUP_FAILED, "groups can't be backed up", |world| {
+        (GROUP_FAILED, "groups can't be backed up", |world| {
             let parameters = world.class.get_or_insert_default().parameters.get_or_insert_default();
             parameters.insert("mooring.dev/backup".to_owned(), "true".to_owned());
         }),
-        (
-            reasons::GROUP_FAILED,
-            "there is no PersistentVolume \"pvc-u2\"",
-            |world| {
-                world.volumes[1] = Value::Null;
-            },
-        ),
-        (reasons::GROUP_FAILED, "Mooring did not make volume pvc-u2", |world| {
+        (GROUP_FAILED, "there is no PersistentVolume \"pvc-u2\"", |world| {
+            world.volumes[1] = Value::Null;
+        }),
+        (GROUP_FAILED, "Mooring did not make volume pvc-u2", |world| {
             world.volumes[1]["metadata"]["annotations"] = json!({});
         }),
-        (reasons::GROUP_FAILED, "has no claim any more", |world| {
+        (GROUP_FAILED, "has no claim any more", |world| {
             world.claims[0] = Value::Null;
         }),
-        (reasons::GROUP_FAILED, "does not list \"snapshot-group\"", |world| {
+        (GROUP_FAILED, "does not list \"snapshot-group\"", |world| {
             world.config = Ok(Arc::new(config(&[("operations", "provision,delete,snapshot")])));
         }),
-        (reasons::GROUP_FAILED, "does not list \"delete-group\"", |world| {
+        (GROUP_FAILED, "does not list \"delete-group\"", |world| {
             world.config = Ok(Arc::new(config(&[("operations", "provision,delete,snapshot-group")])));
         }),
         (
@@ -227,7 +226,7 @@ fn a_group_that_can_t_be_taken_by_one_run_says_why() {
         (reasons::WAITING, "has an operation in progress", |world| {
             world.claims[1]["metadata"]["finalizers"] = json!(["mooring.dev/provisioning"]);
         }),
-        (reasons::GROUP_FAILED, "is not the handle of a snapshot", |world| {
+        (GROUP_FAILED, "is not the handle of a snapshot", |world| {
             world.content["spec"]["source"] = json!({"groupSnapshotHandles": {
                 "volumeGroupSnapshotHandle": "admin/gold/week", "volumeSnapshotHandles": ["admin/gold/a"]}});
         }),
@@ -385,7 +384,7 @@ fn an_attempt_that_failed_is_told_in_the_words_of_groups() {
         &json!(start.request),
     ));
     let Decision::Fail(failed) = world.plan() else { panic!() };
-    assert_eq!(failed.say.reason, reasons::GROUP_FAILED);
+    assert_eq!(failed.say.reason, GROUP_FAILED);
     assert!(
         failed.say.text.starts_with("taking the snapshots of the group failed"),
         "{}",

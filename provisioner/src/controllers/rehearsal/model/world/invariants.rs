@@ -6,10 +6,10 @@ use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 use serde_json::Value;
 
-use super::super::super::fake_api::{FakeState, Fault, key_of};
+use super::super::super::fake_api::{FakeState, Fault};
 use super::super::Fate;
 use super::{
-    Stored, World, asked, claim_of, has_properties, has_subject, is_going, is_held, is_retained, size, snapshot_name,
+    Given, Stored, World, claim_of, handles, has_subject, is_going, is_held, is_retained, runs, size, snapshot_names,
     text, volume_of,
 };
 
@@ -33,10 +33,17 @@ fn why_kept(state: &FakeState, volume: &Value) -> Option<&'static str> {
     is_promised.then_some("a claim is about to get the volume")
 }
 
-/// The snapshot that a content says to be on the storage.
-fn snapshot_of(content: &Value) -> Option<Stored> {
-    let (config, name) = content["status"]["snapshotHandle"].as_str()?.rsplit_once('/')?;
-    (content["status"]["readyToUse"] == true).then(|| (config.to_owned(), name.to_owned()))
+/// The snapshots that a content, of a snapshot or of a group, says to be on the storage.
+fn snapshots_of(content: &Value) -> Option<Vec<Stored>> {
+    let status = &content["status"];
+    let of_group = status["volumeSnapshotInfoList"].as_array().into_iter().flatten();
+    let handles = of_group.chain([status]).filter_map(|of| of["snapshotHandle"].as_str());
+    let stored = |handle: &str| {
+        let (config, name) = handle.rsplit_once('/')?;
+        Some((config.to_owned(), name.to_owned()))
+    };
+    let stored: Vec<_> = handles.filter_map(stored).collect();
+    (status["readyToUse"] == true && !stored.is_empty()).then_some(stored)
 }
 
 /// Whether nobody has a volume any more, and it is to go.
@@ -55,29 +62,43 @@ fn asks_for_change(claim: &Value) -> bool {
 impl World {
     /// No run is given the properties to delete what somebody has or keeps.
     pub(super) fn judge(&mut self) -> Result<(), String> {
+        let given = self.given();
         let state = self.theatre.api.lock();
-        for pod in state.each("pods").filter(|pod| has_properties(&state, pod)) {
-            if !self.judged.insert(text(&pod["metadata"]["uid"]).to_owned()) {
+        for Given { uid, place, request } in given {
+            if !self.judged.insert(uid) {
                 continue;
             }
-            let request = asked(pod);
             let why = match (request.operation, request.snapshot) {
                 (Operation::Delete, _) => {
                     let volume = state.get("volumes", &format!("/{}", request.pv_name));
                     volume.and_then(|volume| why_kept(&state, &volume))
                 }
-                (Operation::DeleteSnapshot, Some(snapshot)) => {
-                    let content = state.get("contents", &format!("/{}", snapshot.content_name));
+                (Operation::DeleteSnapshot | Operation::DeleteGroup, Some(snapshot)) => {
+                    let key = format!("/{}", snapshot.content_name);
+                    let content = state.get("contents", &key).or_else(|| state.get("groups", &key));
                     let content = content.filter(|content| content["spec"]["deletionPolicy"] == "Retain");
-                    let ready = content.as_ref().and_then(snapshot_of);
+                    let ready = content.as_ref().and_then(snapshots_of);
                     ready.map(|_| "the snapshot is retained")
                 }
                 _ => None,
             };
             if let Some(why) = why {
-                return Err(format!("{} begins, and {why}", key_of(pod)));
+                return Err(format!(
+                    "{} of {} begins on {place}, and {why}",
+                    request.operation, request.pv_name
+                ));
             }
         }
+        Ok(())
+    }
+
+    /// Controllers, kubelets and Kubernetes do what they are there for.
+    pub(super) async fn go_well(&mut self) -> Result<(), String> {
+        self.look_at_all(false).await;
+        self.judge()?;
+        self.pods(Fate::Done)?;
+        self.theatre.garbage_collector();
+        self.bind(true);
         Ok(())
     }
 
@@ -93,11 +114,7 @@ impl World {
         for _ in 0..TURNS {
             let before = self.theatre.api.lock().version;
             self.time_passes();
-            self.look_at_all(false).await;
-            self.judge()?;
-            self.pods(Fate::Done)?;
-            self.theatre.garbage_collector();
-            self.bind(true);
+            self.go_well().await?;
             let is_quiet = self.theatre.api.lock().version == before;
             quiet = if is_quiet { quiet + 1 } else { 0 };
             if quiet > 1 && self.deadlines_pass() {
@@ -131,16 +148,19 @@ impl World {
         let is_left = |volume: &&Value| is_unwanted(volume) && claim_of(&state, volume).is_none();
         let volumes = state.each("volumes").filter(is_left);
         waiting.extend(volumes.map(|volume| (name(volume), volume)));
-        let contents = state.each("contents");
-        let contents = contents.filter(|content| is_going(content) || snapshot_of(content).is_none());
-        let of = |content: &Value| text(&content["spec"]["volumeSnapshotRef"]["name"]).to_owned();
+        let contents = state.each("contents").chain(state.each("groups"));
+        let contents = contents.filter(|content| is_going(content) || snapshots_of(content).is_none());
+        let of = |content: &Value| {
+            let references = ["volumeSnapshotRef", "volumeGroupSnapshotRef"];
+            references.map(|of| text(&content["spec"][of]["name"])).concat()
+        };
         waiting.extend(contents.map(|content| (of(content), content)));
-        let pods = state.each("pods").filter(|pod| !has_subject(&state, pod));
+        let pods = runs(&state).filter(|pod| !has_subject(&state, pod));
         waiting.extend(pods.map(|pod| (name(pod), pod)));
         let is_told = |name: &String| told.iter().any(|(of, _)| of.name.as_ref() == Some(name));
         // Of the runs of an object that is gone, Events are about one.
         let uid = |pod: &Value| text(&pod["metadata"]["labels"]["mooring.dev/claim-uid"]).to_owned();
-        let settled: BTreeSet<_> = state.each("pods").filter(|pod| is_told(&name(pod))).map(uid).collect();
+        let settled: BTreeSet<_> = runs(&state).filter(|pod| is_told(&name(pod))).map(uid).collect();
         waiting.retain(|name, object| !is_told(name) && !settled.contains(&uid(object)));
         if waiting.is_empty() {
             return Ok(());
@@ -180,7 +200,7 @@ impl World {
         let state = self.theatre.api.lock();
         let (mut wanted, mut half_made) = (BTreeSet::new(), BTreeSet::new());
         let wrong = |what: &str, object: &Value| Err(format!("{when}, {what}: {object:#}"));
-        if let Some(left) = state.each("pods").chain(state.each("secrets")).next() {
+        if let Some(left) = runs(&state).chain(state.each("secrets")).next() {
             return wrong("something is left", left);
         }
         for claim in state.each("claims") {
@@ -206,8 +226,9 @@ impl World {
                 "volumes" if is_retained(object) => wanted.insert(volume_of(object)),
                 // The claim was given another of its name since.
                 "volumes" => wanted.remove(&volume_of(object)),
-                "contents" if object["spec"]["deletionPolicy"] == "Retain" => {
-                    snapshot_of(object).is_some_and(|snapshot| wanted.insert(snapshot))
+                "contents" | "groups" if object["spec"]["deletionPolicy"] == "Retain" => {
+                    wanted.extend(snapshots_of(object).into_iter().flatten());
+                    false
                 }
                 _ => false,
             };
@@ -218,17 +239,19 @@ impl World {
             }
             wanted.insert(volume_of(volume));
         }
-        for content in state.each("contents") {
-            let handle = text(&content["spec"]["source"]["volumeHandle"]);
-            let source = state.get("volumes", &format!("/{handle}"));
-            let has_source = source.is_some_and(|source| source["status"]["phase"] == "Bound" && !is_going(&source));
-            match snapshot_of(content) {
+        for content in state.each("contents").chain(state.each("groups")) {
+            let source = |handle| state.get("volumes", &format!("/{}", text(handle)));
+            let sources: Vec<_> = handles(content).into_iter().map(source).collect();
+            let is_there = |source: &Value| source["status"]["phase"] == "Bound" && !is_going(source);
+            let configs: BTreeSet<_> = sources.iter().flatten().map(|source| volume_of(source).0).collect();
+            let has_sources = configs.len() == 1 && sources.iter().all(|source| source.as_ref().is_some_and(is_there));
+            match snapshots_of(content) {
                 _ if is_going(content) => return wrong("a snapshot is left", content),
-                Some(snapshot) => wanted.insert(snapshot),
-                None if has_source => return wrong("no snapshot was taken", content),
+                Some(snapshots) => wanted.extend(snapshots),
+                None if has_sources => return wrong("no snapshot was taken", content),
                 // What an attempt may have made goes with the content.
-                None => half_made.insert(snapshot_name(content)),
-            };
+                None => half_made.extend(snapshot_names(content)),
+            }
         }
         let is_certain = |(_, name): &&Stored| !self.given_up.contains(name) && !half_made.contains(name);
         let lost: Vec<_> = wanted.difference(&self.storage).filter(is_certain).collect();

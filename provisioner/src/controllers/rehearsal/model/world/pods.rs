@@ -1,20 +1,23 @@
 //! What becomes of the Pods, and what their containers do to the storage.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::operation::Operation;
-use mooring_contract::request::Request;
+use mooring_contract::request::{Member, Request};
 use serde_json::{Value, json};
 
 use super::super::super::fake_api::{FakeState, key_of};
+use super::super::super::fake_worker::{is_free, is_worker};
 use super::super::Fate;
 use super::{Features, World, asked, has_properties, has_subject, is_going, is_held, text};
 use crate::operation::tests::{ended, no_image, running};
 
 /// Holds a Pod until its container was seen to end.
-const KUBELET: &str = "example.com/kubelet";
+pub(super) const KUBELET: &str = "example.com/kubelet";
 
 /// Marks a Pod whose node does not answer.
-const LOST: &str = "example.com/lost";
+pub(super) const LOST: &str = "example.com/lost";
 
 /// How a container ends that is killed.
 const KILLED: i32 = 143;
@@ -24,8 +27,18 @@ fn exclude(one: &Request, other: &Request) -> bool {
     let both = [one, other];
     let of_snapshot = both.map(|run| run.snapshot.as_ref().map(|snapshot| &snapshot.name));
     let deletes = both.iter().any(|run| run.operation == Operation::Delete);
-    let reads_none = both.iter().any(|run| run.operation == Operation::DeleteSnapshot);
-    let same_snapshot = of_snapshot[0].is_some() && of_snapshot[0] == of_snapshot[1];
+    let reads_none = |run: &&Request| matches!(run.operation, Operation::DeleteSnapshot | Operation::DeleteGroup);
+    let reads_none = both.iter().any(reads_none);
+    let volumes = |run: &Request| {
+        let members = run.members().iter().map(|member| member.pv_name.clone());
+        members
+            .chain([run.pv_name.clone()])
+            .filter(|name| !name.is_empty())
+            .collect::<BTreeSet<_>>()
+    };
+    let share = !volumes(one).is_disjoint(&volumes(other));
+    let only_read = both.iter().all(|run| run.operation == Operation::Restore);
+    let same_snapshot = of_snapshot[0].is_some() && of_snapshot[0] == of_snapshot[1] && !only_read;
     let changes = both
         .iter()
         .any(|run| matches!(run.operation, Operation::Expand | Operation::Modify));
@@ -34,16 +47,25 @@ fn exclude(one: &Request, other: &Request) -> bool {
         of.is_some_and(|of| of.pv_name == source.pv_name)
     };
     let reads = copies(one, other) || copies(other, one);
-    reads && (deletes || changes)
-        || same_snapshot
-        || one.pv_name == other.pv_name && (deletes || changes) && !reads_none
+    reads && (deletes || changes) || same_snapshot || share && (deletes || changes) && !reads_none
+}
+
+/// What only this run remembers.
+pub(super) fn remembered_alone(state: &FakeState, pod: &Value) -> Vec<String> {
+    if is_free(pod) || has_subject(state, pod) {
+        return vec![];
+    }
+    let request = asked(pod);
+    let members = request.members().iter().map(|member| member.snapshot_name.clone());
+    let names = request.snapshot.iter().map(|snapshot| snapshot.name.clone());
+    names.chain(members).chain([request.pv_name.clone()]).collect()
 }
 
 fn lost(state: &FakeState) -> Vec<Value> {
     state.each("pods").filter(|pod| is_lost(pod)).cloned().collect()
 }
 
-fn is_lost(pod: &Value) -> bool {
+pub(super) fn is_lost(pod: &Value) -> bool {
     !pod["metadata"]["annotations"][LOST].is_null()
 }
 
@@ -54,8 +76,9 @@ fn is_over(pod: &Value) -> bool {
 impl World {
     /// What the kubelets do with all Pods that have their Secrets.
     pub(super) fn pods(&mut self, fate: Fate) -> Result<(), String> {
+        self.go_on_worker(fate)?;
         let pods = self.theatre.api.lock().all("pods");
-        for pod in pods.into_iter().filter(|pod| !is_lost(pod)) {
+        for pod in pods.into_iter().filter(|pod| !is_lost(pod) && !is_worker(pod)) {
             if is_over(&pod) {
                 if is_going(&pod) {
                     self.theatre.api.lock().take_away("pods", &key_of(&pod));
@@ -74,7 +97,8 @@ impl World {
     /// The time of Pods is over that wait for a Secret which nobody brings, since nobody wants them. Whether there is any.
     pub(super) fn deadlines_pass(&mut self) -> bool {
         let mut state = self.theatre.api.lock();
-        let is_late = |pod: &Value| !is_over(pod) && !has_properties(&state, pod) && !has_subject(&state, pod);
+        let is_late =
+            |pod: &Value| !is_worker(pod) && !is_over(pod) && !has_properties(&state, pod) && !has_subject(&state, pod);
         let late: Vec<_> = state.all("pods").into_iter().filter(is_late).collect();
         let some = !late.is_empty();
         for mut pod in late {
@@ -90,7 +114,7 @@ impl World {
         if fate == Fate::NoImage {
             pod["status"] = no_image();
         } else {
-            self.check_alone(&pod)?;
+            self.check_alone(&asked(&pod))?;
             pod["metadata"]["finalizers"] = json!([KUBELET]);
             pod["status"] = running();
         }
@@ -112,7 +136,11 @@ impl World {
             Fate::Lost { effect } => (None, effect),
             Fate::Runs | Fate::NoImage => (None, false),
         };
-        let answer = if has_effect { self.effect(&pod)? } else { String::new() };
+        let answer = if has_effect {
+            self.effect(&pod, &asked(&pod))?
+        } else {
+            String::new()
+        };
         match code {
             // It began long ago.
             None => {
@@ -131,8 +159,7 @@ impl World {
     }
 
     /// What a container does to the storage of its ConfigMap; its answer.
-    fn effect(&mut self, pod: &Value) -> Result<String, String> {
-        let request = asked(pod);
+    pub(super) fn effect(&mut self, pod: &Value, request: &Request) -> Result<String, String> {
         let config = text(&pod["metadata"]["annotations"]["mooring.dev/config"]).to_owned();
         let volume = (config.clone(), request.pv_name.clone());
         let class = request.attributes.as_ref().map(|attributes| attributes.class.clone());
@@ -141,10 +168,13 @@ impl World {
         let snapshot = snapshot.unwrap_or_default();
         let snapshot = (config, snapshot);
         let answer = match request.operation {
-            Operation::Clone if !self.is_there_to_copy(&request) => {
+            Operation::Clone if !self.is_there_to_copy(request) => {
                 return Err(format!("what was to be copied to {volume:?} went before"));
             }
-            Operation::Provision | Operation::Clone => {
+            Operation::Restore if !self.storage.contains(&snapshot) && !self.given_up.contains(&snapshot.1) => {
+                return Err(format!("{snapshot:?} went before {volume:?} was made of it"));
+            }
+            Operation::Provision | Operation::Clone | Operation::Restore => {
                 let size = request.size;
                 self.features.entry(volume.clone()).or_insert(Features { size, class });
                 self.storage.insert(volume);
@@ -179,6 +209,23 @@ impl World {
                 self.storage.remove(&snapshot);
                 String::new()
             }
+            Operation::SnapshotGroup => {
+                for member in request.members() {
+                    let volume = (snapshot.0.clone(), member.pv_name.clone());
+                    if !self.storage.contains(&volume) && !self.given_up.contains(&volume.1) {
+                        return Err(format!("{volume:?} went before the snapshots of its group were taken"));
+                    }
+                    self.storage.insert((snapshot.0.clone(), member.snapshot_name.clone()));
+                }
+                String::new()
+            }
+            Operation::DeleteGroup => {
+                let taken = |member: &Member| (snapshot.0.clone(), member.snapshot_name.clone());
+                for member in request.members().iter().map(taken) {
+                    self.storage.remove(&member);
+                }
+                String::new()
+            }
             other => return Err(format!("nobody asked for {other:?}")),
         };
         Ok(answer)
@@ -190,11 +237,14 @@ impl World {
     }
 
     /// Nothing goes on that excludes what begins.
-    fn check_alone(&self, begins: &Value) -> Result<(), String> {
+    pub(super) fn check_alone(&self, begins: &Request) -> Result<(), String> {
         let state = self.theatre.api.lock();
-        let mut going = state.each("pods").filter(|pod| is_held(pod, KUBELET) && !is_over(pod));
-        match going.find(|pod| exclude(&asked(pod), &asked(begins))) {
-            Some(other) => Err(format!("{} begins beside {}", key_of(begins), key_of(other))),
+        let goes_on = |pod: &&Value| !is_worker(pod) && is_held(pod, KUBELET) && !is_over(pod);
+        let on_worker = self.on_worker().filter(|_| self.has_begun_on_worker());
+        let going = state.each("pods").filter(goes_on).map(asked);
+        let mut going = going.chain(on_worker.map(|run| run.request));
+        match going.find(|other| exclude(other, begins)) {
+            Some(other) => Err(format!("{begins:#?} begins beside {other:#?}")),
             None => Ok(()),
         }
     }
@@ -206,18 +256,19 @@ impl World {
             noted.map(|noted| noted.remove(LOST));
             state.put("pods", pod);
         }
+        if let Some(worker) = &self.theatre.worker {
+            worker.reach(true);
+        }
     }
 
     pub(super) fn node_goes(&mut self) {
         let mut state = self.theatre.api.lock();
         for pod in lost(&state) {
-            if !has_subject(&state, &pod) {
-                // It was the last to remember.
-                let request = asked(&pod);
-                let snapshot = request.snapshot.map(|snapshot| snapshot.name);
-                self.given_up.extend(snapshot.into_iter().chain([request.pv_name]));
-            }
+            self.given_up.extend(remembered_alone(&state, &pod));
             state.take_away("pods", &key_of(&pod));
+            if is_worker(&pod) {
+                self.theatre.worker = None;
+            }
         }
     }
 }
