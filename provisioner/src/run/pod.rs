@@ -503,9 +503,9 @@ mod tests {
     #[test]
     fn a_run_names_the_secrets_of_the_settings_or_has_those_of_its_service_account() {
         let mut config = config(&[]);
-        assert_eq!(bare_spec(&config).image_pull_secrets, None);
+        assert_eq!(bare_spec(&config, None).image_pull_secrets, None);
         config.pull_secrets = vec!["a".to_owned(), "b".to_owned()];
-        let secrets = bare_spec(&config).image_pull_secrets.unwrap();
+        let secrets = bare_spec(&config, None).image_pull_secrets.unwrap();
         let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
     }
