@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::SETTINGS_CONFIG;
-use mooring_testbed::binaries::{Releases, ensure_binaries, ensure_helm};
+use mooring_testbed::binaries::{Release, Releases, ensure_binaries, ensure_helm};
 use mooring_testbed::command::{command, output};
 use mooring_testbed::layout::repository;
 use mooring_yaml::documents;
@@ -51,17 +51,17 @@ fn kustomized(folder: &Path) -> Result<Objects> {
     objects(&output(kustomize.arg(folder))?)
 }
 
-fn helm(namespace: &str, values: &[&str]) -> Result<Command> {
+fn helm(release: Release, namespace: &str, values: &[&str]) -> Result<Command> {
     let mut helm = command(ensure_helm()?, ["template", "mooring"]);
     helm.arg(repository().join("configmaps/install"));
     // Without a cluster, Helm takes the version for that of its own libraries, or an earlier one.
-    helm.args(["--namespace", namespace, "--kube-version=1.37.1"]);
+    helm.args(["--namespace", namespace, "--kube-version", release.version()]);
     helm.args(values.iter().map(|value| format!("--set={value}")));
     Ok(helm)
 }
 
 fn charted(namespace: &str, values: &[&str]) -> Result<Objects> {
-    objects(&output(&mut helm(namespace, values)?)?)
+    objects(&output(&mut helm(Release::Newest, namespace, values)?)?)
 }
 
 /// A copy of the manifests, whose `configmaps/registry` is for this namespace.
@@ -98,6 +98,19 @@ fn kustomize_and_the_chart_make_the_same_objects() -> Result<()> {
     let plain = kustomized(&repository().join("configmaps/install"))?;
     assert!(!plain.contains_key(&settings));
     assert_same(plain, &charted);
+    Ok(())
+}
+
+#[test]
+fn before_kubernetes_1_36_they_leave_the_same_objects_out() -> Result<()> {
+    let chart = output(&mut helm(Release::Oldest, "mooring", &[])?)?;
+    let mut charted = objects(&chart)?;
+    charted.remove(&format!("ConfigMap {SETTINGS_CONFIG}"));
+    assert!(!charted.keys().any(|name| name.starts_with("Mutating")));
+    assert_same(
+        kustomized(&repository().join("configmaps/install-before-1.36"))?,
+        &charted,
+    );
     Ok(())
 }
 
@@ -173,7 +186,7 @@ fn the_chart_s_values_reach_what_they_are_about_and_others_are_refused() -> Resu
         "controller.replicas=x",
         "mounter.env[0].value=9,mounter.env[0].name=MOORING_MAX_VOLUMES",
     ] {
-        assert!(output(&mut helm("mooring", &[wrong])?).is_err(), "{wrong}");
+        assert!(output(&mut helm(Release::Newest, "mooring", &[wrong])?).is_err(), "{wrong}");
     }
     Ok(())
 }
