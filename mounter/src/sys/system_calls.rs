@@ -265,6 +265,12 @@ impl Sys for Kernel {
     fn allocate(&self, image: &ImageFile) -> Result<()> {
         let attempted = || format!("allocate all of image file {}", image.path.display());
         let size = i64::try_from(image.size).map_err(|_| SysError::call(attempted(), Errno::EFBIG))?;
+        let there = image.file.metadata().map_err(|e| SysError::io(attempted(), e))?;
+        // What fallocate gets before the room ends it keeps, and other volumes would have none.
+        let missing = image.size.saturating_sub(there.blocks().saturating_mul(512));
+        if missing > self.space_left(image)? {
+            return Err(SysError::call(attempted(), Errno::ENOSPC));
+        }
         fallocate(&image.file, FallocateFlags::empty(), 0, size).map_err(|errno| SysError::call(attempted(), errno))
     }
 
