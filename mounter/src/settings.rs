@@ -1,7 +1,7 @@
 //! The administrator's settings that are in force: what ConfigMap `mooring-settings` says, and what the flags say where
 //! it is silent.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use mooring_contract::image::{BadImage, ImagePattern, ImageRef, ImageRegistry};
 use mooring_contract::names::SETTINGS_CONFIG;
@@ -12,6 +12,11 @@ use mooring_program::settings::{Settings, SettingsArgs};
 pub enum ImageError {
     #[error(transparent)]
     Bad(#[from] BadImage),
+    #[error(
+        "ConfigMap {SETTINGS_CONFIG} in Mooring's namespace was not read yet, so the mounter does not know which client \
+         images may run: if the ConfigMap has a mistake, an Event on it names the key to correct"
+    )]
+    Unread,
     #[error(
         "client image {image} matches none of the allowed ones ({allowed}): use one of them, or have the administrator \
          add it to the key {ALLOWED_CLIENT_IMAGES} of ConfigMap {SETTINGS_CONFIG} in Mooring's namespace"
@@ -37,11 +42,12 @@ pub struct Defaults {
 #[derive(Debug, Clone, Default)]
 pub struct SettingsInForce {
     defaults: Arc<Defaults>,
-    config: Arc<RwLock<Settings>>,
+    /// Nothing until the ConfigMap was read.
+    config: Arc<RwLock<Option<Settings>>>,
 }
 
 impl SettingsInForce {
-    /// The defaults, until [`Self::set`].
+    /// The defaults, without client Pods until [`Self::set`].
     pub fn new(defaults: Defaults) -> Self {
         Self {
             defaults: defaults.into(),
@@ -51,7 +57,7 @@ impl SettingsInForce {
 
     /// Has what the ConfigMap says count.
     pub fn set(&self, settings: Settings) {
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Some(settings);
     }
 
     /// Where Mooring's images are.
@@ -75,6 +81,9 @@ impl SettingsInForce {
     /// The image's name in full, if client Pods may have it.
     pub fn client_image(&self, image: &str) -> Result<String, ImageError> {
         let image: ImageRef = image.parse()?;
+        if !self.is_read() {
+            return Err(ImageError::Unread);
+        }
         let config = self.config();
         let Defaults {
             flags,
@@ -92,8 +101,13 @@ impl SettingsInForce {
         })
     }
 
-    fn config(&self) -> RwLockReadGuard<'_, Settings> {
-        self.config.read().unwrap_or_else(PoisonError::into_inner)
+    fn config(&self) -> Settings {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        config.clone().unwrap_or_default()
+    }
+
+    fn is_read(&self) -> bool {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
@@ -130,6 +144,8 @@ mod tests {
             ..Defaults::default()
         });
         let check = |image: &str| settings.client_image(image);
+        assert!(matches!(check("flag.example.com/x:1"), Err(ImageError::Unread)));
+        settings.set(Settings::default());
         assert_eq!(check("flag.example.com/x:1").unwrap(), "flag.example.com/x:1");
         assert!(matches!(check("custom/x"), Err(ImageError::NotAllowed { .. })));
         assert!(matches!(check("a b"), Err(ImageError::Bad(_))));
@@ -145,6 +161,7 @@ mod tests {
     #[test]
     fn without_a_list_the_images_of_the_registry_are_allowed() {
         let settings = SettingsInForce::default();
+        settings.set(Settings::default());
         assert!(settings.client_image("mooring.dev/x:1").is_ok());
         settings.set(config(&[("registry", "registry.example.com/mooring")]));
         assert!(settings.client_image("mooring.dev/x:1").is_err());

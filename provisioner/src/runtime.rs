@@ -165,7 +165,8 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     end_of_probes.cancel();
     let _ = probes.await;
     info!("stopped");
-    ended
+    // Whoever has asked it to stop meanwhile does not ask again.
+    ended.map(|ended| if stop.is_cancelled() { Ended::Stopped } else { ended })
 }
 
 fn without_slash(address: &str) -> String {

@@ -172,8 +172,8 @@ impl fmt::Display for ImagePattern {
 /// The text is no registry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a registry: write its name, with a path if the images have one, and without https:// and a slash at \
-     the end, such as registry.example.com/mooring"
+    "{0:?} is not a registry: write its name in small letters, with a path if the images have one, and without \
+     https:// and a slash at the end, such as registry.example.com/mooring or docker.io/team"
 )]
 pub struct BadRegistry(String);
 
@@ -214,8 +214,13 @@ impl FromStr for ImageRegistry {
     type Err = BadRegistry;
 
     fn from_str(given: &str) -> Result<Self, Self::Err> {
-        let image: Result<ImageRef, _> = format!("{given}/image").parse();
-        image.map_err(|_| BadRegistry(given.to_owned()))?;
+        let image = format!("{given}/image");
+        // The admission policy compares names as they are written, but for the registry that needs no name.
+        let full = full_name(&image);
+        let is_as_compared = full == image || full == format!("{DEFAULT_REGISTRY}/{image}");
+        if image.parse::<ImageRef>().is_err() || !is_as_compared {
+            return Err(BadRegistry(given.to_owned()));
+        }
         Ok(Self(given.to_owned()))
     }
 }
@@ -368,7 +373,21 @@ mod tests {
                 "{registry}"
             );
         }
-        for bad in ["", "a/", "/a", "https://a", "a/b:1", "a@b", "**", "a/*", "a b", "a,b"] {
+        for bad in [
+            "",
+            "a/",
+            "/a",
+            "https://a",
+            "a/b:1",
+            "a@b",
+            "**",
+            "a/*",
+            "a b",
+            "a,b",
+            "Registry.example.com/a",
+            "index.docker.io/a",
+            "docker.io",
+        ] {
             assert!(bad.parse::<ImageRegistry>().is_err(), "{bad:?}");
         }
         assert_eq!(ImageRegistry::default().to_string(), "mooring.dev");

@@ -125,7 +125,7 @@ pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<ProvisionerConfig,
             reference,
             uid: config_map.metadata.uid.clone().unwrap_or_default(),
             resource_version: config_map.metadata.resource_version.clone().unwrap_or_default(),
-            fingerprint: fingerprint(config_map),
+            fingerprint: fingerprint(config_map, &image, trust.pull_secrets()),
             created: config_map.metadata.creation_timestamp.as_ref().map(|time| time.0),
             class_name,
             provisioner,
@@ -167,9 +167,12 @@ fn run_volume(line: &str) -> Result<Volume, RunVolumeError> {
     Ok(volume)
 }
 
-/// Hash of what a ConfigMap means: its data, its labels and the annotation that [`parse`] reads.
-pub fn fingerprint(config_map: &ConfigMap) -> String {
+/// Hash of what a ConfigMap means: its data, its labels, the annotation that [`parse`] reads, and what settings make of
+/// its image.
+fn fingerprint(config_map: &ConfigMap, image: &str, pull_secrets: &[String]) -> String {
     let read = (
+        image,
+        pull_secrets,
         &config_map.metadata.uid,
         config_map
             .metadata

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
+use kube::Api;
 use mooring_contract::worker::{Ask, Report};
 use mooring_program::error::chain;
 use tokio::task::JoinSet;
@@ -21,6 +23,7 @@ use crate::cache::expectations::Fact;
 use crate::cache::watches::wake_by_worker;
 use crate::cache::work_queue::WorkQueue;
 use crate::config::ProvisionerConfig;
+use crate::process::call::CallError;
 use crate::run::connection::{Connection, WorkerError};
 use crate::run::error::RunError;
 use crate::run::worker::Worker;
@@ -266,11 +269,16 @@ impl Keeper {
         }
     }
 
-    /// Makes one, and no second before its watch has shown it.
+    /// Makes one, and no second before its watch has shown it; none on a node that is cordoned.
     async fn make(&mut self, config: &ProvisionerConfig, set: WorkerSet) -> Result<(), RunError> {
         let name = worker_pod::new_name(config, Timestamp::now());
         let node = set.node.clone();
         self.unseen.insert(set, (name.clone(), Instant::now() + UNSEEN));
+        if let Some(node) = &node
+            && is_cordoned(&self.shared, node).await?
+        {
+            return Ok(());
+        }
         worker_pod::make(&self.shared.context.client, config, node.as_deref(), &name).await?;
         info!(config = %config.reference, worker = name, node, "made a worker");
         Ok(())
@@ -460,6 +468,14 @@ fn retry(error: &RunError, what: &'static str) -> Duration {
     }
     warn!(error = chain(error), "{what}");
     REFUSED
+}
+
+/// Whether a node is being emptied, or is gone. Runs go there all the same, but nothing that stays.
+async fn is_cordoned(shared: &Shared, node: &str) -> Result<bool, RunError> {
+    let nodes: Api<Node> = Api::all(shared.context.client.clone());
+    let found = nodes.get_opt(node).await;
+    let found = found.map_err(|source| CallError::new("read", "Node", node, source))?;
+    Ok(found.is_none_or(|node| node.spec.is_some_and(|spec| spec.unschedulable == Some(true))))
 }
 
 #[cfg(test)]

@@ -469,12 +469,16 @@ fn a_near_miss_that_is_meant_can_be_said_to_be() {
 #[test]
 fn the_fingerprint_changes_with_the_meaning_only() {
     let mut config_map: ConfigMap = yaml::from_str(SILVER).unwrap();
-    let before = super::fingerprint(&config_map);
+    let of = |config_map: &ConfigMap| super::fingerprint(config_map, "a/b:1", &[]);
+    let before = of(&config_map);
     config_map.metadata.annotations = Some([("mooring.dev/status".to_owned(), "in force".to_owned())].into());
     config_map.metadata.resource_version = Some("7".into());
-    assert_eq!(super::fingerprint(&config_map), before);
+    assert_eq!(of(&config_map), before);
+    // A worker of another registry's image, or with another login, is another one.
+    assert_ne!(super::fingerprint(&config_map, "c/b:1", &[]), before);
+    assert_ne!(super::fingerprint(&config_map, "a/b:1", &["login".to_owned()]), before);
     config_map.data.as_mut().unwrap().insert("zone".into(), "east".into());
-    assert_ne!(super::fingerprint(&config_map), before);
+    assert_ne!(of(&config_map), before);
 }
 
 #[test]
