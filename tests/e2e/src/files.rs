@@ -147,7 +147,7 @@ pub const FILES: &[File] = &[
     long("smoke", "oldest", Needs::Oldest, 60),
     file("smoke", "cluster", Needs::Immutable, 14),
     file("smoke", "builds", Needs::Cluster, 1),
-    file("smoke", "manifests", Needs::Cluster, 3),
+    long("smoke", "manifests", Needs::Cluster, 3),
     long("vm", "ceph", Needs::Machine, 542),
     long("vm", "daemons", Needs::Machine, 365),
     long("vm", "disk", Needs::Machine, 304),

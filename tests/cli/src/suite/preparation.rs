@@ -52,6 +52,9 @@ pub(super) fn prepare(args: &TestArgs, wanted: &[&'static File], ran_before: boo
     if is_wanted("scale_bench") {
         report.step("what the bench compares with", || binaries::ensure_peer().map(drop));
     }
+    if is_wanted("smoke_manifests") {
+        report.step("Helm", || binaries::ensure_helm().map(drop));
+    }
     if WITH_SNAPSHOTS.into_iter().any(is_wanted) {
         report.step("snapshot-controller", || {
             binaries::ensure_snapshot_controller().map(drop)
