@@ -186,7 +186,10 @@ fn the_chart_s_values_reach_what_they_are_about_and_others_are_refused() -> Resu
         "controller.replicas=x",
         "mounter.env[0].value=9,mounter.env[0].name=MOORING_MAX_VOLUMES",
     ] {
-        assert!(output(&mut helm(Release::Newest, "mooring", &[wrong])?).is_err(), "{wrong}");
+        assert!(
+            output(&mut helm(Release::Newest, "mooring", &[wrong])?).is_err(),
+            "{wrong}"
+        );
     }
     Ok(())
 }
