@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use mooring_contract::names::FLEX_DRIVER_DIR;
+use mooring_contract::names::{CSI_VOLUMES_DIR, FLEX_DRIVER_DIR};
 
 use super::connection::open_target;
 use super::in_namespace::{Limits, in_namespace_with};
@@ -121,7 +121,8 @@ impl Scope {
     /// The volumes in the machine's mount table.
     pub fn mounts_on_machine(&self) -> Result<Vec<String>> {
         let table = self.on_machine("cat /proc/1/mountinfo")?;
-        let ours = |line: &&str| line.contains(&format!("/{FLEX_DRIVER_DIR}/"));
+        let drivers = [FLEX_DRIVER_DIR, CSI_VOLUMES_DIR].map(|driver| format!("/{driver}/"));
+        let ours = |line: &&str| drivers.iter().any(|driver| line.contains(driver));
         Ok(table.lines().filter(ours).map(str::to_owned).collect())
     }
 }
