@@ -11,8 +11,6 @@ use mooring_testbed::binaries::Release;
 use serde_json::json;
 use std::time::Duration;
 
-const EXAMPLE: &str = include_str!("../../../../configmaps/examples/local.yaml");
-
 /// Longest until the controller has asked the API server.
 const FEATURES_LIMIT: Duration = Duration::from_mins(1);
 
@@ -45,8 +43,10 @@ fn the_oldest_kubernetes_has_volumes_and_says_what_it_is_without() {
     }
     in_namespace("oldest", async |scope| {
         features(&scope).await?;
-        scope.apply_anywhere(EXAMPLE)?;
-        let uid = scope.claim("data", "local", "64Mi").await?;
+        // In a namespace besides Mooring's own, where an administrator lets the mounters see runs.
+        let provisioner = scope.provisioner().example("local.yaml")?;
+        provisioner.apply().await?;
+        let uid = scope.claim("data", &provisioner.class, "64Mi").await?;
         let mut user = user_of("user", "data", "echo kept >/data/file; sleep 1000000");
         user["spec"]["securityContext"] = json!({
             "runAsNonRoot": true, "runAsUser": 1017, "runAsGroup": 1017, "fsGroup": GROUP.parse::<u32>()?,
