@@ -4,10 +4,11 @@
 //! orphaned runs, and the watches that they share. `claim` brings a claim to its volume, `volume` deletes the volume
 //! when the claim is gone, `attachment` has nodes have it where it has to be attached, `snapshot` takes and deletes
 //! snapshots, all in the loop of `reconcile`; `discover` has images list what their storage can serve; `workers` keeps
-//! Pods in which runs need not wait for a start; `storage_capacity` keeps what the scheduler reads of classes; `orphan`
-//! settles runs that have none of them. All plan with [`crate::operation`], and read and write the API through
-//! [`crate::apply`]. Only [`config`] does not: it keeps ConfigMaps and StorageClasses in step and has nothing to do
-//! with volumes. [`retry`] says when an object that failed is looked at again.
+//! Pods in which runs need not wait for a start; `storage_capacity` keeps what the scheduler reads of classes;
+//! `cluster_features` says what the cluster is without; `orphan` settles runs that have none of them. All plan with
+//! [`crate::operation`], and read and write the API through [`crate::apply`]. Only [`config`] does not: it keeps
+//! ConfigMaps and StorageClasses in step and has nothing to do with volumes. [`retry`] says when an object that failed
+//! is looked at again.
 
 mod attachment;
 mod claim;
