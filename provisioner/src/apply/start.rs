@@ -294,7 +294,7 @@ impl<K: Subject> Apply<'_, K> {
             && start.record.attempt == 1
         {
             let text = format!("{run} {does} with {}", start.config.image);
-            self.say(Note::normal(reason, events.action, text));
+            self.say(Note::beginning(reason, events.action, text));
         }
         Ok(begun)
     }

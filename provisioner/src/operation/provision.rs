@@ -512,7 +512,10 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
         connection: attach::secret_of(volume),
         say: done(
             seen.making(),
-            format!("volume {pv_name} exists after {} s{attempts}", took.as_secs()),
+            format!(
+                "volume {pv_name} exists after {} s{attempts}: {run} made it",
+                took.as_secs()
+            ),
         ),
         pv_name,
         runs: leftovers(seen),

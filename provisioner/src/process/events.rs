@@ -17,9 +17,11 @@ use tracing::{debug, warn};
 
 use crate::process::metrics::Metrics;
 
+mod held;
 mod note;
 pub mod series;
 
+use held::Held;
 pub use mooring_program::reasons;
 pub use note::{EventType, Note};
 use series::{EventWrite, Ledger};
@@ -76,13 +78,27 @@ impl Writer {
     /// Writes Events until `stop`, and then those that are waiting already. `instance` is this replica's name.
     pub async fn run(mut self, client: Client, instance: String, stop: CancellationToken) {
         let mut ledger = Ledger::default();
+        let mut held = Held::default();
         loop {
             let next = tokio::select! {
                 biased;
-                next = self.queue.recv() => next,
-                () = stop.cancelled() => self.queue.try_recv().ok(),
+                next = self.queue.recv() => {
+                    let Some((regarding, note)) = next else { break };
+                    held.take(regarding, note)
+                }
+                due = held.due() => Some(due),
+                () = stop.cancelled() => break,
             };
-            let Some((regarding, note)) = next else { return };
+            if let Some((regarding, note)) = next {
+                self.write(&client, &instance, &mut ledger, regarding, note).await;
+            }
+        }
+        while let Ok((regarding, note)) = self.queue.try_recv() {
+            if let Some((regarding, note)) = held.take(regarding, note) {
+                self.write(&client, &instance, &mut ledger, regarding, note).await;
+            }
+        }
+        for (regarding, note) in held.all() {
             self.write(&client, &instance, &mut ledger, regarding, note).await;
         }
     }

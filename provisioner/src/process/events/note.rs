@@ -22,6 +22,8 @@ pub struct Note {
     pub text: String,
     /// Another object that is involved.
     pub related: Option<ObjectReference>,
+    /// Whether it says that something begins, which nobody needs to know where the end follows at once.
+    pub is_beginning: bool,
 }
 
 impl Note {
@@ -33,6 +35,15 @@ impl Note {
             action,
             text: text.into(),
             related: None,
+            is_beginning: false,
+        }
+    }
+
+    /// That something begins.
+    pub fn beginning(reason: &'static str, action: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            is_beginning: true,
+            ..Self::normal(reason, action, text)
         }
     }
 

@@ -61,9 +61,9 @@ async fn free_workers(scope: &Scope, provisioner: &Provisioner, count: usize) ->
     .await
 }
 
-/// Waits for the Event that says which Pod makes a claim's volume.
+/// Waits for the Event that says which Pod makes a claim's volume, or has made it.
 async fn made_by(scope: &Scope, claim: &str, pod: &str) -> Result<()> {
-    let text = format!("Pod {CONFIG_NAMESPACE}/{pod} makes the volume");
+    let text = format!("Pod {CONFIG_NAMESPACE}/{pod} ma");
     scope.event(claim, &text).await.map(drop)
 }
 
