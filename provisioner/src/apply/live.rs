@@ -170,6 +170,15 @@ pub(crate) async fn is_there_to_snapshot(client: &Client, request: &Request) -> 
     Ok(true)
 }
 
+/// How fresh an answer has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fresh {
+    /// As it was watched, which may be old: enough to wait for what is there.
+    Watched,
+    /// As the API has it now, which takes a list.
+    Now,
+}
+
 /// The claim whose volume is being made of this snapshot, or of one of this group, which is to go: `namespace/name`.
 pub(crate) async fn restored_by(
     shared: &Shared,
@@ -182,23 +191,33 @@ pub(crate) async fn restored_by(
         let snapshot = request.snapshot.as_ref();
         snapshot.is_some_and(|snapshot| snapshot.content_uid == uid || members.contains(&snapshot.name))
     };
-    let request = going_on(shared, namespace, Reads::Snapshot, of).await?;
+    let request = going_on(shared, namespace, Fresh::Now, Reads::Snapshot, of).await?;
     Ok(request.map(|request| format!("{}/{}", request.pvc_namespace, request.pvc_name)))
 }
 
-/// What is asked of a run that reads this and has not ended, read as it is now.
+/// What is asked of a run that reads this and has not ended.
 async fn going_on(
     shared: &Shared,
     namespace: &str,
+    fresh: Fresh,
     reads: Reads,
     wanted: impl Fn(&Request) -> bool,
 ) -> Result<Option<Request>, ApplyError> {
-    let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
-    let found = carriers.list(&ListParams::default().labels(&selector())).await;
-    let found = found.map_err(|source| CallError::new("list", "provisioning Pods", namespace, source))?;
+    let runs: Vec<Run> = match fresh {
+        Fresh::Watched => {
+            let all = shared.cache.runs();
+            all.filter(|run| run.namespace() == Some(namespace)).collect()
+        }
+        Fresh::Now => {
+            let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
+            let found = carriers.list(&ListParams::default().labels(&selector())).await;
+            let found = found.map_err(|source| CallError::new("list", "provisioning Pods", namespace, source))?;
+            let runs = found.items.into_iter().map(Run::of);
+            runs.map(|run| shared.cache.reported(run)).collect()
+        }
+    };
     let is_open = |run: &Run| !run.is_over() && run.operation().is_some_and(|it| describe(it).reads == reads);
-    let found = found.items.into_iter().map(Run::of);
-    let open = found.map(|run| shared.cache.reported(run)).filter(is_open);
+    let open = runs.into_iter().filter(is_open);
     let mut asked = open.filter_map(|run| run.request().ok());
     Ok(asked.find(wanted))
 }
@@ -208,11 +227,12 @@ pub(crate) async fn copied_by(
     shared: &Shared,
     volume: &PersistentVolume,
     runs_in: Option<&str>,
+    fresh: Fresh,
 ) -> Result<Option<String>, ApplyError> {
     let name = volume.name_any();
     if let Some(namespace) = runs_in.filter(|_| shared.cache.has_snapshots()) {
         let of_it = |request: &Request| request.is_about(&name);
-        let taken = going_on(shared, namespace, Reads::SnapshotVolume, of_it).await?;
+        let taken = going_on(shared, namespace, fresh, Reads::SnapshotVolume, of_it).await?;
         if let Some(request) = taken
             && let Some(snapshot) = request.snapshot
         {
@@ -232,20 +252,28 @@ pub(crate) async fn copied_by(
         if record.source != name {
             continue;
         }
-        if record.copies(&name) || runs(shared, &copy, &record).await? {
+        if record.copies(&name) || runs(shared, &copy, &record, fresh).await? {
             return Ok(Some(format!("claim {}", key(&*copy))));
         }
     }
     Ok(None)
 }
 
-/// Whether a run of a claim's copying has not ended. Read as it is now: the watch of runs may lag behind the record.
-async fn runs(shared: &Shared, copy: &PersistentVolumeClaim, record: &Record) -> Result<bool, ApplyError> {
+/// Whether a run of a claim's copying has not ended. The watch of runs may lag behind the record.
+async fn runs(
+    shared: &Shared,
+    copy: &PersistentVolumeClaim,
+    record: &Record,
+    fresh: Fresh,
+) -> Result<bool, ApplyError> {
     let Some((namespace, _)) = record.run.split_once('/') else {
         return Ok(false);
     };
     let id = RunId::new(content::making(copy), &copy.uid().unwrap_or_default());
-    let found = find(&shared.context.client, namespace, &id).await?;
+    let found = match fresh {
+        Fresh::Watched => shared.cache.run(namespace, &id).into_iter().collect(),
+        Fresh::Now => find(&shared.context.client, namespace, &id).await?,
+    };
     Ok(found.into_iter().any(|run| !shared.cache.reported(run).is_over()))
 }
 

@@ -19,7 +19,7 @@ use mooring_contract::operation::Operation;
 use mooring_program::error::chain;
 use tracing::{debug, info, warn};
 
-use super::live::{is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
+use super::live::{Fresh, copied_by, is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
 use super::subject::{Subject, live};
 use super::{Apply, ApplyError, remove_worker, report_refusal};
 use crate::cache::expectations::Fact;
@@ -316,16 +316,24 @@ impl<K: Subject> Apply<'_, K> {
         }
     }
 
-    /// Whether the API shows that the PV may be deleted and no claim has it, old or new.
-    async fn is_still_unused(&self, start: &Start) -> Result<bool, ApplyError> {
-        let client = &self.shared.context.client;
+    /// The PV that a run removes the volume of, as the API has it now, if the run is for a PV.
+    async fn removed_volume(&self, start: &Start) -> Result<Option<PersistentVolume>, ApplyError> {
+        let description = describe(start.run.operation);
+        if !description.effect.removes_volume() || K::KIND != Some(SubjectKind::Volume) {
+            return Ok(None);
+        }
         let name = self.subject.meta().name.clone().unwrap_or_default();
-        let volumes: Api<PersistentVolume> = Api::all(client.clone());
+        let volumes: Api<PersistentVolume> = Api::all(self.shared.context.client.clone());
         let live = volumes.get_opt(&name).await;
-        let live = live.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?;
+        Ok(live.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?)
+    }
+
+    /// Whether the API shows that the PV may be deleted and no claim has it, old or new.
+    async fn is_still_unused(&self, start: &Start, live: Option<&PersistentVolume>) -> Result<bool, ApplyError> {
+        let client = &self.shared.context.client;
         let Some(live) = live else { return Ok(false) };
-        let policy = ReclaimPolicy::of_volume(&live);
-        if may_delete(&policy, Operation::Delete, Some(&start.config)).is_err() || !is_unused(&live) {
+        let policy = ReclaimPolicy::of_volume(live);
+        if may_delete(&policy, Operation::Delete, Some(&start.config)).is_err() || !is_unused(live) {
             return Ok(false);
         }
         let of = live
@@ -339,7 +347,7 @@ impl<K: Subject> Apply<'_, K> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
         let claim = claims.get_opt(&name).await;
         let claim = claim.map_err(|source| CallError::new("read", SubjectKind::Claim.name(), &name, source))?;
-        Ok(!claim.is_some_and(|claim| is_claimed(&live, &claim)))
+        Ok(!claim.is_some_and(|claim| is_claimed(live, &claim)))
     }
 
     /// Whether the API still has the intent of this run.
@@ -347,6 +355,15 @@ impl<K: Subject> Apply<'_, K> {
         let live = live(&*self.subject, &self.shared.context.client).await?;
         let Some(live) = live else { return Ok(false) };
         if !self.is_source_there(start).await? {
+            return Ok(false);
+        }
+        let removed = self.removed_volume(start).await?;
+        if let Some(volume) = &removed
+            && let Some(copy) =
+                copied_by(self.shared, volume, Some(&start.config.reference.namespace), Fresh::Now).await?
+        {
+            let volume = volume.metadata.name.as_deref().unwrap_or_default();
+            info!(copy, volume, "the volume is being copied, which was not seen before");
             return Ok(false);
         }
         let text = live
@@ -360,7 +377,7 @@ impl<K: Subject> Apply<'_, K> {
             }
             Intent::Released => {
                 let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
-                held && text.is_none() && Box::pin(self.is_still_unused(start)).await?
+                held && text.is_none() && Box::pin(self.is_still_unused(start, removed.as_ref())).await?
             }
             // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and
             // goes with it.

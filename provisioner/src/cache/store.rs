@@ -328,7 +328,7 @@ impl Cache {
             .contains(namespace)
     }
 
-    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+    pub fn runs(&self) -> impl Iterator<Item = Run> {
         let carriers = self.carriers.values().flat_map(Store::state);
         carriers.map(|carrier| self.as_run(carrier)).filter(Run::is_run)
     }

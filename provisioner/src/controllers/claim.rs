@@ -14,7 +14,7 @@ use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
-use crate::apply::live::{copied_by, look_up};
+use crate::apply::live::{Fresh, copied_by, look_up};
 use crate::apply::{self, ApplyError, Shared, make_volume};
 use crate::cache::expectations::Fact;
 use crate::cache::key;
@@ -94,7 +94,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
     let changes = volume.filter(|_| is_change_asked(claim));
     let copied_by = match changes {
-        Some(volume) => copied_by(shared, volume, namespace.as_deref()).await?,
+        Some(volume) => copied_by(shared, volume, namespace.as_deref(), Fresh::Now).await?,
         None => None,
     };
     let making = RunId::new(content::making(claim), &uid);

@@ -11,7 +11,7 @@ use mooring_contract::operation::Operation;
 use super::attachment;
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_of, not_known, runs_in};
-use crate::apply::live::copied_by;
+use crate::apply::live::{Fresh, copied_by};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::expectations::Fact;
 use crate::config::ConfigRef;
@@ -19,7 +19,6 @@ use crate::operation::delete::is_claimed;
 use crate::operation::describe::describe;
 use crate::operation::observed::ObservedVolume;
 use crate::operation::plan_volume;
-use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::request::{self, NoHistory};
 use crate::run::RunId;
 use crate::volume::persistent_volume::{self, is_ours};
@@ -92,13 +91,8 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
         }
         Ok(_) | Err(NoHistory::Unreadable { .. }) => false,
     };
-    // What is kept is not waited for, and the question costs a list of Pods.
-    let is_kept = may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None).is_err();
-    let copied_by = if claimed || is_kept {
-        None
-    } else {
-        copied_by(shared, volume, namespace.as_deref()).await?
-    };
+    // The API is asked when the deletion begins.
+    let copied_by = copied_by(shared, volume, namespace.as_deref(), Fresh::Watched).await?;
     let now = Timestamp::now();
     let away_since = persistent_volume::host_of(volume).and_then(|host| {
         let is_there = cache.node_by_host(host).is_some();
