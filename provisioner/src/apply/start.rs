@@ -77,20 +77,35 @@ impl<K: Subject> Apply<'_, K> {
             namespace: start.request.pvc_namespace.clone(),
             item: self.subject.target(&start.request),
         };
+        let set = order(&start).worker_set();
+        let mut worker = None;
         let taken = shared.limiter.take(
             &waiter,
             &config.reference.to_string(),
             config.max_parallel.map(std::num::NonZeroUsize::get),
             || shared.cache.in_flight(),
+            |since| {
+                let set = set.as_ref()?;
+                worker = shared.cache.take_worker(&config, set, is_waited_for(&start));
+                if worker.is_some() || !is_waited_for(&start) {
+                    return None;
+                }
+                let patience = shared.limits.worker_patience;
+                shared.cache.worker_patience(&config, set, since, patience)
+            },
         );
         match taken {
             Place::Free => {}
             Place::Full => return Ok(self.wait_for_place(&start, &place)),
+            // That a worker is free again wakes us.
+            Place::HeldUp(left) => {
+                if let Some(set) = set {
+                    self.want_worker(&start, &place, set);
+                }
+                return Ok(Action::requeue(left));
+            }
             Place::Begun(left) => return Ok(Action::requeue(left)),
         }
-        let set = order(&start).worker_set();
-        let free = |set| shared.cache.take_worker(&config, set, is_waited_for(&start));
-        let worker = set.as_ref().and_then(free);
         match (&worker, set) {
             (Some(worker), _) => name_carrier(&mut start, worker.place()),
             (None, Some(set)) => self.want_worker(&start, &place, set),

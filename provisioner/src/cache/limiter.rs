@@ -30,6 +30,8 @@ pub enum Place {
     /// There was one, and the caller has it now.
     Free,
     Full,
+    /// There is one, but the caller waits for something else, and looks again after this time.
+    HeldUp(Duration),
     /// The run has been begun, and its watch will show it. If it has not after this time, the run may be begun again.
     Begun(Duration),
 }
@@ -153,13 +155,15 @@ impl Limiter {
     /// Asks for a place among those `in_flight`. If there is none, who asks waits for its turn.
     ///
     /// `in_flight` is called when nobody can be [`Self::seen`] any more: a run that is seen between the two counts
-    /// would be in neither.
+    /// would be in neither. Who has its turn may be `held_up` by something else, given since when it has waited: it
+    /// keeps its turn.
     pub fn take(
         &self,
         waiter: &Waiter,
         config: &str,
         max: Option<usize>,
         in_flight: impl FnOnce() -> Vec<InFlight>,
+        held_up: impl FnOnce(Instant) -> Option<Duration>,
     ) -> Place {
         let pod = waiter.run.as_str();
         let is_same = |waiting: &Waiting| waiting.waiter.run == pod;
@@ -169,6 +173,9 @@ impl Limiter {
             let left = UNSEEN.saturating_sub(now.duration_since(begun.at));
             if !left.is_zero() {
                 return Place::Begun(left);
+            }
+            if let Some(left) = held_up(begun.at) {
+                return Place::HeldUp(left);
             }
             begun.at = now;
             return Place::Free;
@@ -202,21 +209,28 @@ impl Limiter {
         // Its class may have another ConfigMap now.
         state.keep(|of, waiting| of == config || !is_same(waiting));
         let queue = state.waiting.entry(config.to_owned()).or_default();
-        match queue.iter_mut().find(|waiting| is_same(waiting)) {
+        let since = match queue.iter_mut().find(|waiting| is_same(waiting)) {
             Some(there) => {
                 there.waiter = waiter.clone();
                 there.asked = true;
+                there.since
             }
-            None => queue.push(Waiting {
-                waiter: waiter.clone(),
-                asked: true,
-                since: now,
-                told: false,
-            }),
-        }
+            None => {
+                queue.push(Waiting {
+                    waiter: waiter.clone(),
+                    asked: true,
+                    since: now,
+                    told: false,
+                });
+                now
+            }
+        };
         let ahead = state.turns(config).into_iter().position(is_same);
         if ahead.is_some_and(|ahead| ahead >= free) {
             return Place::Full;
+        }
+        if let Some(left) = held_up(since) {
+            return Place::HeldUp(left);
         }
         state.keep(|_, waiting| !is_same(waiting));
         let begun = Begun {
@@ -244,6 +258,13 @@ impl Limiter {
         } else {
             Patience::Over
         }
+    }
+
+    /// Whether this run waits for its turn, or for what holds it up.
+    pub fn waits(&self, pod: &str) -> bool {
+        let state = self.lock();
+        let mut all = state.waiting.values().flatten();
+        all.any(|waiting| waiting.waiter.run == pod)
     }
 
     /// How much longer a run that was begun and is not seen yet is waited for.
@@ -358,7 +379,8 @@ mod tests {
     #[test]
     fn a_config_map_has_no_more_pods_than_it_may() {
         let limiter = Limiter::new(100);
-        let taken = |pod: &str, seen: &[InFlight]| limiter.take(&waiter(pod), "a/c", Some(2), || seen.to_vec());
+        let taken =
+            |pod: &str, seen: &[InFlight]| limiter.take(&waiter(pod), "a/c", Some(2), || seen.to_vec(), |_| None);
         let take = |pod: &str, seen: &[InFlight]| taken(pod, seen) == Place::Free;
         assert!(take("1", &[]) && take("2", &[]) && !take("3", &[]) && !take("4", &[]));
         assert!(matches!(taken("1", &[]), Place::Begun(_)), "nothing is begun twice");
@@ -380,7 +402,7 @@ mod tests {
     #[test]
     fn a_run_that_is_never_seen_does_not_keep_its_place_for_good() {
         let limiter = Limiter::new(100);
-        let take = |pod: &str| limiter.take(&waiter(pod), "a/c", Some(1), Vec::new);
+        let take = |pod: &str| limiter.take(&waiter(pod), "a/c", Some(1), Vec::new, |_| None);
         assert_eq!((take("1"), take("2")), (Place::Free, Place::Full));
         limiter.lock().begun.get_mut("1").unwrap().at -= LOST;
         assert_eq!(take("2"), Place::Free);
@@ -390,8 +412,9 @@ mod tests {
     #[test]
     fn a_run_that_is_seen_while_places_are_counted_is_counted_once() {
         let limiter = Limiter::new(100);
-        let take =
-            |pod: &str, seen: &mut dyn FnMut() -> Vec<InFlight>| limiter.take(&waiter(pod), "a/c", Some(1), seen);
+        let take = |pod: &str, seen: &mut dyn FnMut() -> Vec<InFlight>| {
+            limiter.take(&waiter(pod), "a/c", Some(1), seen, |_| None)
+        };
         assert_eq!(take("1", &mut Vec::new), Place::Free);
         std::thread::scope(|scope| {
             let mut list_then_see = || {
@@ -420,7 +443,7 @@ mod tests {
         };
         let mut claims: Vec<_> = (0..90).map(|index| claim("team-a", index)).collect();
         claims.extend((0..10).map(|index| claim("team-b", index)));
-        let take = |waiter: &Waiter| limiter.take(waiter, "a/c", Some(2), Vec::new) == Place::Free;
+        let take = |waiter: &Waiter| limiter.take(waiter, "a/c", Some(2), Vec::new, |_| None) == Place::Free;
         let mut order = Vec::new();
         for waiter in &claims {
             if take(waiter) {
@@ -450,7 +473,7 @@ mod tests {
     #[test]
     fn of_a_run_that_waits_for_long_users_are_told_once() {
         let limiter = Limiter::new(100);
-        let take = |run: &str| limiter.take(&waiter(run), "a/c", Some(1), Vec::new);
+        let take = |run: &str| limiter.take(&waiter(run), "a/c", Some(1), Vec::new, |_| None);
         assert_eq!((take("1"), take("2")), (Place::Free, Place::Full));
         let hour = Duration::from_hours(1);
         assert!(matches!(limiter.patience("2", hour), Patience::Left(left) if left < hour));
@@ -466,7 +489,7 @@ mod tests {
         let mut taken = Vec::new();
         for config in ["a/hangs", "a/hangs-too", "a/third", "a/fourth"] {
             let pods = (0..200).map(|index| format!("{config}-{index}"));
-            let got = pods.filter(|pod| limiter.take(&waiter(pod), config, None, Vec::new) == Place::Free);
+            let got = pods.filter(|pod| limiter.take(&waiter(pod), config, None, Vec::new, |_| None) == Place::Free);
             taken.push(got.count());
         }
         assert_eq!(taken, [50, 25, 13, 6]);
@@ -475,7 +498,8 @@ mod tests {
     #[test]
     fn a_run_that_has_gone_or_changed_its_configmap_holds_no_place() {
         let limiter = Limiter::new(100);
-        let take = |pod: &str, config: &str| limiter.take(&waiter(pod), config, Some(1), Vec::new) == Place::Free;
+        let take =
+            |pod: &str, config: &str| limiter.take(&waiter(pod), config, Some(1), Vec::new, |_| None) == Place::Free;
         assert!(take("a/provision-1", "a/c") && take("a/provision-2", "a/d"));
         assert!(!take("a/provision-3", "a/c") && !take("a/provision-4", "a/c"));
         // Its claim was deleted, whichever ConfigMap its class has now.
@@ -492,8 +516,9 @@ mod tests {
     fn a_config_map_that_hangs_starves_no_other() {
         let limiter = Limiter::new(2);
         let hanging: Vec<InFlight> = ["1", "2"].map(|run| in_flight(run, "a/hangs")).into();
-        let take =
-            |pod: &str, config: &str| limiter.take(&waiter(pod), config, None, || hanging.clone()) == Place::Free;
+        let take = |pod: &str, config: &str| {
+            limiter.take(&waiter(pod), config, None, || hanging.clone(), |_| None) == Place::Free
+        };
         assert!(!take("3", "a/hangs"));
         assert!(take("4", "a/other"));
         assert!(!take("5", "a/other"));
@@ -504,7 +529,7 @@ mod tests {
     #[tokio::test]
     async fn an_object_that_does_not_ask_again_leaves_the_queue_and_wakes_those_behind_it() {
         let limiter = Limiter::new(100);
-        let take = |run: &str| limiter.take(&waiter(run), "a/c", Some(1), Vec::new);
+        let take = |run: &str| limiter.take(&waiter(run), "a/c", Some(1), Vec::new, |_| None);
         assert_eq!(take("a/provision-1"), Place::Free);
         for run in ["a/delete-2", "a/delete-3"] {
             assert_eq!(limiter.looking(run, async { take(run) }).await, Place::Full);
@@ -528,5 +553,17 @@ mod tests {
         limiter.gone("a/delete-3");
         limiter.moved().await;
         assert!(limiter.next().is_empty());
+    }
+    #[test]
+    fn who_is_held_up_takes_no_place_and_keeps_its_turn() {
+        let limiter = Limiter::new(100);
+        let wait = Duration::from_millis(100);
+        let take =
+            |run: &str, held_up: Option<Duration>| limiter.take(&waiter(run), "a/c", Some(1), Vec::new, |_| held_up);
+        assert_eq!(take("1", Some(wait)), Place::HeldUp(wait));
+        assert!(limiter.waits("1") && limiter.unseen("1").is_none());
+        assert_eq!(take("2", None), Place::Full);
+        assert_eq!(take("1", None), Place::Free);
+        assert!(!limiter.waits("1"));
     }
 }

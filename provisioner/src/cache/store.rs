@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::join_all;
@@ -258,6 +258,22 @@ impl Cache {
         let mut free = free.iter().filter_map(Worker::of);
         let is_free = |worker: &Worker| worker.is_for(config) && worker.set() == *set && !worker.is_leaving();
         free.find(|worker| is_free(worker) && self.workers.take(worker, is_waited_for))
+    }
+
+    /// How much longer a run that has waited since this time waits for a worker of this set, none of which was free. The
+    /// watch may not show yet what they are busy with.
+    pub fn worker_patience(
+        &self,
+        config: &ProvisionerConfig,
+        set: &WorkerSet,
+        since: Instant,
+        patience: Duration,
+    ) -> Option<Duration> {
+        let carriers = self.carriers.get(&config.reference.namespace)?;
+        let busy = carriers.state_filter(carrier::is_worker);
+        let busy = busy.iter().filter_map(Worker::of);
+        let of_set = busy.filter(|worker| worker.is_for(config) && worker.set() == *set && !worker.is_leaving());
+        self.workers.patience(set, since, patience, of_set)
     }
 
     /// A worker's Pod is like this, or gone. Returns the run that it had and has no more.

@@ -263,6 +263,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
         limits: Limits {
             backoff: zero,
             orphan_age: Duration::ZERO,
+            worker_patience: Duration::ZERO,
             ..Limits::default()
         },
     }

@@ -198,7 +198,8 @@ impl Keeper {
         self.unseen
             .retain(|_, (name, _)| workers.iter().all(|worker| worker.name() != *name));
         // In this order: a run that is seen meanwhile is known.
-        let goes_on = |run: &str| self.shared.limiter.unseen(run).is_some() || cache.has_own_pod(run);
+        let limiter = &self.shared.limiter;
+        let goes_on = |run: &str| limiter.waits(run) || limiter.unseen(run).is_some() || cache.has_own_pod(run);
         let wanted = cache.workers.wanted(goes_on);
         let idle = |worker: &Worker| {
             self.idle

@@ -19,6 +19,9 @@ pub struct Limits {
     pub orphan_age: Duration,
     /// When a run has waited for a place for this long, users are told.
     pub place_grace: Duration,
+    /// How long after a worker was last given a run another one is soon free. Nobody waits for longer behind runs of
+    /// which nobody knows how long they take; a Pod of its own takes a run twice as long to start.
+    pub worker_patience: Duration,
     /// For this long kube-controller-manager is given time to bind a claim, before users are told. Where many claims
     /// are made at once, the last ones wait for some minutes.
     pub bind_grace: Duration,
@@ -38,6 +41,7 @@ impl Default for Limits {
             elsewhere_grace: Duration::from_mins(5),
             orphan_age: Duration::from_mins(1),
             place_grace: Duration::from_mins(1),
+            worker_patience: Duration::from_millis(500),
             bind_grace: Duration::from_mins(5),
             overdue: Duration::from_mins(1),
             node_grace: Duration::from_hours(1),

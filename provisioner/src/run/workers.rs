@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use super::worker::Worker;
 use super::worker_set::WorkerSet;
@@ -32,7 +33,7 @@ impl Workers {
         self.capable.note(fingerprint, self.demand.of(run))
     }
 
-    /// How many runs want a worker of each set: those that have found none and go on in Pods of their own. None where
+    /// How many runs want a worker of each set: those that have found none, and wait or go on in Pods of their own. None where
     /// workers can't be given runs.
     pub fn wanted(&self, goes_on: impl Fn(&str) -> bool) -> BTreeMap<WorkerSet, usize> {
         let mut wanted = self.demand.counts(goes_on);
@@ -41,6 +42,20 @@ impl Workers {
         }
         wanted.retain(|set, _| !self.refusals.hold(&set.config));
         wanted
+    }
+
+    /// How much longer to wait for one of these workers, which are busy, for a run that has waited since this time:
+    /// [`Demand::patience`].
+    pub fn patience(
+        &self,
+        set: &WorkerSet,
+        since: Instant,
+        patience: Duration,
+        busy: impl IntoIterator<Item = Worker>,
+    ) -> Option<Duration> {
+        let is_heard = busy.into_iter().any(|worker| self.contacts.is_heard(worker.uid()));
+        let is_worth_it = is_heard && !self.refusals.hold(&set.config);
+        self.demand.patience(set, since, patience).filter(|_| is_worth_it)
     }
 
     /// Takes a worker for its next run, if it can be given one and nobody has taken it. `is_waited_for` says whether
@@ -52,7 +67,7 @@ impl Workers {
     /// This worker was given a run, so others of its ConfigMap can be.
     pub(super) fn lent(&self, worker: &Worker, run: &str) {
         self.refusals.lift(worker.config());
-        self.demand.forget(run);
+        self.demand.served(run, worker.set());
     }
 }
 

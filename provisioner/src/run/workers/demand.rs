@@ -1,33 +1,52 @@
-//! Which runs have found no free worker.
+//! Which runs have found no free worker, and where workers are soon free again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
 use super::lock;
 use crate::run::worker_set::WorkerSet;
 
-/// By the run, as `namespace/name`: the set that it wants a worker of.
+/// How long it matters when a worker was last given a run.
+const REMEMBERED: Duration = Duration::from_mins(1);
+
 #[derive(Debug, Clone, Default)]
-pub struct Demand(Arc<RwLock<BTreeMap<String, WorkerSet>>>);
+pub struct Demand {
+    /// By the run, as `namespace/name`: the set that it wants a worker of.
+    wanted: Arc<RwLock<BTreeMap<String, WorkerSet>>>,
+    /// When a worker was last given a run.
+    served: Arc<RwLock<BTreeMap<WorkerSet, Instant>>>,
+}
 
 impl Demand {
     /// This run has found no free worker of the set.
     pub fn note(&self, run: &str, set: WorkerSet) {
-        lock(&self.0).insert(run.to_owned(), set);
+        lock(&self.wanted).insert(run.to_owned(), set);
     }
 
     /// The set that this run wanted a worker of.
     pub(super) fn of(&self, run: &str) -> Option<WorkerSet> {
-        lock(&self.0).get(run).cloned()
+        lock(&self.wanted).get(run).cloned()
     }
 
-    pub(super) fn forget(&self, run: &str) {
-        lock(&self.0).remove(run);
+    /// A worker of the set has this run.
+    pub(super) fn served(&self, run: &str, set: WorkerSet) {
+        lock(&self.wanted).remove(run);
+        lock(&self.served).insert(set, Instant::now());
+    }
+
+    /// How much longer to wait for a worker of a busy set, for a run that has waited since this time: until none of the
+    /// set has been given a run for the time of `patience`.
+    pub fn patience(&self, set: &WorkerSet, since: Instant, patience: Duration) -> Option<Duration> {
+        let served = lock(&self.served).get(set).copied();
+        let left = patience.saturating_sub(served.unwrap_or(since).max(since).elapsed());
+        (!left.is_zero()).then_some(left)
     }
 
     /// How many runs there are for each set, of those that go on.
     pub(super) fn counts(&self, goes_on: impl Fn(&str) -> bool) -> BTreeMap<WorkerSet, usize> {
-        let mut wanted = lock(&self.0);
+        lock(&self.served).retain(|_, last| last.elapsed() < REMEMBERED);
+        let mut wanted = lock(&self.wanted);
         wanted.retain(|run, _| goes_on(run));
         let mut counts = BTreeMap::new();
         for set in wanted.values() {
@@ -39,6 +58,8 @@ impl Demand {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::Demand;
     use crate::run::worker_set::WorkerSet;
 
@@ -54,8 +75,25 @@ mod tests {
             demand.note(run, on(node));
         }
         assert_eq!(demand.counts(|_| true), [(on("b"), 3)].into());
-        demand.forget("2");
+        demand.served("2", on("b"));
         assert_eq!(demand.counts(|run| run == "3"), [(on("b"), 1)].into());
         assert_eq!(demand.of("1"), None, "it has ended");
+    }
+    #[test]
+    fn a_run_waits_for_a_worker_as_long_as_one_after_the_other_is_given_a_run() {
+        let demand = Demand::default();
+        let set = WorkerSet {
+            config: "admin/c".to_owned(),
+            node: None,
+        };
+        let now = Instant::now();
+        let long_ago = now - Duration::from_secs(20);
+        let patience = |since| demand.patience(&set, since, Duration::from_secs(10));
+        assert!(patience(now).is_some());
+        assert_eq!(patience(long_ago), None);
+        demand.served("1", set.clone());
+        assert!(patience(long_ago).is_some(), "it moves on");
+        demand.served.write().unwrap().insert(set.clone(), long_ago);
+        assert_eq!(patience(long_ago), None, "it does no more");
     }
 }

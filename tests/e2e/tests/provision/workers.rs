@@ -42,7 +42,7 @@ async fn warm_and_free(scope: &Scope, provisioner: &Provisioner) -> Result<Strin
 }
 
 /// Waits until the only worker there is waits for a run, and the controller is in touch with it; returns its name.
-async fn free_worker(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
+pub(crate) async fn free_worker(scope: &Scope, provisioner: &Provisioner) -> Result<String> {
     Ok(free_workers(scope, provisioner, 1).await?.remove(0).name_any())
 }
 
@@ -326,6 +326,38 @@ fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_
             scope.claim_gone(name).await?;
         }
         scope.nothing_left(&slow).await
+    });
+}
+
+#[test]
+fn claims_at_once_wait_for_workers_that_are_soon_free_again() {
+    in_namespace("workers-burst", async |scope| {
+        let provisioner = scope.provisioner().printing().key("workers", "2");
+        provisioner.apply().await?;
+        warm_and_free(&scope, &provisioner).await?;
+        let names: Vec<_> = (0..12).map(|index| format!("data-{index}")).collect();
+        let claims: Vec<_> = names
+            .iter()
+            .map(|name| claim(name, &provisioner.class, "1Gi").to_string())
+            .collect();
+        let started = Instant::now();
+        scope.apply(&claims.join("\n---\n"))?;
+        let mut by_workers = 0;
+        for name in &names {
+            scope.claim_bound(name).await?;
+            let made = scope.event(name, " made it").await?.message.unwrap_or_default();
+            by_workers += usize::from(made.contains("/worker-"));
+        }
+        note(format!(
+            "{by_workers} of 12 by workers, after {}",
+            spoken(started.elapsed())
+        ));
+        // A machine that is busy with something else may hold up a worker for half a second.
+        ensure!(by_workers >= 8, "{by_workers} of 12 were made by workers");
+        for name in &names {
+            scope.delete(&format!("persistentvolumeclaim/{name}"))?;
+        }
+        scope.volumes_gone().await
     });
 }
 

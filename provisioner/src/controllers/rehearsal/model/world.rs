@@ -347,9 +347,17 @@ impl World {
             Step::NodeGoes => self.node_goes(),
             Step::Look(at) => {
                 let all = self.shown();
+                // Some wait for a worker, and others do not.
+                let patience = if at % 2 == 0 {
+                    Duration::from_hours(1)
+                } else {
+                    Duration::ZERO
+                };
+                self.theatre.shared.limits.worker_patience = patience;
                 if let Some(at) = at.checked_rem(all.len()) {
                     self.look(all[at].0, &all[at].1).await;
                 }
+                self.theatre.shared.limits.worker_patience = Duration::ZERO;
             }
             Step::GoWell => {
                 for _ in 0..GOES_WELL {
