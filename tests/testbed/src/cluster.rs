@@ -16,6 +16,7 @@ pub use down::{LoopDevice, down, loop_devices, loop_devices_anywhere};
 use crate::base_images::{self, Archive};
 use crate::binaries::{Binaries, Releases, ensure_binaries};
 use crate::command::{command, output, output_with_input};
+use crate::control_plane::{self, ApiLimits, CONTROLLER_MANAGER};
 use crate::image_store::{HELD, ImageStore};
 use crate::layout::{CONTROL_PLANE, Layout, make_folder, write_file};
 use crate::lock::Lock;
@@ -24,9 +25,9 @@ use crate::node::Flavour;
 use crate::packages::{check_machine, ensure_packages};
 use crate::pki::Authority;
 use crate::progress::{say, spoken, step};
-use crate::spec::read_json;
+use crate::spec::{InitSpec, read_json};
 use crate::wait::{Look, wait_for};
-use crate::{cgroup, control_plane, disk_space, dns, namespaces, node};
+use crate::{cgroup, disk_space, dns, namespaces, node};
 
 /// The description of a running cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -319,6 +320,20 @@ impl Cluster {
     /// Kills a program of the control plane, as [`Cluster::kill_in_node`] does.
     pub fn kill_in_control_plane(&self, program: &str) -> Result<()> {
         self.kill(CONTROL_PLANE, program)
+    }
+
+    /// Has kube-controller-manager keep to other limits, by starting it anew.
+    pub fn limit_controller_manager(&self, limits: ApiLimits) -> Result<()> {
+        let mut spec = InitSpec::load(&self.layout, CONTROL_PLANE)?;
+        let mut processes = spec.processes.iter_mut();
+        let process = processes.find(|process| process.name == CONTROLLER_MANAGER);
+        limits.apply(
+            &mut process
+                .context("the control plane has no kube-controller-manager")?
+                .args,
+        );
+        spec.save(&self.layout, CONTROL_PLANE)?;
+        self.kill_in_control_plane(CONTROLLER_MANAGER)
     }
 
     fn kill(&self, role: &str, program: &str) -> Result<()> {

@@ -32,9 +32,36 @@ pub const VOLUME_HEALTH: &str = "CSIVolumeHealth";
 /// The feature gate that lets a claim name a source in another namespace.
 const OTHER_NAMESPACES: &str = "CrossNamespaceVolumeDataSource";
 
-/// Most requests a second of each of Kubernetes' own clients, and at once: more than the machine can do.
-const API_QPS: &str = "200";
-const API_BURST: &str = "400";
+pub(crate) const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+
+/// Most requests a second of one of Kubernetes' own clients, and at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ApiLimits {
+    pub qps: u32,
+    pub burst: u32,
+}
+
+impl ApiLimits {
+    /// As Kubernetes is shipped: each controller of kube-controller-manager has its own.
+    pub const SHIPPED: Self = Self { qps: 20, burst: 30 };
+
+    /// The testbed's: more than the machine can do.
+    pub const RAISED: Self = Self { qps: 200, burst: 400 };
+
+    /// Replaces the limits among a program's arguments.
+    pub(crate) fn apply(self, args: &mut Vec<String>) {
+        args.retain(|arg| !arg.starts_with("--kube-api-qps=") && !arg.starts_with("--kube-api-burst="));
+        args.extend(self.flags());
+    }
+
+    /// The flags of Kubernetes' programs for them, and of its CSI sidecars.
+    pub fn flags(self) -> [String; 2] {
+        [
+            format!("--kube-api-qps={}", self.qps),
+            format!("--kube-api-burst={}", self.burst),
+        ]
+    }
+}
 
 /// Makes the control plane's certificates and starts its init process, which waits.
 pub fn start(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block) -> Result<Waiting> {
@@ -173,10 +200,10 @@ fn controller_manager(
     authority: &Authority,
     block: Block,
 ) -> Result<ProcessSpec> {
-    let name = "kube-controller-manager";
+    let name = CONTROLLER_MANAGER;
     let identity = authority.client(name, "system:kube-controller-manager", None)?;
     let (signing, _) = authority.service_account_keys()?;
-    Ok(process(
+    let mut process = process(
         binaries,
         name,
         &[
@@ -203,27 +230,26 @@ fn controller_manager(
             ),
             // There is only one: an election would only take time.
             ("leader-elect", "false".into()),
-            // By default, each controller sends 20 requests a second.
-            ("kube-api-qps", API_QPS.into()),
-            ("kube-api-burst", API_BURST.into()),
             ("v", "1".into()),
         ],
-    ))
+    );
+    ApiLimits::RAISED.apply(&mut process.args);
+    Ok(process)
 }
 
 fn scheduler(layout: &Layout, binaries: &Binaries, authority: &Authority, block: Block) -> Result<ProcessSpec> {
     let name = "kube-scheduler";
     let identity = authority.client(name, "system:kube-scheduler", None)?;
-    Ok(process(
+    let mut process = process(
         binaries,
         name,
         &[
             ("kubeconfig", kubeconfig(layout, authority, block, name, &identity)?),
             ("bind-address", block.control_plane().to_string()),
             ("leader-elect", "false".into()),
-            ("kube-api-qps", API_QPS.into()),
-            ("kube-api-burst", API_BURST.into()),
             ("v", "1".into()),
         ],
-    ))
+    );
+    ApiLimits::RAISED.apply(&mut process.args);
+    Ok(process)
 }

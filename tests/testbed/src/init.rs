@@ -46,7 +46,7 @@ pub fn run(layout: &Layout, role: &str) -> Result<()> {
         .enable_all()
         .build()
         .context("failed to start the runtime")?
-        .block_on(supervise::run(&spec));
+        .block_on(supervise::run(&spec, || InitSpec::load(layout, role)));
     // Kept open as long as the node exists.
     drop((logs, workbench));
     ended

@@ -24,23 +24,24 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A process that ran for this long has the shortest delay again.
 const STEADY: Duration = Duration::from_secs(30);
 
-struct Kept<'a> {
-    spec: &'a ProcessSpec,
+struct Kept {
+    spec: ProcessSpec,
     pid: Option<Pid>,
     started: Instant,
     delay: Duration,
     due: Option<Instant>,
 }
 
-/// Runs until SIGTERM or SIGINT. When process 1 of a PID namespace ends, the kernel ends all other processes in it.
-pub(super) async fn run(spec: &InitSpec) -> Result<()> {
+/// Runs until SIGTERM or SIGINT. When process 1 of a PID namespace ends, the kernel ends all other processes in it. A
+/// process that is started again is started as `written` says by then, where that can still be read.
+pub(super) async fn run(spec: &InitSpec, written: impl Fn() -> Result<InitSpec>) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let mut children = signal(SignalKind::child()).context("failed to listen for SIGCHLD")?;
-    let mut kept: BTreeMap<&str, Kept<'_>> = BTreeMap::new();
+    let mut kept: BTreeMap<&str, Kept> = BTreeMap::new();
     for process in &spec.processes {
         let mut entry = Kept {
-            spec: process,
+            spec: process.clone(),
             pid: None,
             started: Instant::now(),
             delay: RESTART,
@@ -65,6 +66,10 @@ pub(super) async fn run(spec: &InitSpec) -> Result<()> {
             .values_mut()
             .filter(|entry| entry.due.is_some_and(|due| due <= now))
         {
+            let processes = written().map(|spec| spec.processes).unwrap_or_default();
+            if let Some(process) = processes.into_iter().find(|process| process.name == entry.spec.name) {
+                entry.spec = process;
+            }
             entry.start(spec);
         }
     }
@@ -72,7 +77,7 @@ pub(super) async fn run(spec: &InitSpec) -> Result<()> {
     Ok(())
 }
 
-impl Kept<'_> {
+impl Kept {
     fn start(&mut self, spec: &InitSpec) {
         self.due = None;
         if self.spec.needs.as_ref().is_some_and(|socket| !socket.exists()) {
@@ -80,7 +85,7 @@ impl Kept<'_> {
             return;
         }
         self.started = Instant::now();
-        match spawn(self.spec, spec) {
+        match spawn(&self.spec, spec) {
             Ok(pid) => {
                 note(format!("{} runs as process {pid}", self.spec.name));
                 self.pid = Some(pid);
@@ -139,7 +144,7 @@ fn spawn(process: &ProcessSpec, spec: &InitSpec) -> Result<Pid> {
 }
 
 /// Reaps all processes that ended: our own, and orphans, such as containers' shims.
-fn reap(kept: &mut BTreeMap<&str, Kept<'_>>) {
+fn reap(kept: &mut BTreeMap<&str, Kept>) {
     loop {
         let (pid, how, killed) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, code)) => (pid, format!("exit code {code}"), false),
