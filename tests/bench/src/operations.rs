@@ -1,11 +1,13 @@
 //! What each operation on a volume costs: Mooring, whose image does nothing, beside kubernetes-csi's sidecars, whose
-//! driver does nothing. The floor is a bare Pod, since Mooring runs one for each operation, unless it has a worker for
-//! that.
+//! driver does nothing; and the class `local` beside local-path-provisioner. The floor of a run without a worker is a
+//! bare Pod.
 //!
 //! The requests of snapshot-controller are in neither's count: both need it alike, and it is the bench's own user.
 
+mod aims;
 mod attachments;
 mod figures;
+pub(crate) mod many;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,17 +21,22 @@ use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 
 use self::figures::Figures;
+use self::many::Amounts;
 use super::audit::{self, Counts, Window};
+use super::claims;
 use super::observer::{Mark, Observer, Subject};
 use super::options::WHOLE_LIMIT;
-use super::processes::{CONTROLLER, snapshot};
-use super::report::{Requests, Timing};
+use super::peer::Peer;
+use super::processes::{CONTROLLER, MOUNTER, PEER, WORKER as MOUNT_WORKER, snapshot};
+use super::report::Requests;
 use super::sidecars::{ACCOUNT, PROGRAMS, Sidecars};
 use super::summary::number;
-use super::systems::{LIMIT, MOORING, System, WORKER_PREFIX, World};
+use super::systems::{LIMIT, LOCAL, MOORING, System, WORKER_PREFIX, World};
 use mooring_harness::Scope;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, until};
+use mooring_harness::random::Random;
 use mooring_harness::snapshots::snapshot_of;
+use mooring_testbed::binaries::{ensure_peer, ensure_sidecars};
 use mooring_testbed::progress::Step;
 use mooring_testbed::target::Target;
 
@@ -44,6 +51,15 @@ const SERVER_NODE: &str = "node-1";
 
 /// How long after an operation its last writes may come.
 const CALM: Duration = Duration::from_secs(1);
+
+/// In each such round, requests are counted.
+const COUNTED: usize = 4;
+
+/// Operations begin at any point of this time, in milliseconds: that of the control plane's own rhythms.
+const RHYTHM_MS: u64 = 1000;
+
+/// Pause before idle memory is looked at.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// A step of a round. Each is one operation on a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +100,8 @@ struct Side {
     name: &'static str,
     /// Begins the names of its volumes.
     volumes: &'static str,
+    /// Takes part only in rounds whose requests are counted.
+    seldom: bool,
     class: String,
     snapshot_class: String,
     /// Who its controller is in the audit log.
@@ -93,14 +111,16 @@ struct Side {
 }
 
 /// Measures everything, on the testbed's own cluster with Mooring installed.
-pub(super) async fn run(target: &Target, rounds: usize) -> Result<Figures> {
+pub(super) async fn run(target: &Target, rounds: usize, amounts: Amounts) -> Result<Figures> {
+    ensure_peer()?;
+    ensure_sidecars()?;
     let mut figures = None;
     mooring_harness::run(target.clone(), WHOLE_LIMIT, "bench", async |scope| {
         scope.require_mooring().await?;
         let _controller = scope.snapshot_controller()?;
-        let sidecars = Sidecars::of(&scope);
-        let measured = Box::pin(in_scope(&scope, &sidecars, rounds)).await;
-        let removed = sidecars.remove();
+        let (sidecars, peer) = (Sidecars::of(&scope), Peer::of(&scope));
+        let measured = Box::pin(in_scope(&scope, &sidecars, &peer, rounds, amounts)).await;
+        let removed = sidecars.remove().and(peer.remove());
         figures = Some(measured?);
         removed
     })
@@ -108,14 +128,22 @@ pub(super) async fn run(target: &Target, rounds: usize) -> Result<Figures> {
     figures.context("nothing was measured")
 }
 
-async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Result<Figures> {
+async fn in_scope(
+    scope: &Scope,
+    sidecars: &Sidecars<'_>,
+    peer: &Peer<'_>,
+    rounds: usize,
+    amounts: Amounts,
+) -> Result<Figures> {
     let step = Step::begin("set the classes up");
     let [ours, attached, free] = provisioners(scope).await?;
     let [by_worker, attached_by_worker] = [(&ours, "-worker"), (&attached, "-attached-worker")].map(with_worker(scope));
-    for provisioner in [&ours, &attached, &free, &by_worker, &attached_by_worker] {
+    let local = scope.provisioner_named("-local").example("local.yaml")?;
+    for provisioner in [&ours, &attached, &free, &by_worker, &attached_by_worker, &local] {
         provisioner.apply().await?;
     }
     sidecars.install()?;
+    peer.install()?;
     let world = World {
         scope: scope.clone(),
         observer: Observer::start(&scope.client, &scope.namespace).await?,
@@ -126,6 +154,7 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         Side {
             name: MOORING,
             volumes: "mooring",
+            seldom: true,
             class: ours.class.clone(),
             snapshot_class: scope.snapshot_class("Delete")?,
             own: CONTROLLER,
@@ -134,6 +163,7 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         Side {
             name: WORKER,
             volumes: "worker",
+            seldom: false,
             class: by_worker.class.clone(),
             snapshot_class: scope.snapshot_class("Delete")?,
             own: CONTROLLER,
@@ -142,25 +172,68 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         Side {
             name: SIDECARS,
             volumes: "sidecars",
+            seldom: false,
             class: sidecars.name.clone(),
             snapshot_class: sidecars.name.clone(),
             own: ACCOUNT,
             pods_in: None,
         },
     ];
+    tokio::time::sleep(IDLE).await;
+    let idle = memory(&world, &[CONTROLLER])?;
+    let taken = one_after_another(&world, &sides, rounds).await?;
+    let mut step = Step::begin("claims of class local, and of local-path-provisioner");
+    let systems = [
+        System::mooring(LOCAL, &local.class, true),
+        System::peer(PEER, &peer.name, &peer.name),
+    ];
+    claims::measure(&world, &systems, world.nodes.into(), "first", &mut step).await?;
+    let few = rounds.div_ceil(COUNTED);
+    let local = claims::measure(&world, &systems, few, "one", &mut step).await?;
+    step.done("");
+    let mut step = Step::begin("Pods with volumes that have to be attached");
+    let classes = [&free, &attached, &attached_by_worker].map(|provisioner| provisioner.class.as_str());
+    let attach = attachments::measure(&world, sidecars, classes, few, &mut step).await?;
+    step.done("");
+    let mut programs = PROGRAMS.to_vec();
+    programs.extend([MOUNTER, MOUNT_WORKER]);
+    let mut memory = memory(&world, &programs)?;
+    memory.extend(idle);
+    let ours = System::without_pods(WORKER, &by_worker.class);
+    let theirs = System::without_pods(SIDECARS, &sidecars.name);
+    let many = many::measure(&world, sidecars, [&ours, &theirs], amounts).await?;
+    let figures = taken.figures(&world, &sides)?;
+    Ok(Figures {
+        local,
+        attach,
+        many,
+        memory,
+        ..figures
+    })
+}
+
+/// Every operation of every side, round by round.
+async fn one_after_another(world: &World, sides: &[Side], rounds: usize) -> Result<Taken> {
+    let mut random = Random::new(Random::seed());
     let mut taken = Taken::default();
     let mut step = Step::begin("operations one after another");
     for round in 0..=rounds {
         step.update(&format!("round {round} of {rounds}"));
         let mut this = Taken::default();
-        let name = format!("bare-{round}");
-        let bare = System::bare(scope);
-        this.bare
-            .push(world.make_one(&bare, &name, round).await?.took.as_secs_f64());
-        world.remove(&bare, &name).await?;
+        let counted = round % COUNTED == 0;
+        if counted {
+            let name = format!("bare-{round}");
+            let bare = System::bare(&world.scope);
+            this.bare
+                .push(world.make_one(&bare, &name, round).await?.took.as_secs_f64());
+            world.remove(&bare, &name).await?;
+        }
         for turn in 0..sides.len() {
             let side = &sides[(round + turn) % sides.len()];
-            one_round(&world, side, &format!("{}-{round}", side.volumes), &mut this).await?;
+            if counted || !side.seldom {
+                let name = format!("{}-{round}", side.volumes);
+                one_round(world, side, &name, counted, &mut random, &mut this).await?;
+            }
         }
         // The first does not count: images are unpacked, pages are read.
         if round > 0 {
@@ -168,17 +241,16 @@ async fn in_scope(scope: &Scope, sidecars: &Sidecars<'_>, rounds: usize) -> Resu
         }
     }
     step.done("");
-    let mut step = Step::begin("Pods with volumes that have to be attached");
-    let classes = [&free, &attached, &attached_by_worker].map(|provisioner| provisioner.class.as_str());
-    let attach = attachments::measure(&world, sidecars, classes, rounds, &mut step).await?;
-    step.done("");
-    let processes = snapshot(&scope.own_cluster()?.layout, &world.leader()?)?;
-    let memory = processes
+    Ok(taken)
+}
+
+/// Resident memory in MiB of these programs; of several processes, the largest.
+fn memory(world: &World, programs: &[&str]) -> Result<BTreeMap<String, f64>> {
+    let processes = snapshot(&world.scope.own_cluster()?.layout, &world.leader()?)?;
+    let of = processes
         .into_iter()
-        .filter(|(name, _)| name == CONTROLLER || PROGRAMS.contains(&name.as_str()))
-        .map(|(name, taken)| (name, mib(taken.resident)))
-        .collect();
-    taken.figures(&world, &sides, attach, memory)
+        .filter(|(name, _)| programs.contains(&name.as_str()));
+    Ok(of.map(|(name, taken)| (name, mib(taken.resident))).collect())
 }
 
 /// For all operations but to attach; for volumes that have to be attached; and for the same that have not.
@@ -192,6 +264,7 @@ async fn provisioners(scope: &Scope) -> Result<[Provisioner; 3]> {
         .provisioner()
         .key("volume-source", "csi")
         .key("operations", all)
+        .key("workers", "0")
         .key("allow-volume-expansion", "true")
         .key("restore-script", &source)
         .on_provision(&source);
@@ -199,6 +272,7 @@ async fn provisioners(scope: &Scope) -> Result<[Provisioner; 3]> {
         .provisioner_named("-attached")
         .key("volume-source", "csi")
         .key("operations", "provision, delete, attach, detach")
+        .key("workers", "0")
         .key("secret-name", &secret)
         .key(
             "attach-script",
@@ -212,7 +286,7 @@ async fn provisioners(scope: &Scope) -> Result<[Provisioner; 3]> {
     Ok([ours, attached, free])
 }
 
-/// Makes of a provisioner one of this name's end that has a worker.
+/// Makes of a provisioner one of this name's end that has workers.
 fn with_worker(scope: &Scope) -> impl Fn((&Provisioner, &str)) -> Provisioner {
     |(like, end)| {
         let same = scope.provisioner_named(end);
@@ -220,7 +294,7 @@ fn with_worker(scope: &Scope) -> impl Fn((&Provisioner, &str)) -> Provisioner {
             .data
             .iter()
             .fold(same, |same, (key, value)| same.key(key, value.clone()));
-        same.key("workers", "1")
+        same.key("workers", "2")
     }
 }
 
@@ -228,7 +302,7 @@ fn with_worker(scope: &Scope) -> impl Fn((&Provisioner, &str)) -> Provisioner {
 #[derive(Default)]
 struct Taken {
     bare: Vec<f64>,
-    operations: Vec<(Operation, &'static str, f64, Window)>,
+    operations: Vec<(Operation, &'static str, f64, Option<Window>)>,
 }
 
 impl Taken {
@@ -237,21 +311,17 @@ impl Taken {
         self.operations.extend(other.operations);
     }
 
-    fn figures(
-        self,
-        world: &World,
-        sides: &[Side],
-        attach: Vec<Timing>,
-        memory: BTreeMap<String, f64>,
-    ) -> Result<Figures> {
-        let windows: Vec<Window> = self.operations.iter().map(|(.., window)| *window).collect();
-        let counts = audit::count_each(&world.scope.own_cluster()?.layout, &windows, false)?;
+    fn figures(self, world: &World, sides: &[Side]) -> Result<Figures> {
+        let windows: Vec<Window> = self.operations.iter().filter_map(|(.., window)| *window).collect();
+        let mut counts = audit::count_each(&world.scope.own_cluster()?.layout, &windows, false)?.into_iter();
+        let counts: Vec<Option<Counts>> = self
+            .operations
+            .iter()
+            .map(|(.., window)| window.and_then(|_| counts.next()))
+            .collect();
         let mut figures = Figures {
             bare: self.bare,
-            operations: Vec::new(),
-            requests: Vec::new(),
-            attach,
-            memory,
+            ..Figures::default()
         };
         for operation in Operation::ALL {
             for side in sides {
@@ -264,10 +334,12 @@ impl Taken {
                     phase: operation.name().to_owned(),
                     who: side.name.to_owned(),
                     volumes: samples.len(),
-                    by_client: mean(of().map(|(_, counts)| counts)),
+                    by_client: mean(of().filter_map(|(_, counts)| counts.as_ref())),
                 };
                 figures.operations.push((operation, side.name, samples));
-                figures.requests.push((operation, requests, side.own));
+                if !requests.by_client.is_empty() {
+                    figures.requests.push((operation, requests, side.own));
+                }
             }
         }
         Ok(figures)
@@ -292,8 +364,15 @@ fn mean<'a>(counts: impl Iterator<Item = &'a Counts>) -> BTreeMap<String, BTreeM
     sums
 }
 
-/// Every operation once, on volumes whose names begin with `name`.
-async fn one_round(world: &World, side: &Side, name: &str, taken: &mut Taken) -> Result<()> {
+/// Every operation once, on volumes whose names begin with `name`. Counts their requests if `counted`.
+async fn one_round(
+    world: &World,
+    side: &Side,
+    name: &str,
+    counted: bool,
+    random: &mut Random,
+    taken: &mut Taken,
+) -> Result<()> {
     let scope = &world.scope;
     let claims: Api<PersistentVolumeClaim> = scope.api();
     let restored = format!("{name}-restored");
@@ -303,6 +382,7 @@ async fn one_round(world: &World, side: &Side, name: &str, taken: &mut Taken) ->
             Operation::DeleteSnapshot => Some(content_of(scope, name).await?),
             _ => None,
         };
+        tokio::time::sleep(Duration::from_millis(random.below(RHYTHM_MS))).await;
         let (from, began) = (Timestamp::now(), Instant::now());
         match operation {
             Operation::Provision => {
@@ -349,11 +429,13 @@ async fn one_round(world: &World, side: &Side, name: &str, taken: &mut Taken) ->
         if let Some(namespace) = side.pods_in {
             world.observer.no_pods(namespace, WORKER_PREFIX, LIMIT).await?;
         }
-        tokio::time::sleep(CALM).await;
-        let window = Window {
+        if counted {
+            tokio::time::sleep(CALM).await;
+        }
+        let window = counted.then(|| Window {
             from,
             until: Timestamp::now(),
-        };
+        });
         taken
             .operations
             .push((operation, side.name, took.as_secs_f64(), window));

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use mooring_harness::Scope;
 use mooring_testbed::binaries::ensure_sidecars;
 use mooring_testbed::command::{output, output_with_input};
+use mooring_testbed::control_plane::ApiLimits;
 
 use super::go_image::image;
 
@@ -17,6 +18,9 @@ pub(super) const ACCOUNT: &str = "csi-sidecars";
 
 /// The programs whose memory counts, which is without the driver's.
 pub(super) const PROGRAMS: [&str; 4] = ["csi-attacher", "csi-provisioner", "csi-resizer", "csi-snapshotter"];
+
+/// Requests of each sidecar a second, and at once, as it is shipped.
+const SHIPPED: ApiLimits = ApiLimits { qps: 5, burst: 10 };
 
 const MANIFEST: &str = include_str!("../sidecars.yaml");
 
@@ -40,8 +44,13 @@ impl<'a> Sidecars<'a> {
         let cluster = self.scope.own_cluster()?;
         let image = image(IMAGE, &ensure_sidecars()?)?;
         (1..=cluster.description.nodes).try_for_each(|index| cluster.import(index, &image))?;
+        self.apply(SHIPPED)
+    }
+
+    /// Runs them with these limits of their requests to the API server.
+    pub(super) fn apply(&self, limits: ApiLimits) -> Result<()> {
         let mut apply = self.scope.target.kubectl(["apply", "-f", "-"]);
-        output_with_input(&mut apply, self.manifest().as_bytes())?;
+        output_with_input(&mut apply, self.manifest(limits).as_bytes())?;
         for workload in ["deployment/controller", "daemonset/node"] {
             let args = ["-n", &self.name, "rollout", "status", workload, "--timeout=120s"];
             let mut wait = self.scope.target.kubectl(args);
@@ -53,7 +62,7 @@ impl<'a> Sidecars<'a> {
     /// Removes everything, and waits until it is gone.
     pub(super) fn remove(&self) -> Result<()> {
         let args = ["delete", "--ignore-not-found", "--timeout=180s", "-f", "-"];
-        output_with_input(&mut self.scope.target.kubectl(args), self.manifest().as_bytes())?;
+        output_with_input(&mut self.scope.target.kubectl(args), self.manifest(SHIPPED).as_bytes())?;
         Ok(())
     }
 
@@ -75,8 +84,9 @@ impl<'a> Sidecars<'a> {
         format!("{}-free", self.name)
     }
 
-    fn manifest(&self) -> String {
+    fn manifest(&self, limits: ApiLimits) -> String {
         MANIFEST
+            .replace("SIDECARS-LIMITS", &limits.flags().join(", "))
             .replace("SIDECARS-NAME", &self.name)
             .replace("SIDECARS-FOLDER", &format!("/var/lib/mooring/{}", self.name))
             .replace("SIDECARS-IMAGE", IMAGE)

@@ -41,8 +41,8 @@ pub(super) struct System {
     /// Whether its class waits for a node, which the bench sets on each claim.
     pub(super) waits_for_node: bool,
     pub(super) mounts: bool,
-    /// The namespace of the Pods that make its volumes.
-    pods_in: String,
+    /// The namespace of the Pods that make its volumes; none if no Pods do.
+    pods_in: Option<String>,
     /// What precedes a volume's name in the name of the Pod that makes it; none if workers make them.
     pod_prefix: Option<&'static str>,
     /// Prefix of Pods there that stay.
@@ -57,7 +57,7 @@ impl System {
             class: None,
             waits_for_node: false,
             mounts: false,
-            pods_in: scope.namespace.clone(),
+            pods_in: Some(scope.namespace.clone()),
             pod_prefix: Some(""),
             stays: "",
         }
@@ -69,7 +69,7 @@ impl System {
             class: Some(class.to_owned()),
             waits_for_node: local,
             mounts: local,
-            pods_in: CONFIG_NAMESPACE.to_owned(),
+            pods_in: Some(CONFIG_NAMESPACE.to_owned()),
             pod_prefix: (!local).then_some("provision-"),
             stays: WORKER_PREFIX,
         }
@@ -82,16 +82,29 @@ impl System {
             class: Some(class.to_owned()),
             waits_for_node: true,
             mounts: true,
-            pods_in: namespace.to_owned(),
+            pods_in: Some(namespace.to_owned()),
             pod_prefix: Some("helper-pod-create-pvc-"),
             stays: "local-path-provisioner",
+        }
+    }
+
+    /// One that makes its volumes by itself, or by Pods that stay.
+    pub(super) fn without_pods(name: &str, class: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            class: Some(class.to_owned()),
+            waits_for_node: false,
+            mounts: false,
+            pods_in: None,
+            pod_prefix: None,
+            stays: "",
         }
     }
 
     /// The Pod that makes the volume of a claim with this uid, if it is made for that alone.
     fn pod(&self, uid: &str) -> Option<Subject> {
         let prefix = self.pod_prefix?;
-        Some(Subject::pod(&self.pods_in, &format!("{prefix}{uid}")))
+        Some(Subject::pod(self.pods_in.as_ref()?, &format!("{prefix}{uid}")))
     }
 }
 
@@ -237,8 +250,9 @@ impl World {
     /// Waits until a system's Pods are gone, so that the next one is measured alone. Bare Pods stay until they are
     /// removed.
     pub(super) async fn settled(&self, system: &System) -> Result<()> {
-        if system.class.is_some() {
-            self.observer.no_pods(&system.pods_in, system.stays, LIMIT).await?;
+        let pods_in = system.pods_in.as_ref().filter(|_| system.class.is_some());
+        if let Some(namespace) = pods_in {
+            self.observer.no_pods(namespace, system.stays, LIMIT).await?;
         }
         Ok(())
     }

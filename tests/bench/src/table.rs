@@ -1,7 +1,7 @@
 //! The report for people: tables in Markdown that can be pasted into a document.
 
 use super::processes::{CONTROLLER, MOUNTER, PEER};
-use super::report::{Report, Requests, Summary, Timing};
+use super::report::{Aim, Report, Requests, Summary, Timing};
 use super::systems::MOORING;
 
 /// Times below this are shown in milliseconds.
@@ -26,7 +26,7 @@ pub(super) fn show(report: &Report) -> String {
             requests(report),
         ),
         ("Processes", processes(report)),
-        ("Aims", aims(report)),
+        ("Aims", aims(&report.aims)),
     ] {
         text.extend(["\n", title, "\n\n"]);
         text.push_str(&lines(&table));
@@ -134,9 +134,9 @@ fn processes(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-fn aims(report: &Report) -> Vec<Vec<String>> {
+pub(super) fn aims(all: &[Aim]) -> Vec<Vec<String>> {
     let mut rows = vec![row(["aim", "bound", "measured", "reached"])];
-    rows.extend(report.aims.iter().map(|aim| {
+    rows.extend(all.iter().map(|aim| {
         vec![
             aim.what.clone(),
             format!("{:.2} {}", aim.aim, aim.unit),
