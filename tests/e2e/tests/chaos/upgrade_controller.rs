@@ -2,7 +2,7 @@
 //! and `PersistentVolumes`. Alone: the controllers of the cluster are replaced.
 //!
 //! That commit can't expand. It takes the record of an expansion for that of making the volume, and removes the volume
-//! for its size: docs/administrators.md says to let expansions end before the way back.
+//! for its size: docs/earlier-versions.md says to let expansions end before the way back.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
