@@ -16,5 +16,7 @@ mod policies;
 mod rooms;
 #[cfg(test)]
 mod threat_model;
+#[cfg(test)]
+mod uninstall;
 
 pub use files::{FILES, File, Needs, Tier};

@@ -1,14 +1,15 @@
-//! The installation that users have: the demo runs on it, and it is removed as docs/administrators.md says. Alone: the
+//! The installation that users have: the demo runs on it, and it is removed as docs/install.md says. Alone: the
 //! installation that other tests need is away meanwhile.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use mooring_contract::names::{FLEX_EXECUTABLE, NAMESPACE};
 use mooring_harness::nodes::{driver_directory, on_own_nodes_within};
 use mooring_harness::{Scope, wait_until};
-use mooring_testbed::command::{output, output_with_input};
+use mooring_testbed::command::{command, output, output_with_input};
 use mooring_testbed::images::Selection;
 use mooring_testbed::install::{install_for_tests, uninstall};
 use mooring_testbed::layout::{Layout, repository};
@@ -35,12 +36,12 @@ impl Drop for Again {
     }
 }
 
-/// The manual's page, from the section about uninstalling on.
+/// The manual's section about uninstalling.
 fn manual() -> Result<String> {
     let page = std::fs::read_to_string(repository().join("docs/install.md"))?;
     let (_, part) = page
-        .split_once("\nTo take Mooring away")
-        .context("docs/install.md does not say how to take Mooring away")?;
+        .split_once("\n## Uninstall\n")
+        .context("docs/install.md has no section about uninstalling")?;
     Ok(part.to_owned())
 }
 
@@ -52,22 +53,36 @@ fn block<'a>(page: &'a str, kind: &str) -> Result<&'a str> {
     Ok(found.with_context(|| format!("no block of {kind} in {page}"))?.0)
 }
 
-/// Runs the commands from the manual.
-fn follow_manual(target: &Target) -> Result<()> {
-    for line in block(&manual()?, "sh")?.lines() {
-        // The command that only lists claims is piped to `grep`.
-        let (command, filtered) = line
-            .split_once('|')
-            .map_or((line, false), |(command, _)| (command, true));
-        let words: Vec<_> = command.split_whitespace().map(|word| word.replace('\'', "")).collect();
-        let (program, args) = words.split_first().context("an empty line")?;
-        ensure!(program == "kubectl", "not a command of kubectl: {line}");
-        let printed = output(target.kubectl(args).current_dir(repository()))?;
+/// The manual's command, with the target's kubectl.
+fn uninstall_as_documented(target: &Target) -> Result<Command> {
+    let manual = manual()?;
+    let mut words = block(&manual, "sh")?.split_whitespace();
+    let mut uninstall = command(words.next().context("no command")?, words);
+    let kubectl = target.kubectl::<&str>([]);
+    uninstall
+        .current_dir(repository())
+        .env("KUBECTL", kubectl.get_program());
+    uninstall.envs(kubectl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Ok(uninstall)
+}
+
+/// The manual's command refuses while the demo's volumes are there, names them, and Mooring runs on.
+fn is_refused(scope: &Scope) -> Result<()> {
+    let Err(error) = output(&mut uninstall_as_documented(&scope.target)?) else {
+        bail!("Mooring is uninstalled while volumes are left");
+    };
+    let text = error.to_string();
+    for claim in ["shared", "disk"] {
+        let named = |line: &str| line.contains("PersistentVolume ") && line.contains(claim);
         ensure!(
-            !filtered || !printed.contains("mooring.dev"),
-            "volumes are left, whose claims should have been deleted: {printed}"
+            text.lines().any(named),
+            "the volume of claim {claim} is not named: {text}"
         );
     }
+    let replicas = "jsonpath={.spec.replicas}";
+    let replicas = scope.kubectl(["-n", NAMESPACE, "get", "deployment", "flex-provisioner", "-o", replicas])?;
+    assert_eq!(replicas, "2");
+    scope.kubectl(["-n", NAMESPACE, "get", "daemonset", "mounter"])?;
     Ok(())
 }
 
@@ -169,6 +184,7 @@ fn the_demo_runs_on_the_stock_installation_and_the_manual_takes_all_of_it_away()
             );
         }
 
+        is_refused(&scope)?;
         demo::run(&layout, &args, true)?;
         let volumes = scope.kubectl(["get", "persistentvolumes", "-o", "name"])?;
         assert_eq!(volumes, "", "volumes of the demo are left");
@@ -181,7 +197,7 @@ fn the_demo_runs_on_the_stock_installation_and_the_manual_takes_all_of_it_away()
         let shim = driver.join(FLEX_EXECUTABLE);
         let kept = format!("/run/{}", scope.namespace);
         scope.on_node(1, &format!("cp {} {kept}", shim.display()))?;
-        follow_manual(&scope.target)?;
+        output(&mut uninstall_as_documented(&scope.target)?)?;
         assert_eq!(left_in_api(&scope)?, Vec::<String>::new());
         for (index, node) in nodes() {
             wait_until(&format!("nothing to be left on {node}"), LIMIT, async || {

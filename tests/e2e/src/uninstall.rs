@@ -1,0 +1,100 @@
+//! `configmaps/uninstall.sh` with a kubectl that notes what it is asked. Against a real API server it runs in
+//! `tests/chaos/installation.rs`.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use mooring_testbed::layout::repository;
+
+/// Notes its arguments, and has a controller with two replicas.
+const KUBECTL: &str = r#"#!/bin/sh
+echo "$*" >>"$NOTES"
+case "$*" in
+*'{.spec.replicas}'*) echo 2 ;;
+ANSWER
+esac
+"#;
+
+struct Run {
+    output: Output,
+    /// What kubectl was asked, without the questions that change nothing.
+    changes: Vec<String>,
+}
+
+/// Runs the script with a further case of kubectl.
+fn run(answer: &str) -> Run {
+    let folder = tempfile::tempdir().unwrap();
+    let (kubectl, notes) = (folder.path().join("kubectl"), folder.path().join("notes"));
+    fs::write(&kubectl, KUBECTL.replace("ANSWER", answer)).unwrap();
+    fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
+    let mut script = Command::new("sh");
+    script.arg(repository().join("configmaps/uninstall.sh"));
+    let output = script.env("KUBECTL", &kubectl).env("NOTES", &notes).output().unwrap();
+    let asked = fs::read_to_string(&notes).unwrap();
+    let changes = asked.lines().filter(|line| !line.split(' ').any(|word| word == "get"));
+    Run {
+        output,
+        changes: changes.map(str::to_owned).collect(),
+    }
+}
+
+#[test]
+fn nothing_changes_while_a_volume_is_left_which_is_named() {
+    for kind in ["persistentvolumes", "persistentvolumeclaims", "pods"] {
+        let run = run(&format!(
+            "*'get {kind} '*) echo 'Kind <none> pvc-1 team-a data vcs.mooring.dev' ;;"
+        ));
+        assert_eq!(run.changes, Vec::<String>::new(), "{kind}");
+        assert!(!run.output.status.success(), "{kind}");
+        let said = String::from_utf8(run.output.stderr).unwrap();
+        assert!(said.starts_with("Kind <none> pvc-1 team-a data"), "{said}");
+    }
+}
+
+#[test]
+fn nothing_changes_if_it_is_not_known_whether_a_volume_is_left() {
+    for kind in [
+        "persistentvolumes",
+        "persistentvolumeclaims",
+        "pods",
+        "customresourcedefinition",
+    ] {
+        let run = run(&format!("*'get {kind} '*) exit 1 ;;"));
+        assert_eq!(run.changes, Vec::<String>::new(), "{kind}");
+        assert!(!run.output.status.success(), "{kind}");
+    }
+}
+
+#[test]
+fn the_controller_is_back_if_a_claim_came_while_it_was_stopped() {
+    let late = r#"*'get persistentvolumeclaims '*) ! grep -q scale "$NOTES" || echo 'mooring.dev/provisioning' ;;"#;
+    let run = run(late);
+    let replicas: Vec<_> = run
+        .changes
+        .iter()
+        .filter_map(|line| line.split("--replicas=").nth(1))
+        .collect();
+    assert_eq!(replicas, ["0", "2"]);
+    assert!(
+        !run.changes.iter().any(|line| line.contains("delete daemonset")),
+        "{:?}",
+        run.changes
+    );
+    assert!(!run.output.status.success());
+}
+
+#[test]
+fn workers_go_before_the_mounters_and_these_before_their_rights() {
+    let run = run("");
+    assert!(run.output.status.success(), "{:?}", run.output);
+    let place = |words: &str| run.changes.iter().position(|line| line.contains(words)).expect(words);
+    let order = [
+        "--replicas=0",
+        "delete pods --all-namespaces",
+        "delete daemonset mounter",
+        "clusterroles",
+        "delete namespaces",
+    ];
+    assert!(order.map(place).is_sorted(), "{:?}", run.changes);
+}
