@@ -9,6 +9,8 @@ pub mod images;
 #[cfg(test)]
 mod image_list;
 #[cfg(test)]
+mod links;
+#[cfg(test)]
 mod network;
 #[cfg(test)]
 mod policies;
