@@ -101,6 +101,8 @@ enum Command {
         #[arg(long)]
         remove: bool,
     },
+    /// Draw docs/demo.svg anew, from the output of the demo in docs/demo.md.
+    Picture,
     /// Run OpenStack's storage services, on Mooring's own volumes: docs/openstack.md.
     ///
     /// Starts the cluster, builds and installs Mooring and the services, and waits for each.
@@ -221,6 +223,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Uninstall(target) => install::uninstall(&target.open(&layout)?)?,
         Command::Demo { target, remove } => demo::run(&layout, &target, remove)?,
+        Command::Picture => demo::picture::draw()?,
         Command::Openstack {
             target,
             kustomization,

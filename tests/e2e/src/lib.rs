@@ -15,6 +15,8 @@ mod network;
 #[cfg(test)]
 mod policies;
 #[cfg(test)]
+mod readme;
+#[cfg(test)]
 mod rooms;
 #[cfg(test)]
 mod threat_model;

@@ -1,6 +1,8 @@
 //! `cargo testbed demo`: from nothing to a Pod on one node that reads what a Pod on another wrote, with a line for each
 //! step.
 
+pub mod picture;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
