@@ -135,6 +135,7 @@ pub const FILES: &[File] = &[
     file("provision", "refusals", Needs::Cluster, 66),
     file("provision", "smb", Needs::Cluster, 29),
     file("provision", "snapshot", Needs::Cluster, 30),
+    long("provision", "worker_faults", Needs::Quiet, 300),
     longer("provision", "workers", Needs::Quiet, [115, 210]),
     long("scale", "bench", Needs::Plain, 214),
     long("scale", "claims", Needs::Quiet, 290),

@@ -21,4 +21,5 @@ mod populate;
 mod refusals;
 mod smb;
 mod snapshot;
+mod worker_faults;
 mod workers;
