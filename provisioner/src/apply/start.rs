@@ -331,13 +331,16 @@ impl<K: Subject> Apply<'_, K> {
         }
     }
 
-    /// The PV that a run removes the volume of, as the API has it now, if the run is for a PV.
-    async fn removed_volume(&self, start: &Start) -> Result<Option<PersistentVolume>, ApplyError> {
-        let description = describe(start.run.operation);
-        if !description.effect.removes_volume() || K::KIND != Some(SubjectKind::Volume) {
-            return Ok(None);
-        }
-        let name = self.subject.meta().name.clone().unwrap_or_default();
+    /// The PV whose volume a run removes or changes, as the API has it now.
+    async fn altered_volume(&self, start: &Start) -> Result<Option<PersistentVolume>, ApplyError> {
+        let effect = describe(start.run.operation).effect;
+        let name = match K::KIND {
+            Some(SubjectKind::Volume) if effect.removes_volume() => {
+                self.subject.meta().name.clone().unwrap_or_default()
+            }
+            Some(SubjectKind::Claim) if effect.changes_volume() => start.request.pv_name.clone(),
+            _ => return Ok(None),
+        };
         let volumes: Api<PersistentVolume> = Api::all(self.shared.context.client.clone());
         let live = volumes.get_opt(&name).await;
         Ok(live.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?)
@@ -372,8 +375,8 @@ impl<K: Subject> Apply<'_, K> {
         if !self.is_source_there(start).await? {
             return Ok(false);
         }
-        let removed = self.removed_volume(start).await?;
-        if let Some(volume) = &removed
+        let altered = self.altered_volume(start).await?;
+        if let Some(volume) = &altered
             && let Some(copy) =
                 copied_by(self.shared, volume, Some(&start.config.reference.namespace), Fresh::Now).await?
         {
@@ -392,7 +395,7 @@ impl<K: Subject> Apply<'_, K> {
             }
             Intent::Released => {
                 let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
-                held && text.is_none() && Box::pin(self.is_still_unused(start, removed.as_ref())).await?
+                held && text.is_none() && Box::pin(self.is_still_unused(start, altered.as_ref())).await?
             }
             // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and
             // goes with it.

@@ -94,7 +94,7 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
     let changes = volume.filter(|_| is_change_asked(claim));
     let copied_by = match changes {
-        Some(volume) => copied_by(shared, volume, namespace.as_deref(), Fresh::Now).await?,
+        Some(volume) => copied_by(shared, volume, namespace.as_deref(), Fresh::Watched).await?,
         None => None,
     };
     let making = RunId::new(content::making(claim), &uid);
