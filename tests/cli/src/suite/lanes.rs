@@ -263,7 +263,13 @@ impl Lanes<'_> {
         times: &mut Times,
     ) -> Result<()> {
         let began = Instant::now();
-        let used = rights::used(&layout.logs(CONTROL_PLANE), self.rights);
+        // A lane that had no file to run has had no cluster.
+        let logs = layout.logs(CONTROL_PLANE);
+        let used = if logs.is_dir() {
+            rights::used(&logs, self.rights)
+        } else {
+            Ok(BTreeSet::new())
+        };
         let down = {
             let _one_at_a_time = locked(starting);
             cluster::down(layout).context("failed to take the cluster away")
