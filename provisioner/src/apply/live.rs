@@ -184,6 +184,7 @@ pub(crate) async fn restored_by(
     shared: &Shared,
     content: &ContentView<'_>,
     namespace: &str,
+    fresh: Fresh,
 ) -> Result<Option<String>, ApplyError> {
     let uid = content.uid();
     let members = content.member_names();
@@ -191,7 +192,7 @@ pub(crate) async fn restored_by(
         let snapshot = request.snapshot.as_ref();
         snapshot.is_some_and(|snapshot| snapshot.content_uid == uid || members.contains(&snapshot.name))
     };
-    let request = going_on(shared, namespace, Fresh::Now, Reads::Snapshot, of).await?;
+    let request = going_on(shared, namespace, fresh, Reads::Snapshot, of).await?;
     Ok(request.map(|request| format!("{}/{}", request.pvc_namespace, request.pvc_name)))
 }
 

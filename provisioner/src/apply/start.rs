@@ -19,7 +19,7 @@ use mooring_contract::operation::Operation;
 use mooring_program::error::chain;
 use tracing::{debug, info, warn};
 
-use super::live::{Fresh, copied_by, is_there_to_copy, is_there_to_restore, is_there_to_snapshot};
+use super::live::{Fresh, copied_by, is_there_to_copy, is_there_to_restore, is_there_to_snapshot, restored_by};
 use super::subject::{Subject, live};
 use super::{Apply, ApplyError, remove_worker, report_refusal};
 use crate::cache::expectations::Fact;
@@ -27,7 +27,7 @@ use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
 use crate::operation::delete::{is_claimed, is_unused};
-use crate::operation::describe::{Reads, SubjectKind, describe, waiting};
+use crate::operation::describe::{Effect, Reads, SubjectKind, describe, waiting};
 use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
 use crate::process::call::CallError;
@@ -76,8 +76,9 @@ impl<K: Subject> Apply<'_, K> {
             object: self.subject.meta().uid.clone().unwrap_or_default(),
             namespace: start.request.pvc_namespace.clone(),
             item: self.subject.target(&start.request),
+            workers: order(&start).worker_set(),
         };
-        let set = order(&start).worker_set();
+        let set = waiter.workers.clone();
         let mut worker = None;
         let taken = shared.limiter.take(
             &waiter,
@@ -87,7 +88,8 @@ impl<K: Subject> Apply<'_, K> {
             |since| {
                 let set = set.as_ref()?;
                 worker = shared.cache.take_worker(&config, set, is_waited_for(&start));
-                if worker.is_some() || !is_waited_for(&start) {
+                // An orphan has nobody who would wake it.
+                if worker.is_some() || !is_waited_for(&start) || K::KIND.is_none() {
                     return None;
                 }
                 let patience = shared.limits.worker_patience;
@@ -123,6 +125,7 @@ impl<K: Subject> Apply<'_, K> {
         // One that is there keeps its place until its watch shows it.
         if !matches!(begun, Ok(Begun::Made | Begun::Found)) {
             shared.limiter.seen(&place);
+            shared.limiter.wake();
         }
         if !matches!(begun, Ok(Begun::Made))
             && let Some(worker) = &worker
@@ -174,8 +177,8 @@ impl<K: Subject> Apply<'_, K> {
             return;
         }
         // Where the image has not stated that it can be one, its answer to this run may.
-        cache.workers.demand.note(place, set);
-        if config.workers(cache.workers.capable.has(&config.fingerprint)) > 0 {
+        let is_news = cache.workers.demand.note(place, set);
+        if is_news && config.workers(cache.workers.capable.has(&config.fingerprint)) > 0 {
             cache.wake_keeper();
         }
     }
@@ -346,6 +349,21 @@ impl<K: Subject> Apply<'_, K> {
         Ok(live.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?)
     }
 
+    /// What is being made of the volume that a run removes or changes, or of the snapshot that it removes, as the API has
+    /// it now.
+    async fn reader(&self, start: &Start, altered: Option<&PersistentVolume>) -> Result<Option<String>, ApplyError> {
+        let namespace = &start.config.reference.namespace;
+        if let Some(volume) = altered {
+            return copied_by(self.shared, volume, Some(namespace), Fresh::Now).await;
+        }
+        match self.subject.content() {
+            Some(content) if describe(start.run.operation).effect == Effect::RemovesSnapshot => {
+                restored_by(self.shared, &content, namespace, Fresh::Now).await
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Whether the API shows that the PV may be deleted and no claim has it, old or new.
     async fn is_still_unused(&self, start: &Start, live: Option<&PersistentVolume>) -> Result<bool, ApplyError> {
         let client = &self.shared.context.client;
@@ -376,12 +394,8 @@ impl<K: Subject> Apply<'_, K> {
             return Ok(false);
         }
         let altered = self.altered_volume(start).await?;
-        if let Some(volume) = &altered
-            && let Some(copy) =
-                copied_by(self.shared, volume, Some(&start.config.reference.namespace), Fresh::Now).await?
-        {
-            let volume = volume.metadata.name.as_deref().unwrap_or_default();
-            info!(copy, volume, "the volume is being copied, which was not seen before");
+        if let Some(reader) = self.reader(start, altered.as_ref()).await? {
+            info!(reader, run = %start.run.name(), "what the run changes is being read, which was not seen before");
             return Ok(false);
         }
         let text = live

@@ -17,6 +17,7 @@ use mooring_contract::operation::Operation;
 use tokio::sync::Notify;
 
 use crate::cache::work_queue::WorkItem;
+use crate::run::worker_set::WorkerSet;
 
 /// How long a run that was begun may stay unseen before it is taken for lost and begun again.
 const UNSEEN: Duration = Duration::from_secs(10);
@@ -57,6 +58,8 @@ pub struct Waiter {
     pub namespace: String,
     /// What is looked at when its turn comes.
     pub item: WorkItem,
+    /// The workers that can carry the run out, if any can.
+    pub workers: Option<WorkerSet>,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,8 @@ struct Waiting {
     waiter: Waiter,
     /// The present look at its object, or the last one, has asked for the place.
     asked: bool,
+    /// There was a place when it last asked, and it waits for one of its workers.
+    held_up: bool,
     since: Instant,
     /// Its user has been told that it waits.
     told: bool,
@@ -219,17 +224,26 @@ impl Limiter {
                 queue.push(Waiting {
                     waiter: waiter.clone(),
                     asked: true,
+                    held_up: false,
                     since: now,
                     told: false,
                 });
                 now
             }
         };
-        let ahead = state.turns(config).into_iter().position(is_same);
-        if ahead.is_some_and(|ahead| ahead >= free) {
+        // Those who wait for other workers take no place until these are free.
+        let others = |waiting: &&Waiting| !waiting.held_up || waiting.waiter.workers == waiter.workers;
+        let turns = state.turns(config).into_iter();
+        let ahead = turns.take_while(|waiting| !is_same(waiting)).filter(others).count();
+        let left = if ahead < free { held_up(since) } else { None };
+        let queue = state.waiting.get_mut(config).into_iter().flatten();
+        for waiting in queue.filter(|waiting| is_same(waiting)) {
+            waiting.held_up = left.is_some();
+        }
+        if ahead >= free {
             return Place::Full;
         }
-        if let Some(left) = held_up(since) {
+        if let Some(left) = left {
             return Place::HeldUp(left);
         }
         state.keep(|_, waiting| !is_same(waiting));
@@ -311,16 +325,19 @@ impl Limiter {
         self.moved.notified().await;
     }
 
-    /// Which to queue when a place has become free: the first few of every ConfigMap, and the first of each of its
-    /// namespaces, since how many runs they have may have changed.
+    /// Which to queue when a place or a worker has become free: the first few of every ConfigMap for each of its sets of
+    /// workers, and the first of each of its namespaces, since how many runs they have may have changed.
     pub fn next(&self) -> Vec<WorkItem> {
         const FEW: usize = 4;
         let state = self.lock();
         let mut next = Vec::new();
         for config in state.waiting.keys() {
             let mut namespaces = BTreeSet::new();
-            for (place, waiting) in state.turns(config).into_iter().enumerate() {
-                if namespaces.insert(&waiting.waiter.namespace) || place < FEW {
+            let mut places: BTreeMap<_, usize> = BTreeMap::new();
+            for waiting in state.turns(config) {
+                let place = places.entry(&waiting.waiter.workers).or_default();
+                *place += 1;
+                if namespaces.insert(&waiting.waiter.namespace) || *place <= FEW {
                     next.push(waiting.waiter.item.clone());
                 }
             }
@@ -348,6 +365,7 @@ mod tests {
 
     use super::{InFlight, LOST, Limiter, Patience, Place, Waiter};
     use crate::cache::work_queue::WorkItem;
+    use crate::run::worker_set::WorkerSet;
 
     fn target(name: &str) -> WorkItem {
         WorkItem::Volume(name.to_owned())
@@ -365,6 +383,7 @@ mod tests {
             object: run.to_owned(),
             namespace: String::new(),
             item: target(run),
+            workers: None,
         }
     }
 
@@ -565,5 +584,34 @@ mod tests {
         assert_eq!(take("2", None), Place::Full);
         assert_eq!(take("1", None), Place::Free);
         assert!(!limiter.waits("1"));
+    }
+
+    #[test]
+    fn who_waits_for_the_workers_of_a_node_holds_up_nobody_elsewhere() {
+        let limiter = Limiter::new(100);
+        let on = |run: &str, node: &str| Waiter {
+            workers: Some(WorkerSet {
+                config: "a/c".to_owned(),
+                node: Some(node.to_owned()),
+            }),
+            ..waiter(run)
+        };
+        let wait = Some(Duration::from_secs(1));
+        let take =
+            |waiter: &Waiter, held_up: Option<Duration>| limiter.take(waiter, "a/c", Some(1), Vec::new, |_| held_up);
+        for run in ["1", "2", "3", "4", "5"] {
+            let place = take(&on(run, "busy"), wait);
+            assert_eq!(place == Place::Full, run != "1", "{run}: {place:?}");
+        }
+        assert_eq!(limiter.next().len(), 4);
+        assert_eq!(take(&on("6", "other"), None), Place::Full, "others have turns before");
+        assert!(
+            limiter.next().contains(&target("6")),
+            "it is not woken for its own worker"
+        );
+        for run in ["2", "3", "4", "5"] {
+            limiter.gone(run);
+        }
+        assert_eq!(take(&on("6", "other"), None), Place::Free);
     }
 }

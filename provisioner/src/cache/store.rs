@@ -39,7 +39,7 @@ use crate::run::observed::has;
 use crate::run::outcome::{Finish, State};
 use crate::run::worker::Worker;
 use crate::run::worker_set::WorkerSet;
-use crate::run::workers::Workers;
+use crate::run::workers::{WorkerPatience, Workers};
 use crate::run::{Run, RunId};
 #[cfg(test)]
 use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
@@ -267,7 +267,7 @@ impl Cache {
         config: &ProvisionerConfig,
         set: &WorkerSet,
         since: Instant,
-        patience: Duration,
+        patience: WorkerPatience,
     ) -> Option<Duration> {
         let carriers = self.carriers.get(&config.reference.namespace)?;
         let busy = carriers.state_filter(carrier::is_worker);

@@ -63,6 +63,7 @@ use crate::operation::tests::{class, config};
 use crate::process::events::EventRecorder;
 use crate::process::metrics::Metrics;
 use crate::run::Run;
+use crate::run::workers::WorkerPatience;
 use crate::volume::grant::Version;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::VolumeSnapshotContent;
@@ -263,7 +264,10 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
         limits: Limits {
             backoff: zero,
             orphan_age: Duration::ZERO,
-            worker_patience: Duration::ZERO,
+            worker_patience: WorkerPatience {
+                between: Duration::ZERO,
+                longest: Duration::ZERO,
+            },
             ..Limits::default()
         },
     }

@@ -12,7 +12,7 @@ use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{elsewhere, not_known, runs_in};
-use crate::apply::live::restored_by;
+use crate::apply::live::{Fresh, restored_by};
 use crate::apply::{self, ApplyError, Shared, Subject};
 use crate::cache::store::Cache;
 use crate::config::store::{ClassRef, NoConfig};
@@ -107,11 +107,9 @@ async fn decide(
     }
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, content.uid()));
     let (snapshot_run, delete_run) = (find(form.take()), find(form.delete()));
-    let restored_by = match namespace
-        .as_deref()
-        .filter(|_| content.is_over() && delete_run.is_none())
-    {
-        Some(namespace) => restored_by(shared, content, namespace).await?,
+    // The API is asked when the deletion begins.
+    let restored_by = match namespace.as_deref().filter(|_| content.is_over()) {
+        Some(namespace) => restored_by(shared, content, namespace, Fresh::Watched).await?,
         None => None,
     };
     let now = Timestamp::now();

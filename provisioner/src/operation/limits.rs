@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::backoff::Backoff;
+use crate::run::workers::WorkerPatience;
 
 /// Limits of waiting.
 #[derive(Debug, Clone, Copy)]
@@ -19,9 +20,7 @@ pub struct Limits {
     pub orphan_age: Duration,
     /// When a run has waited for a place for this long, users are told.
     pub place_grace: Duration,
-    /// How long after a worker was last given a run another one is soon free. Nobody waits for longer behind runs of
-    /// which nobody knows how long they take; a Pod of its own takes a run twice as long to start.
-    pub worker_patience: Duration,
+    pub worker_patience: WorkerPatience,
     /// For this long kube-controller-manager is given time to bind a claim, before users are told. Where many claims
     /// are made at once, the last ones wait for some minutes.
     pub bind_grace: Duration,
@@ -41,7 +40,10 @@ impl Default for Limits {
             elsewhere_grace: Duration::from_mins(5),
             orphan_age: Duration::from_mins(1),
             place_grace: Duration::from_mins(1),
-            worker_patience: Duration::from_millis(500),
+            worker_patience: WorkerPatience {
+                between: Duration::from_millis(500),
+                longest: Duration::from_secs(15),
+            },
             bind_grace: Duration::from_mins(5),
             overdue: Duration::from_mins(1),
             node_grace: Duration::from_hours(1),

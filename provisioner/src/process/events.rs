@@ -82,11 +82,11 @@ impl Writer {
         loop {
             let next = tokio::select! {
                 biased;
+                due = held.due() => Some(due),
                 next = self.queue.recv() => {
                     let Some((regarding, note)) = next else { break };
                     held.take(regarding, note)
                 }
-                due = held.due() => Some(due),
                 () = stop.cancelled() => break,
             };
             if let Some((regarding, note)) = next {

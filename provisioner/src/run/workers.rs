@@ -14,7 +14,7 @@ mod refusals;
 
 pub use self::capable_images::CapableImages;
 pub use self::contacts::{Contacts, Seat};
-pub use self::demand::Demand;
+pub use self::demand::{Demand, WorkerPatience};
 pub use self::refusals::Refusals;
 
 /// A clone is another handle on the same.
@@ -50,7 +50,7 @@ impl Workers {
         &self,
         set: &WorkerSet,
         since: Instant,
-        patience: Duration,
+        patience: WorkerPatience,
         busy: impl IntoIterator<Item = Worker>,
     ) -> Option<Duration> {
         let is_heard = busy.into_iter().any(|worker| self.contacts.is_heard(worker.uid()));
@@ -61,13 +61,17 @@ impl Workers {
     /// Takes a worker for its next run, if it can be given one and nobody has taken it. `is_waited_for` says whether
     /// somebody waits for that.
     pub fn take(&self, worker: &Worker, is_waited_for: bool) -> bool {
-        !self.refusals.hold(worker.config()) && self.contacts.take(worker, is_waited_for)
+        let is_taken = !self.refusals.hold(worker.config()) && self.contacts.take(worker, is_waited_for);
+        if is_taken {
+            self.demand.served(worker.set());
+        }
+        is_taken
     }
 
     /// This worker was given a run, so others of its ConfigMap can be.
     pub(super) fn lent(&self, worker: &Worker, run: &str) {
         self.refusals.lift(worker.config());
-        self.demand.served(run, worker.set());
+        self.demand.forget(run);
     }
 }
 

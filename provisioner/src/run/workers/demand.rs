@@ -10,6 +10,16 @@ use crate::run::worker_set::WorkerSet;
 /// How long it matters when a worker was last given a run.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
+/// How long a run waits for a worker of a busy set.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerPatience {
+    /// Until none of the set has been given a run for so long: nobody waits for longer behind runs of which nobody knows
+    /// how long they take. A Pod of its own takes a run twice as long to start.
+    pub between: Duration,
+    /// In all, however fast the runs before it are.
+    pub longest: Duration,
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct Demand {
     /// By the run, as `namespace/name`: the set that it wants a worker of.
@@ -19,9 +29,10 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// This run has found no free worker of the set.
-    pub fn note(&self, run: &str, set: WorkerSet) {
-        lock(&self.wanted).insert(run.to_owned(), set);
+    /// This run has found no free worker of the set. Whether that is news.
+    pub fn note(&self, run: &str, set: WorkerSet) -> bool {
+        let before = lock(&self.wanted).insert(run.to_owned(), set.clone());
+        before != Some(set)
     }
 
     /// The set that this run wanted a worker of.
@@ -29,17 +40,24 @@ impl Demand {
         lock(&self.wanted).get(run).cloned()
     }
 
-    /// A worker of the set has this run.
-    pub(super) fn served(&self, run: &str, set: WorkerSet) {
+    /// A worker has this run.
+    pub(super) fn forget(&self, run: &str) {
         lock(&self.wanted).remove(run);
+    }
+
+    /// A worker of the set was taken for a run.
+    pub(super) fn served(&self, set: WorkerSet) {
         lock(&self.served).insert(set, Instant::now());
     }
 
-    /// How much longer to wait for a worker of a busy set, for a run that has waited since this time: until none of the
-    /// set has been given a run for the time of `patience`.
-    pub fn patience(&self, set: &WorkerSet, since: Instant, patience: Duration) -> Option<Duration> {
+    /// How much longer to wait for a worker of a busy set, for a run that has waited since this time. The limiter's lock
+    /// is held meanwhile, so this must not take that of `wanted`.
+    pub fn patience(&self, set: &WorkerSet, since: Instant, patience: WorkerPatience) -> Option<Duration> {
         let served = lock(&self.served).get(set).copied();
-        let left = patience.saturating_sub(served.unwrap_or(since).max(since).elapsed());
+        let left = patience
+            .between
+            .saturating_sub(served.unwrap_or(since).max(since).elapsed());
+        let left = left.min(patience.longest.saturating_sub(since.elapsed()));
         (!left.is_zero()).then_some(left)
     }
 
@@ -60,7 +78,7 @@ impl Demand {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::Demand;
+    use super::{Demand, WorkerPatience};
     use crate::run::worker_set::WorkerSet;
 
     #[test]
@@ -75,7 +93,7 @@ mod tests {
             demand.note(run, on(node));
         }
         assert_eq!(demand.counts(|_| true), [(on("b"), 3)].into());
-        demand.served("2", on("b"));
+        demand.forget("2");
         assert_eq!(demand.counts(|run| run == "3"), [(on("b"), 1)].into());
         assert_eq!(demand.of("1"), None, "it has ended");
     }
@@ -88,11 +106,16 @@ mod tests {
         };
         let now = Instant::now();
         let long_ago = now - Duration::from_secs(20);
-        let patience = |since| demand.patience(&set, since, Duration::from_secs(10));
+        let waits = WorkerPatience {
+            between: Duration::from_secs(10),
+            longest: Duration::from_secs(60),
+        };
+        let patience = |since| demand.patience(&set, since, waits);
         assert!(patience(now).is_some());
         assert_eq!(patience(long_ago), None);
-        demand.served("1", set.clone());
+        demand.served(set.clone());
         assert!(patience(long_ago).is_some(), "it moves on");
+        assert_eq!(patience(now - waits.longest), None, "nobody waits for longer");
         demand.served.write().unwrap().insert(set.clone(), long_ago);
         assert_eq!(patience(long_ago), None, "it does no more");
     }

@@ -348,16 +348,13 @@ impl World {
             Step::Look(at) => {
                 let all = self.shown();
                 // Some wait for a worker, and others do not.
-                let patience = if at % 2 == 0 {
-                    Duration::from_hours(1)
-                } else {
-                    Duration::ZERO
-                };
-                self.theatre.shared.limits.worker_patience = patience;
+                let patience = &mut self.theatre.shared.limits.worker_patience;
+                patience.longest = Duration::from_hours(1);
+                patience.between = if at % 2 == 0 { patience.longest } else { Duration::ZERO };
                 if let Some(at) = at.checked_rem(all.len()) {
                     self.look(all[at].0, &all[at].1).await;
                 }
-                self.theatre.shared.limits.worker_patience = Duration::ZERO;
+                self.theatre.shared.limits.worker_patience.between = Duration::ZERO;
             }
             Step::GoWell => {
                 for _ in 0..GOES_WELL {
