@@ -262,7 +262,8 @@ impl Attempt {
     /// nothing else has a key of a connection.
     fn is_allowed(&self) -> bool {
         let is_free = match self.way {
-            Way::Inline { name, .. } => matches!(name, Name::Own | Name::Plain),
+            // With CSI, a mounter does not see in every Pod whether it uses the claim as well.
+            Way::Inline { name, csi } => name == Name::Own || name == Name::Plain && !csi,
             Way::Claim { .. } => true,
             Way::Attached { .. } | Way::Both => false,
         };
