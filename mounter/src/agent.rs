@@ -4,12 +4,12 @@
 //! It listens on a socket in an emptyDir of its Pod, which the mounter reaches under the kubelet's root, and mounts
 //! what the mounter asks for by the image's own programs ([`program`] has their contract). Files: [`protocol`] (what is
 //! said), [`serve`] (the socket), [`mounts`] (what is done), [`record`] (what an image says of its client),
-//! [`run`](mod@run) (running a program), [`kernel`] (system calls on targets), [`revive`] (mounting again what has
-//! died, as often as [`revivals`] lets it), `expand` (letting a volume grow), [`claims`] (which volume has a device of
-//! the node), `share` (one device for all Pods of a volume, `one_at_a_time`), [`give_up`] (ending what nobody waits for
-//! any more), [`services`] (what the agent does for the image's programs besides), `image_daemon` (the daemon that all
-//! volumes of an image need), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into the
-//! Pod).
+//! [`run`](mod@run) (running a program), [`target_mounts`] (system calls on targets), [`revive`] (mounting again what
+//! has died, as often as [`revivals`] lets it), `expand` (letting a volume grow), [`claims`] (which volume has a device
+//! of the node), `share` (one device for all Pods of a volume, `one_at_a_time`), [`give_up`] (ending what nobody waits
+//! for any more), [`services`] (what the agent does for the image's programs besides), `image_daemon` (the daemon that
+//! all volumes of an image need), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into
+//! the Pod).
 
 pub mod claims;
 mod dead_mounts;

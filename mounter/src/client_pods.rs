@@ -460,13 +460,7 @@ impl ClientPods {
                 warn!("an agent failed to say what it has mounted: {}", failure.message);
                 Err(LinkError::NotThere)
             }
-            AgentAnswer::Mounted
-            | AgentAnswer::Unmounted
-            | AgentAnswer::Noted
-            | AgentAnswer::Recalled(_)
-            | AgentAnswer::Renewed { .. }
-            | AgentAnswer::Given { .. }
-            | AgentAnswer::Served { .. } => Err(LinkError::NotThere),
+            _ => Err(LinkError::NotThere),
         }
     }
 

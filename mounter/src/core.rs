@@ -129,109 +129,54 @@ impl Obstacle {
     }
 }
 
+/// What a core works with.
+pub struct CoreParts {
+    pub places: Places,
+    pub registry: Registry,
+    /// Serves the types that client images serve.
+    pub container: Option<Arc<dyn Client>>,
+    pub workers: Workers,
+    pub metrics: MounterMetrics,
+    /// Refuses mounts while it gives a reason for the kubelet's root.
+    pub obstacle: fn(&Path) -> Option<String>,
+    /// Refuses mounts while it is set.
+    pub unheld: Obstacle,
+    /// Reports mounts that wait for a server.
+    pub waits: Waits,
+    /// Where to say what stays on this node, and the node's name.
+    pub events: Option<(Recorder, String)>,
+    pub granter: Granter,
+    /// Where attachments are waited for. Without it a volume that needs one is not mounted.
+    pub attachments: Option<Arc<Attachments>>,
+}
+
 /// Does the work of every call, whichever driver it came through.
 pub struct Core {
-    places: Places,
-    registry: Registry,
-    container: Option<Arc<dyn Client>>,
+    parts: CoreParts,
     guards: Guards,
     breakers: CircuitBreakers,
-    workers: Workers,
-    metrics: MounterMetrics,
-    obstacle: fn(&Path) -> Option<String>,
-    waits: Waits,
     untold: Untold,
     unfinished: Unfinished,
-    /// Where to say what stays on this node, and the node's name.
-    events: Option<(Recorder, String)>,
-    granter: Granter,
-    attachments: Option<Arc<Attachments>>,
-    unheld: Obstacle,
 }
 
 impl Core {
-    /// A core; `container` serves the types that client images serve.
-    pub fn new(
-        places: Places,
-        registry: Registry,
-        container: Option<Arc<dyn Client>>,
-        metrics: MounterMetrics,
-    ) -> Self {
+    pub fn new(parts: CoreParts) -> Self {
         Self {
-            places,
-            registry,
-            container,
+            parts,
             guards: Guards::default(),
             breakers: CircuitBreakers::default(),
-            workers: Workers::default(),
-            metrics,
-            obstacle: |_| None,
-            waits: Waits::new(None),
             untold: Untold::default(),
             unfinished: Unfinished::default(),
-            events: None,
-            granter: Granter::new(None, []),
-            attachments: None,
-            unheld: Obstacle::default(),
         }
-    }
-
-    /// Has mounts granted by this granter. Without one, all are refused.
-    #[must_use]
-    pub fn granted_by(mut self, granter: Granter) -> Self {
-        self.granter = granter;
-        self
-    }
-
-    /// Waits for attachments here. Without it a volume that needs one is not mounted.
-    #[must_use]
-    pub fn attaching(mut self, attachments: Option<Arc<Attachments>>) -> Self {
-        self.attachments = attachments;
-        self
-    }
-
-    /// Refuses mounts while `obstacle` gives a reason for the kubelet's root.
-    #[must_use]
-    pub fn unless(mut self, obstacle: fn(&Path) -> Option<String>) -> Self {
-        self.obstacle = obstacle;
-        self
-    }
-
-    /// Reports mounts that wait for a server.
-    #[must_use]
-    pub fn with_waits(mut self, waits: Waits) -> Self {
-        self.waits = waits;
-        self
-    }
-
-    /// Reports what stays on this node by Events about it.
-    #[must_use]
-    pub fn reporting(mut self, events: Option<(Recorder, String)>) -> Self {
-        self.events = events;
-        self
-    }
-
-    /// Refuses mounts while this obstacle is set.
-    #[must_use]
-    pub fn unless_there_is(mut self, obstacle: Obstacle) -> Self {
-        self.unheld = obstacle;
-        self
-    }
-
-    /// Uses these workers, which others may share.
-    #[must_use]
-    pub fn working_by(mut self, workers: Workers) -> Self {
-        self.workers = workers;
-        self
     }
 
     /// Where the kubelet keeps its Pods, such as `/var/lib/kubelet`.
     pub fn kubelet_root(&self) -> &Path {
-        &self.places.kubelet_root
+        &self.parts.places.kubelet_root
     }
 
     pub fn registry(&self) -> &Registry {
-        &self.registry
+        &self.parts.registry
     }
 
     /// Servers that did not answer.
@@ -246,17 +191,17 @@ impl Core {
 
     /// What runs the tasks that may block.
     pub fn workers(&self) -> &Workers {
-        &self.workers
+        &self.parts.workers
     }
 
     pub fn metrics(&self) -> &MounterMetrics {
-        &self.metrics
+        &self.parts.metrics
     }
 
     /// Mooring's mounts on this node, by file system type, as the mount table has them.
     pub fn mounts(&self) -> std::io::Result<Vec<(PathBuf, String)>> {
         let table = Table::read()?;
-        let volumes = table.known_volumes(&self.places.kubelet_root);
+        let volumes = table.known_volumes(&self.parts.places.kubelet_root);
         Ok(volumes
             .map(|entry| (entry.mount_point.clone(), entry.fs_type.clone()))
             .collect())
@@ -264,12 +209,12 @@ impl Core {
 
     /// What keeps all volumes from being mounted, with its cure.
     pub fn obstacle(&self) -> Option<String> {
-        (self.obstacle)(&self.places.kubelet_root).or_else(|| self.unheld.get())
+        (self.parts.obstacle)(&self.parts.places.kubelet_root).or_else(|| self.parts.unheld.get())
     }
 
     /// What is wrong with a mounted volume, as far as its client has heard.
     pub fn trouble(&self, target: &Target) -> Option<Trouble> {
-        self.container.as_ref()?.trouble(target)
+        self.parts.container.as_ref()?.trouble(target)
     }
 
     /// The source of the volume that is mounted on a target, for people. None where nothing is mounted.
@@ -279,7 +224,11 @@ impl Core {
 
     fn source_in(&self, table: &Table, target: &Target) -> Option<String> {
         let entry = table.top(&target.path())?;
-        let remembered = self.container.as_ref().and_then(|client| client.source_of(target));
+        let remembered = self
+            .parts
+            .container
+            .as_ref()
+            .and_then(|client| client.source_of(target));
         Some(remembered.unwrap_or_else(|| source_in_words(entry).to_owned()))
     }
 
@@ -292,7 +241,7 @@ impl Core {
                 cause: Cause::of(trouble),
             });
         }
-        let used = self.workers.usage(target, deadline).await;
+        let used = self.parts.workers.usage(target, deadline).await;
         used.map_err(|error| error.into_mount_error(&format!("to ask how full {target} is"), source))
     }
 
@@ -307,7 +256,7 @@ impl Core {
         if let Some(cure) = self.obstacle() {
             return Err(MountError::Node(cure.into()));
         }
-        let grant = match self.granter.grant(request, deadline).await? {
+        let grant = match self.parts.granter.grant(request, deadline).await? {
             Granted::Now(grant) => *grant,
             Granted::ToAttach(to_attach) => self.connect(*to_attach, deadline).await?,
         };
@@ -317,14 +266,14 @@ impl Core {
             deadline,
         };
         let result = self.mount_granted(job, &span).await;
-        if let (Err(_), Some(attachments)) = (&result, &self.attachments) {
+        if let (Err(_), Some(attachments)) = (&result, &self.parts.attachments) {
             attachments.leave(&target).await;
         }
         result
     }
 
     async fn connect(&self, to_attach: ToAttach, deadline: Instant) -> Result<Grant, MountError> {
-        let Some(attachments) = &self.attachments else {
+        let Some(attachments) = &self.parts.attachments else {
             let cure =
                 "the volume has to be attached, and the mounter does not know its node: set --node-name (NODE_NAME)";
             return Err(MountError::Node(cure.to_owned().into()));
@@ -342,7 +291,7 @@ impl Core {
                 client: volume.client.to_string(),
             });
         }
-        let serving = self.registry.serving(volume)?;
+        let serving = self.parts.registry.serving(volume)?;
         span.record("serving", serving.as_str());
         let permit = if serving.is_remote() {
             Some(self.breakers.enter(&breaker_name(volume), Instant::now())?)
@@ -390,38 +339,37 @@ impl Core {
         let is_remote = serving.is_remote();
         let task = match serving {
             Serving::Container(image) => {
-                let container = self.container.as_ref().ok_or_else(|| MountError::Container {
+                let container = self.parts.container.as_ref().ok_or_else(|| MountError::Container {
                     client,
                     cause:
                         "the mounter has no access to the Kubernetes API, so it can start no client Pod: see its log"
-                            .to_owned()
                             .into(),
                 })?;
                 job.image = Some(image);
                 return container.mount(&job).await;
             }
             Serving::Local => Task::Local {
-                pool: self.places.pool.clone(),
+                pool: self.parts.places.pool.clone(),
                 grant: grant.clone(),
             },
             Serving::Pool => Task::Pool {
-                pool: self.places.pool.clone(),
+                pool: self.parts.places.pool.clone(),
                 grant: grant.clone(),
             },
             Serving::Kernel => Task::Kernel {
-                namespace: self.places.host_namespace.clone(),
+                namespace: self.parts.places.host_namespace.clone(),
                 grant: grant.clone(),
             },
             Serving::Host => Task::Host {
-                namespace: self.places.host_namespace.clone(),
+                namespace: self.parts.places.host_namespace.clone(),
                 grant: grant.clone(),
             },
         };
         let attempted = format!("the mount of {client} volume {}", grant.volume().source);
         let server = if is_remote { server } else { OWN_DISK };
-        let mounting = self.workers.run(&task, job.deadline);
+        let mounting = self.parts.workers.run(&task, job.deadline);
         let done = if is_remote {
-            self.waits.watch(Waiting::of(grant), mounting).await
+            self.parts.waits.watch(Waiting::of(grant), mounting).await
         } else {
             mounting.await
         };
@@ -434,14 +382,14 @@ impl Core {
 
     /// Removes what a mount by the host's program may have left.
     async fn clear_stage(&self, target: &Target) {
-        if !self.registry.has_host() {
+        if !self.parts.registry.has_host() {
             return;
         }
         let task = Task::ClearStage {
-            namespace: self.places.host_namespace.clone(),
+            namespace: self.parts.places.host_namespace.clone(),
             target: target.clone(),
         };
-        if let Err(error) = self.workers.run(&task, Instant::now() + CLEAR_LIMIT).await {
+        if let Err(error) = self.parts.workers.run(&task, Instant::now() + CLEAR_LIMIT).await {
             self.tell_of_stage(target, &error);
         }
     }
@@ -450,7 +398,7 @@ impl Core {
         let why = chain(error);
         warn!(target.path = %target, error = why, "failed to clean up after a mount by the host's program");
         // A worker that was ended may have left nothing.
-        if let (WorkerError::Failed(_), Some((events, node))) = (error, &self.events) {
+        if let (WorkerError::Failed(_), Some((events, node))) = (error, &self.parts.events) {
             let words = left_on_stage(target.name(), &Kernel.stage(target), &why);
             // If there is no room for the Event, the log has it.
             let _ = events.record(clean_up_failed(node, words));
@@ -465,7 +413,7 @@ impl Core {
         let unmounted = self.unmount_guarded(target, deadline).await;
         self.untold.note_unmount(target, &unmounted);
         let rest = unmounted?;
-        match (&self.attachments, rest) {
+        match (&self.parts.attachments, rest) {
             (Some(attachments), Some(rest)) => attachments.leave_after(target, rest).await,
             (Some(attachments), None) => attachments.leave(target).await,
             (None, _) => {}
@@ -478,7 +426,7 @@ impl Core {
         if target.is_device() {
             return self.hide(target, deadline).await;
         }
-        if let Some(container) = &self.container
+        if let Some(container) = &self.parts.container
             && container.unmount(target, deadline).await?
         {
             return Ok(None);
@@ -497,7 +445,7 @@ impl Core {
         let on_device = is_on_a_device(&mount_table(), target);
         let dead = match self.silence_of_smb(target, first).await? {
             Some(error) => Some(error),
-            None => match self.workers.run(&plain, first).await.map_err(said) {
+            None => match self.parts.workers.run(&plain, first).await.map_err(said) {
                 // With a dead server, an unmount waits for data that can never be written. A disk of this node may just
                 // be slow, and then the data has to be written.
                 Err(error) if !on_device && self.never_ends(target, &error).await => Some(error),
@@ -514,7 +462,7 @@ impl Core {
                 target: target.clone(),
                 detach: true,
             };
-            self.workers.run(&detach, deadline).await.map_err(said)?;
+            self.parts.workers.run(&detach, deadline).await.map_err(said)?;
         }
         let rest = self.unmounted(target).await;
         self.clear_stage(target).await;
@@ -522,16 +470,16 @@ impl Core {
     }
 
     async fn unmounted(&self, target: &Target) -> Option<Rest> {
-        self.container.as_ref()?.unmounted(target).await
+        self.parts.container.as_ref()?.unmounted(target).await
     }
 
     /// Takes a raw block volume from its Pod.
     async fn hide(&self, target: &Target, deadline: Instant) -> Result<Option<Rest>, MountError> {
         let task = Task::Hide {
-            pool: self.places.pool.clone(),
+            pool: self.parts.places.pool.clone(),
             target: target.clone(),
         };
-        let done = self.workers.run(&task, deadline).await;
+        let done = self.parts.workers.run(&task, deadline).await;
         done.map_err(|error| error.into_mount_error(&format!("the removal of the device at {target}"), OWN_DISK))?;
         Ok(self.unmounted(target).await)
     }
@@ -544,7 +492,7 @@ impl Core {
             return Ok(None);
         }
         let deadline = deadline.min(Instant::now() + FAIR_LIMIT);
-        let asked = self.workers.usage(target, deadline).await;
+        let asked = self.parts.workers.usage(target, deadline).await;
         let silence =
             |error: WorkerError| error.into_mount_error("the question before the unmount", "the volume's server");
         Ok(asked.err().map(silence))
@@ -554,7 +502,7 @@ impl Core {
     async fn never_ends(&self, target: &Target, error: &MountError) -> bool {
         match error {
             MountError::Timeout { .. } => true,
-            MountError::InUse { .. } => match self.workers.look(target, LOOK_LIMIT, LOOK_LIMIT).await {
+            MountError::InUse { .. } => match self.parts.workers.look(target, LOOK_LIMIT, LOOK_LIMIT).await {
                 Ok(found) => found == LookedAt::Dead,
                 Err(error) => matches!(error, WorkerError::Late { .. } | WorkerError::Failed(_)),
             },
@@ -579,7 +527,7 @@ impl Core {
         let top = table.top(&target.path());
         let mut unknown = None;
         if top.is_some()
-            && let Some(container) = &self.container
+            && let Some(container) = &self.parts.container
         {
             match container.expand(target, size, deadline).await? {
                 Expansion::Done => return Ok(()),
@@ -598,11 +546,11 @@ impl Core {
             return Ok(());
         }
         let task = Task::Expand {
-            pool: self.places.pool.clone(),
+            pool: self.parts.places.pool.clone(),
             target: target.clone(),
             size,
         };
-        let done = self.workers.run(&task, deadline).await;
+        let done = self.parts.workers.run(&task, deadline).await;
         done.map_err(|error| match (error, unknown) {
             // It is not on a file of the pool, so the client container has it whose agent does not answer just now.
             (WorkerError::Failed(MountError::NotExpanded { .. }), Some(unknown)) => unknown,

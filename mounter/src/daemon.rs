@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use kube::Client as KubeClient;
 use mooring_program::error::chain;
-use tokio::signal::unix::{SignalKind, signal};
+use mooring_program::signals::Signals;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -35,7 +35,7 @@ use crate::client_pods::{ClientPods, Cluster, MounterIdentity};
 use crate::core::client::Client;
 use crate::core::metrics::MounterMetrics;
 use crate::core::waits::Waits;
-use crate::core::{Core, Places};
+use crate::core::{Core, CoreParts, Places};
 use crate::drivers::plugin_directories::PluginDirectory;
 use crate::drivers::{csi, endpoint, uninstall};
 use crate::grant::granter::{GrantApi, Granter};
@@ -125,17 +125,19 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     let container = pods
         .clone()
         .map(|pods| Arc::new(ContainerClient::new(pods, waits.clone())) as Arc<dyn Client>);
-    let core = Core::new(places, registry.clone(), container, metrics.clone());
-    let granter = granter(kube.as_ref(), node_pods.clone(), settings.clone(), &args);
-    let core = Arc::new(
-        core.unless(readiness::not_shared)
-            .granted_by(granter)
-            .attaching(attachments)
-            .unless_there_is(status.unheld())
-            .with_waits(waits)
-            .reporting(events.clone().zip(args.node_name.clone()))
-            .working_by(workers),
-    );
+    let core = Arc::new(Core::new(CoreParts {
+        places,
+        registry: registry.clone(),
+        container,
+        workers,
+        metrics: metrics.clone(),
+        obstacle: readiness::not_shared,
+        unheld: status.unheld(),
+        waits,
+        events: events.clone().zip(args.node_name.clone()),
+        granter: granter(kube.as_ref(), node_pods.clone(), settings.clone(), &args),
+        attachments,
+    }));
     core.workers().start_ahead();
     if let Some((events, pods)) = events.as_ref().zip(pods.clone()) {
         recover(&core, events, pods, node_pods, &args);
@@ -255,14 +257,12 @@ async fn withdraw_if_unwanted(
 }
 
 fn stop_on_signals(stop: &CancellationToken) -> Result<(), DaemonError> {
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-        let mut signals = signal(kind).map_err(DaemonError::Signal)?;
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            signals.recv().await;
-            stop.cancel();
-        });
-    }
+    let mut signals = Signals::listen().map_err(DaemonError::Signal)?;
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        stop.cancel();
+    });
     Ok(())
 }
 

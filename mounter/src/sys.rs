@@ -68,6 +68,14 @@ impl SysError {
     }
 }
 
+/// Takes it for success that there was nothing to remove.
+pub fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// The number of an error of the standard library's, if it was a system call's.
 pub fn errno_of(error: &io::Error) -> Option<Errno> {
     error.raw_os_error().map(Errno::from_raw)

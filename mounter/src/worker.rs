@@ -35,7 +35,6 @@ use self::clients::{given, host, local, pool, self_mode};
 use crate::sys::graft::DeviceNode;
 use crate::sys::look::LookedAt;
 use crate::sys::{Kernel, Sys};
-use crate::volume::cause::Cause;
 use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::Table;
 use crate::volume::target::Target;
@@ -98,10 +97,8 @@ fn end_with_the_daemon() -> bool {
 }
 
 fn look(sys: &impl Sys, target: &Target) -> Result<LookedAt, MountError> {
-    sys.look(target).map_err(|error| MountError::Failed {
-        attempted: format!("look at {target}"),
-        cause: Cause::of(error),
-    })
+    sys.look(target)
+        .map_err(MountError::failed_to(format!("look at {target}")))
 }
 
 fn perform(sys: &impl Sys, task: &Task) -> Result<WorkerReport, MountError> {

@@ -61,7 +61,6 @@ pub enum ClaimError {
     Files {
         attempted: &'static str,
         path: PathBuf,
-        #[source]
         source: io::Error,
     },
     #[error(transparent)]
@@ -77,7 +76,6 @@ struct Claim {
     owner: DeviceOwner,
     target: PathBuf,
     /// None from an agent of an earlier release.
-    #[serde(default)]
     by: Option<Holder>,
 }
 

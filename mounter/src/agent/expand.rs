@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::mounts::{AgentError, Mounts, for_program, no_thread};
+use super::mounts::{AgentError, Mounts, for_program, in_thread};
 use super::run::ProgramError;
 use super::{program, run, target_mounts};
 use crate::deadlines::AgentDeadlines;
-use crate::sys::thread;
 
 /// The exit code of the image's program where the volume keeps its size for as long as it is mounted: `EX_CONFIG`, as
 /// where a run of an image is not to be tried again.
@@ -20,13 +19,12 @@ impl Mounts {
         let deadlines = AgentDeadlines::of(limit);
         let target = self.target(path)?;
         let _busy = self.begin(path)?;
-        let call = self.store.recorded(path);
-        let call = call.ok_or_else(|| AgentError::Unknown(path.to_owned()))?;
+        let call = self.record_of(path)?;
         let mut invocation = program::expand(&call, &target.path(), size)?;
         invocation
             .env
             .extend(self.services.environment(&self.store.volume(path)));
-        let looked = thread::run(move || {
+        let looked = in_thread(path, move || {
             // The program follows the path by itself: this shows that there is no link on the way.
             target.open()?;
             if target.is_device() {
@@ -34,7 +32,7 @@ impl Mounts {
             }
             Ok::<_, AgentError>(target_mounts::device(&target)?)
         });
-        let device = looked.await.map_err(no_thread(path))??;
+        let device = looked.await?;
         if invocation.program.is_file() {
             let grown = run::run(&invocation, for_program(path, deadlines)?).await;
             return grown.map_err(failed);

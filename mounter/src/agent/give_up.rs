@@ -19,10 +19,9 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use tracing::warn;
 
-use super::mounts::{AgentError, LOOK_LIMIT, Mounts, no_thread};
+use super::mounts::{AgentError, LOOK_LIMIT, Mounts, in_thread};
 use super::store::StoreError;
 use super::target_mounts::TargetMountError;
-use crate::sys::thread;
 use crate::sys::{Kernel, NewMount, Sys as _};
 use crate::volume::job::Secrets;
 use crate::volume::mount_options::MountFlags;
@@ -53,7 +52,7 @@ impl Mounts {
         if !self.is_given_up_by_all(path)? {
             return Err(AgentError::UsedByOthers(path.to_owned()));
         }
-        let ended = thread::run(move || {
+        let ended = in_thread(path, move || {
             let table = Kernel.mount_table()?;
             match table.top(&target.path()) {
                 Some(top) if is_fuse(&top.fs_type) => end_connection(top.device).map(|()| true),
@@ -61,11 +60,11 @@ impl Mounts {
                 _ => Ok(false),
             }
         });
-        let ended = ended.await.map_err(no_thread(path));
+        let ended = ended.await;
         let not_fuse = || AgentError::NotFuse(path.to_owned());
         // What is on a device has no connection of its own, and its daemon has one.
         let by_daemon = || self.services.give_up(&self.store.volume(path));
-        let ended = ended.and_then(|ended| (ended? || by_daemon()).then_some(()).ok_or_else(not_fuse));
+        let ended = ended.and_then(|ended| (ended || by_daemon()).then_some(()).ok_or_else(not_fuse));
         match ended {
             Ok(()) => {
                 warn!(

@@ -21,6 +21,7 @@ use tracing::{info, warn};
 
 use super::program::WORKING_DIRECTORY;
 use crate::node::unix_sockets::named;
+use crate::sys::absent_is_fine;
 
 /// The folder of locks, below the kubelet's root, which all containers of the node share.
 const LOCKS: &str = "plugins/mooring.dev";
@@ -40,29 +41,13 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageDaemonError {
     #[error("failed to read {path}: make it a plain file of the client image")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     #[error("the client image's file {path} has an error: correct it in the image")]
-    Malformed {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
+    Malformed { path: PathBuf, source: serde_json::Error },
     #[error("failed to open the lock {path} of the client image's daemon")]
-    Lock {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Lock { path: PathBuf, source: io::Error },
     #[error("failed to run {program}, which all volumes of this client image need")]
-    Run {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
+    Run { program: String, source: io::Error },
 }
 
 /// What an image says of its daemon.
@@ -224,10 +209,7 @@ impl Keeper {
             );
             fs::write(&self.refused, "")
         } else {
-            match fs::remove_file(&self.refused) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                removed => removed,
-            }
+            absent_is_fine(fs::remove_file(&self.refused))
         };
         if let Err(error) = shown {
             warn!(error = %chain(&error), "failed to show that in {}", self.refused.display());

@@ -13,7 +13,6 @@ pub const PROGRAM: &str = "mounter";
 #[error("failed to copy the agent to {path:?}")]
 pub struct InstallError {
     path: PathBuf,
-    #[source]
     source: io::Error,
 }
 

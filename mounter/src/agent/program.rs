@@ -77,7 +77,7 @@ use mooring_contract::names::paths::{CLIENT_OVERRIDES, CLIENT_START};
 use mooring_contract::volume::{ClientName, ForbiddenOption, NodeAccess, VolumeError, check_kind};
 
 use super::protocol::MountCall;
-use crate::volume::mount_options;
+use crate::volume::mount_options::{self, is_plain_type};
 use crate::volume::selinux_label::SelinuxLabel;
 
 /// Where programs run, except [`MOUNT`].
@@ -319,16 +319,6 @@ fn variable(key: &str) -> String {
             _ => '_',
         })
         .collect()
-}
-
-/// `fuse.NAME` and similar types run any program with that name, and `fuse` alone runs the one that the source names.
-fn is_plain_type(fs_type: &str) -> bool {
-    !fs_type.starts_with("fuse")
-        && !fs_type.is_empty()
-        && !fs_type.starts_with('-')
-        && fs_type
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 #[cfg(test)]

@@ -132,7 +132,6 @@ pub struct MountFields {
     pub client: String,
     pub source: String,
     /// The volume, to which its device belongs. None from a mounter of an earlier release.
-    #[serde(default)]
     pub owner: Option<DeviceOwner>,
     /// The file system type; empty for the client's name.
     #[serde(default)]
@@ -147,13 +146,10 @@ pub struct MountFields {
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretBytes>,
     /// When the mounter was given them, in seconds since 1970. None from a mounter of an earlier release.
-    #[serde(default)]
     pub secrets_at: Option<u64>,
     /// The group that the Pod's files should belong to, for programs that can set it only at the mount.
-    #[serde(default)]
     pub fs_group: Option<u32>,
     /// The label that the mount is to give to all files.
-    #[serde(default)]
     pub label: Option<SelinuxLabel>,
     /// Who uses the volume, for Events about its end.
     #[serde(default)]
@@ -330,22 +326,17 @@ pub struct MountState {
     pub pod: PodRef,
     pub health: MountHealth,
     /// Its dead mounts, as long as they may be in use somewhere.
-    #[serde(default)]
     pub dead: Option<Dead>,
     /// How the agent is mounting it again.
-    #[serde(default)]
     pub reviving: Option<Reviving>,
     /// How many milliseconds it has been silent although its program runs.
-    #[serde(default)]
     pub silent_ms: Option<u64>,
     /// Whether it is on a device, which its agent gives to all Pods of the node that have the volume.
     #[serde(default)]
     pub on_device: bool,
     /// Why the clean-up after its unmount fails, again and again.
-    #[serde(default)]
     pub clean_up_failure: Option<String>,
     /// Whether each of its files has a group that can be changed, if the image's record says so.
-    #[serde(default)]
     pub by_owner: Option<bool>,
 }
 

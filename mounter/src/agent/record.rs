@@ -27,16 +27,11 @@ use crate::sys::{SysError, loop_device};
 pub enum ImageRecordError {
     /// It is there and can't be read.
     #[error("failed to read the client image's record {path}: make it a plain file of the image")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     #[error("the client image's record {path} has an error: correct it in the image")]
     Malformed {
         path: PathBuf,
         /// What is wrong, and in which line.
-        #[source]
         source: serde_json::Error,
     },
     /// The volume says what it can't.
@@ -49,11 +44,7 @@ pub enum ImageRecordError {
     )]
     NoDevice(String),
     #[error("this node can't mount {client} volumes")]
-    Lacking {
-        client: String,
-        #[source]
-        source: Lack,
-    },
+    Lacking { client: String, source: Lack },
 }
 
 /// What a node lacks; the message says what to do.
@@ -440,6 +431,6 @@ mod tests {
     fn the_services_in_records_are_those_of_the_agent() {
         let command = call::ServiceCall::augment_subcommands(Command::new("service"));
         let known: BTreeSet<_> = command.get_subcommands().map(Command::get_name).collect();
-        assert_eq!(known, Service::ALL.map(Service::name).into());
+        assert_eq!(known, Service::ALL.map(Service::as_str).into());
     }
 }

@@ -12,15 +12,13 @@ use mooring_program::error::chain;
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
-use super::mounts::{AgentError, CLEAR_UP_WAIT, LOOK_LIMIT, Mounts, flags, no_thread};
+use super::mounts::{AgentError, CLEAR_UP_WAIT, Mounts, ask, flags, in_thread};
 use super::program::{self, Brings};
 use super::protocol::{AgentFailure, MountCall};
 use super::revivals::End;
 use super::{record, target_mounts};
-use crate::sys::look::{self, LookedAt};
-use crate::sys::thread;
+use crate::sys::look::LookedAt;
 use crate::volume::mount_table::DeviceNumber;
-use crate::volume::target::Target;
 
 /// Time limit of a mount program for a volume that is in use already.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -111,7 +109,7 @@ impl Mounts {
         if self.store.recorded(&call.target).is_none() {
             return Ok(End::Gone);
         }
-        match look_now(&target).await? {
+        match ask(target.clone(), ()).await? {
             LookedAt::Nothing => return Ok(End::Gone),
             LookedAt::Alive => return Ok(End::Alive),
             LookedAt::Dead => {}
@@ -137,11 +135,8 @@ impl Mounts {
         let replaced = async {
             self.run_mount(call, invocation, || Ok(LIMIT)).await?;
             let (staging, target) = (staging.clone(), target.clone());
-            let replaced = thread::run(move || target_mounts::replace(&staging, &target, device, flags));
-            replaced
-                .await
-                .map_err(no_thread(&call.target))?
-                .map_err(AgentError::from)
+            let replace = move || target_mounts::replace(&staging, &target, device, flags);
+            in_thread(&call.target, replace).await
         };
         let replaced = replaced.await;
         // It was moved to the target, or is not wanted: it is not needed here.
@@ -149,7 +144,7 @@ impl Mounts {
         if replaced? {
             self.seen_alive(&call.target);
         }
-        Ok(match look_now(&target).await? {
+        Ok(match ask(target.clone(), ()).await? {
             LookedAt::Nothing => End::Gone,
             LookedAt::Alive => End::Alive,
             LookedAt::Dead => return Err(AgentError::Dead(call.target.clone())),
@@ -161,18 +156,6 @@ impl Mounts {
         let target = self.target(target)?;
         self.dead.drop_unused(&target.to_string(), devices);
         Ok(())
-    }
-}
-
-/// Checks a target even if another call is checking it. If it does not answer in time, it is alive: a dead one answers
-/// at once.
-async fn look_now(target: &Target) -> Result<LookedAt, AgentError> {
-    let path = target.clone();
-    let looked = thread::run(move || look::look(&path));
-    match tokio::time::timeout(LOOK_LIMIT, looked).await {
-        Ok(Ok(found)) => Ok(found?),
-        Ok(Err(source)) => Err(no_thread(&target.to_string())(source)),
-        Err(_) => Ok(LookedAt::Alive),
     }
 }
 

@@ -37,27 +37,15 @@ pub(super) const REAP: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     #[error("failed to start {program} in the client container: does the client image have it?")]
-    Start {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
+    Start { program: String, source: io::Error },
     /// The kernel can't start another process.
     #[error(
         "failed to start {program}: its client container has as many processes as it may (the kubelet's podPidsLimit), \
          or no memory"
     )]
-    NoRoom {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
+    NoRoom { program: String, source: io::Error },
     #[error("failed to wait for {program}")]
-    Wait {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
+    Wait { program: String, source: io::Error },
     #[error("{program} failed ({status}): {last_lines}")]
     Failed {
         program: String,

@@ -19,6 +19,7 @@ use super::protocol::{
 use super::revive;
 use super::services::ServiceError;
 use super::supervise::DEATH;
+use crate::sys::absent_is_fine;
 
 /// How long a caller may take to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
@@ -30,11 +31,7 @@ const DRAIN_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("failed to listen on {path:?}")]
-    Listen {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Listen { path: PathBuf, source: io::Error },
     #[error("failed to listen for signals")]
     Signals(#[source] io::Error),
 }
@@ -83,10 +80,7 @@ fn listen(dir: &Path, path: &Path) -> io::Result<UnixListener> {
         _ => {}
     }
     let new = private.join(SOCKET);
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    absent_is_fine(fs::remove_file(&new))?;
     let listener = UnixListener::bind(&new)?;
     fs::set_permissions(&new, Permissions::from_mode(0o600))?;
     fs::rename(&new, path)?;

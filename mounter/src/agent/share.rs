@@ -7,14 +7,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::mounts::{AgentError, Mounts, flags, no_thread};
+use super::mounts::{AgentError, Mounts, flags, in_thread};
 use super::one_at_a_time::Alone;
 use super::program::InvalidVolume;
 use super::protocol::{MountCall, SecretBytes};
 use super::store::StoreError;
 use super::{record, store, target_mounts};
 use crate::deadlines::AgentDeadlines;
-use crate::sys::thread;
 use crate::volume::mount_options;
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::TargetError;
@@ -99,9 +98,10 @@ impl Mounts {
             return Ok(Some(device));
         }
         let flags = flags(call)?;
-        thread::run(move || target_mounts::share(&from, device, &target, flags))
-            .await
-            .map_err(no_thread(&call.target))??;
+        in_thread(&call.target, move || {
+            target_mounts::share(&from, device, &target, flags)
+        })
+        .await?;
         self.seen_alive(&call.target);
         Ok(None)
     }

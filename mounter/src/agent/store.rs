@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::protocol::{MountCall, SecretBytes};
+use crate::sys::absent_is_fine;
 use crate::sys::look::is_mount_point;
 
 /// The directory in memory that belongs to the Pod.
@@ -34,7 +35,6 @@ const RECORDS_IN_MEMORY: &str = ".records";
 pub struct StoreError {
     attempted: &'static str,
     path: PathBuf,
-    #[source]
     source: io::Error,
 }
 
@@ -360,13 +360,6 @@ fn make_dir(path: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.map_err(at("make directory", path)),
-    }
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
     }
 }
 

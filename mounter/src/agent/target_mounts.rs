@@ -40,7 +40,6 @@ pub enum TargetMountError {
     Call {
         attempted: &'static str,
         path: PathBuf,
-        #[source]
         source: io::Error,
     },
 }

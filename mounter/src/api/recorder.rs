@@ -45,6 +45,20 @@ pub struct Event {
     pub joined: bool,
 }
 
+impl Event {
+    /// A warning that is not joined with others.
+    pub fn warning(reason: &'static str, action: &'static str, note: String, about: ObjectReference) -> Self {
+        Self {
+            type_: EventType::Warning,
+            reason,
+            action,
+            note,
+            about,
+            joined: false,
+        }
+    }
+}
+
 /// Takes Events to be created.
 #[derive(Debug, Clone)]
 pub struct Recorder(mpsc::Sender<Event>);
@@ -78,14 +92,7 @@ impl Recorder {
 
 /// What a volume has left on a node.
 pub fn clean_up_failed(node: &str, words: String) -> Event {
-    Event {
-        type_: EventType::Warning,
-        reason: reasons::CLEAN_UP_FAILED,
-        action: "CleanUp",
-        note: words,
-        about: about_node(node, None),
-        joined: false,
-    }
+    Event::warning(reasons::CLEAN_UP_FAILED, "CleanUp", words, about_node(node, None))
 }
 
 /// A Pod, as an Event is about it.

@@ -219,28 +219,24 @@ fn note(volume: &str, mount: &MountState, (namespace, pod): (&str, &str), why: &
 
 async fn give_up(pods: &ClientPods, pod: &SeenPod, mount: &MountState) {
     let target = mount.target.clone();
-    match pods.ask(&pod.uid, Call::GiveUpCleanUp { target }, HELLO_LIMIT).await {
+    let why = match pods.ask(&pod.uid, Call::GiveUpCleanUp { target }, HELLO_LIMIT).await {
         Ok(AgentAnswer::Noted) => {
             info!(
                 pod.name,
                 target.path = mount.target,
                 "gave up the clean-up after a volume"
             );
-            pods.changed();
+            return pods.changed();
         }
-        Ok(AgentAnswer::Failed(failure)) => warn!(
-            pod.name,
-            target.path = mount.target,
-            "an agent failed to give up a clean-up: {}",
-            failure.message
-        ),
-        Ok(_) => warn!(
-            pod.name,
-            target.path = mount.target,
-            "an agent did not give up a clean-up"
-        ),
-        Err(error) => warn!(pod.name, error = %chain(&error), "failed to tell an agent to give up a clean-up"),
-    }
+        Ok(AgentAnswer::Failed(failure)) => failure.message,
+        Ok(_) => "its answer does not fit the request".to_owned(),
+        Err(error) => chain(&error),
+    };
+    warn!(
+        pod.name,
+        target.path = mount.target,
+        "an agent failed to give up a clean-up: {why}"
+    );
 }
 
 #[async_trait]

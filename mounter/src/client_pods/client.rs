@@ -27,7 +27,7 @@ use crate::volume::mount_options::{self, MountFlags};
 use crate::volume::mount_table::DeviceNumber;
 use crate::volume::target::Target;
 use crate::worker::Task;
-use crate::worker::clients::checks::{otherwise, shown_as};
+use crate::worker::clients::checks::{check_raw, otherwise, shown_as};
 
 /// How long a worker may take to show a device. After a longer time without it the agent takes the device away.
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
@@ -64,9 +64,9 @@ impl ContainerClient {
         let path = target.to_string();
         let is_complete = self.pods.has_list();
         match self.find(|mount| mount.target == path).await? {
-            None if !is_complete => Err("the Kubernetes API has not said yet which client Pods run on this node"
-                .to_owned()
-                .into()),
+            None if !is_complete => {
+                Err("the Kubernetes API has not said yet which client Pods run on this node".into())
+            }
             found => Ok(found),
         }
     }
@@ -142,13 +142,7 @@ impl ContainerClient {
     /// Gives a Pod a volume as a device: the client container has it, and a worker shows it to the Pod.
     async fn give(&self, job: &MountJob, image: &str) -> Result<(), MountError> {
         let name = &job.grant.volume().source;
-        if !job.grant.volume().fs_type.is_empty() || !job.grant.volume().mount_options.is_empty() {
-            let message = format!(
-                "raw block volume {name} has fs-type or mount-options, which are for a file system: leave out both, or \
-                 leave out volumeMode (the default is Filesystem)"
-            );
-            return Err(MountError::BadOptions(message.into()));
-        }
+        check_raw(job.grant.volume(), name)?;
         let table = mount_table()?;
         if let Some(entry) = table.top(&job.grant.target().path()) {
             let states = self.states(job.grant.target()).await;
@@ -162,11 +156,11 @@ impl ContainerClient {
                     Err(container_error(job, message.to_owned().into()))
                 }
                 Some(_) => shown_as(entry, job.grant.target(), job.grant.is_read_only()),
-                None => Err(MountError::Occupied {
-                    target: job.grant.target().to_string(),
-                    found: "a device that no client container knows".to_owned(),
-                    wanted: name.clone(),
-                }),
+                None => Err(MountError::occupied(
+                    job.grant.target(),
+                    "a device that no client container knows",
+                    name.clone(),
+                )),
             };
         }
         let lease = self.lease_for(job, image).await?;
@@ -227,7 +221,7 @@ impl ContainerClient {
 impl Client for ContainerClient {
     async fn mount(&self, job: &MountJob) -> Result<(), MountError> {
         let Some(image) = &job.image else {
-            return Err(container_error(job, "no client image is set for it".to_owned().into()));
+            return Err(container_error(job, "no client image is set for it".into()));
         };
         if job.grant.access() == Access::Device {
             return self.give(job, image).await;
@@ -240,11 +234,11 @@ impl Client for ContainerClient {
                 return self.check_flags(job);
             }
             LookedAt::Alive => {
-                return Err(MountError::Occupied {
-                    target: job.grant.target().to_string(),
-                    found: "a file system that no client container knows".to_owned(),
-                    wanted: job.grant.volume().source.clone(),
-                });
+                return Err(MountError::occupied(
+                    job.grant.target(),
+                    "a file system that no client container knows",
+                    job.grant.volume().source.clone(),
+                ));
             }
             LookedAt::Dead => {
                 self.pods.renew_by(&asked);
@@ -363,14 +357,7 @@ async fn mounted_by<A: Future<Output = Result<AgentAnswer, LinkError>>>(
         Ok(AgentAnswer::Mounted) => Ok(None),
         Ok(AgentAnswer::Given { device }) => Ok(Some(device)),
         Ok(AgentAnswer::Failed(failure)) => Err(refused(job, limit, failure)),
-        Ok(
-            AgentAnswer::Hello(_)
-            | AgentAnswer::Unmounted
-            | AgentAnswer::Noted
-            | AgentAnswer::Recalled(_)
-            | AgentAnswer::Renewed { .. }
-            | AgentAnswer::Served { .. },
-        ) => Err(container_error(job, misfit(pod))),
+        Ok(_) => Err(container_error(job, misfit(pod))),
         Err(source) => Err(container_error(job, no_answer(pod, source))),
     }
 }
@@ -424,10 +411,9 @@ fn refused(job: &MountJob, limit: Duration, failure: AgentFailure) -> MountError
             seconds,
             server: job.grant.server(),
         },
-        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => MountError::Failed {
-            attempted,
-            cause: message.into(),
-        },
+        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => {
+            MountError::failed(attempted, message)
+        }
         FailureCategory::Protocol | FailureCategory::Draining | FailureCategory::Other => {
             container_error(job, message.into())
         }
@@ -480,10 +466,9 @@ fn not_expanded(
             seconds,
             server: mount.source.clone(),
         },
-        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => MountError::Failed {
-            attempted,
-            cause: message.into(),
-        },
+        FailureCategory::Refused | FailureCategory::InUse | FailureCategory::System => {
+            MountError::failed(attempted, message)
+        }
         FailureCategory::Draining | FailureCategory::Other => MountError::Container {
             client: mount.client.clone(),
             cause: message.into(),

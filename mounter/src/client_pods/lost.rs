@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use kube::runtime::events::EventType;
 use mooring_contract::volume::ClientName;
 use mooring_program::error::chain;
 use mooring_program::reasons;
@@ -438,18 +437,13 @@ async fn adopt(pods: &Arc<ClientPods>, target: &Target, record: KeptRecord) -> R
         call: call.clone(),
         ..record
     });
-    match pods.ask(&lease.uid, Call::Adopt(Box::new(call)), ASK_LIMIT).await {
-        Ok(AgentAnswer::Noted) => Ok(name),
-        Ok(AgentAnswer::Failed(failure)) => Err(AdoptError::Refused {
-            name,
-            message: failure.message,
-        }),
-        Ok(_) => Err(AdoptError::Refused {
-            name,
-            message: "its agent gave an answer that does not fit the request".to_owned(),
-        }),
-        Err(source) => Err(AdoptError::Link { name, source }),
-    }
+    let message = match pods.ask(&lease.uid, Call::Adopt(Box::new(call)), ASK_LIMIT).await {
+        Ok(AgentAnswer::Noted) => return Ok(name),
+        Ok(AgentAnswer::Failed(failure)) => failure.message,
+        Ok(_) => "its agent gave an answer that does not fit the request".to_owned(),
+        Err(source) => return Err(AdoptError::Link { name, source }),
+    };
+    Err(AdoptError::Refused { name, message })
 }
 
 fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
@@ -458,14 +452,8 @@ fn tell_failure(pods: &ClientPods, target: &Target, pod: &PodRef, why: String) {
     }
     let event = VolumeEvent::Failed(why);
     // If there is no room for the Event, the log has it.
-    let _ = pods.events.record(Event {
-        type_: EventType::Warning,
-        reason: event.reason(),
-        action: "Mount",
-        note: event.note(target.name()),
-        about: about_volume(pod, target),
-        joined: false,
-    });
+    let (note, about) = (event.note(target.name()), about_volume(pod, target));
+    let _ = (pods.events).record(Event::warning(event.reason(), "Mount", note, about));
 }
 
 /// Starts to tell a volume's user that it is lost for good.
@@ -509,18 +497,12 @@ fn report_lost(pods: &Arc<ClientPods>, target: &Target, entry: &MountEntry, moun
 }
 
 fn lost(pod: &PodRef, target: &Target, client: &str, source: &str) -> Event {
-    Event {
-        type_: EventType::Warning,
-        reason: reasons::VOLUME_LOST,
-        action: "Serve",
-        note: format!(
-            "the program that served volume {} ({client}, {source}) has ended, and this Pod can't reach it any more \
-             (Transport endpoint is not connected): delete the Pod, and its replacement gets the volume again",
-            target.name()
-        ),
-        about: about_volume(pod, target),
-        joined: false,
-    }
+    let note = format!(
+        "the program that served volume {} ({client}, {source}) has ended, and this Pod can't reach it any more \
+         (Transport endpoint is not connected): delete the Pod, and its replacement gets the volume again",
+        target.name()
+    );
+    Event::warning(reasons::VOLUME_LOST, "Serve", note, about_volume(pod, target))
 }
 
 /// The Pod of this node with a uid, if it is there.

@@ -47,38 +47,33 @@ impl ResourceArgs {
             client_cpu_limit,
             client_memory_limit,
         } = self;
-        let said = [
-            ("cpu", amount(client_cpu_request, client)),
-            ("memory", amount(client_memory_request, client)),
-        ];
-        let requests = REQUESTS
-            .map(|(name, value)| (name, Some(value)))
-            .into_iter()
-            .chain(said.into_iter().filter(|(_, value)| value.is_some()));
-        let said = [
-            ("cpu", amount(client_cpu_limit, client)),
-            ("memory", amount(client_memory_limit, client)),
-        ];
-        let limits = LIMITS
-            .map(|(name, value)| (name, Some(value)))
-            .into_iter()
-            .chain(said.into_iter().filter(|(_, value)| value.is_some()));
+        let requests = [("cpu", client_cpu_request), ("memory", client_memory_request)];
+        let limits = [("cpu", client_cpu_limit), ("memory", client_memory_limit)];
         ResourceRequirements {
-            requests: quantities(requests),
-            limits: quantities(limits),
+            requests: quantities(&REQUESTS, requests, client),
+            limits: quantities(&LIMITS, limits, client),
             ..ResourceRequirements::default()
         }
     }
 }
 
-fn quantities<'a>(all: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Option<BTreeMap<String, Quantity>> {
-    // A later one overrides an earlier one.
-    let all: BTreeMap<_, _> = all.into_iter().collect();
-    let all = all.into_iter().filter_map(|(name, value)| {
-        let value = value.filter(|value| !value.is_empty())?;
-        Some((name.to_owned(), Quantity(value.to_owned())))
-    });
-    Some(all.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty())
+/// What a client usually has, unless something else is `said`.
+fn quantities(
+    usual: &[(&str, &str)],
+    said: [(&str, &Vec<Amount>); 2],
+    client: &str,
+) -> Option<BTreeMap<String, Quantity>> {
+    let mut all: BTreeMap<_, _> = usual.iter().copied().collect();
+    all.extend(
+        said.iter()
+            .filter_map(|(name, amounts)| Some((*name, amount(amounts, client)?))),
+    );
+    all.retain(|_, value| !value.is_empty());
+    let all: BTreeMap<_, _> = all
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), Quantity(value.to_owned())))
+        .collect();
+    Some(all).filter(|all| !all.is_empty())
 }
 
 /// The value for a client: the last one given for it, else the last one for all.

@@ -63,10 +63,10 @@ impl CircuitBreakers {
             server.probing = true;
             probe = true;
         } else if server.running >= MOST {
-            return Err(MountError::Failed {
-                attempted: format!("mount from server {name}"),
-                cause: format!("{MOST} operations of it are running on this node: the kubelet tries again").into(),
-            });
+            return Err(MountError::failed(
+                format!("mount from server {name}"),
+                format!("{MOST} operations of it are running on this node: the kubelet tries again"),
+            ));
         }
         server.running += 1;
         Ok(Permit {

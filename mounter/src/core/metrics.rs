@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use crate::node::pool_usage::PoolUsage;
 
@@ -20,58 +19,43 @@ const SECONDS: [f64; 9] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 15.0, 60.0, 120.0];
 
 const OUTAGE_SECONDS: [f64; 9] = [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0];
 
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Answered {
-    call: &'static str,
-    result: &'static str,
-    category: &'static str,
-}
+/// A number of the node's pool: its name, what it is, and where it is from.
+type OfPool = (&'static str, &'static str, fn(&PoolUsage) -> u64);
 
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct During {
-    call: &'static str,
-}
+/// Of class `local`.
+const POOL: [OfPool; 5] = [
+    ("pool_disk_bytes", "Size of the disk of the node's pool", |pool| {
+        pool.disk
+    }),
+    ("pool_free_bytes", "What is free on that disk", |pool| pool.free),
+    ("pool_volumes", "Volumes of the pool", |pool| pool.volumes),
+    ("pool_promised_bytes", "The sizes of all volumes of the pool", |pool| {
+        pool.promised
+    }),
+    (
+        "pool_written_bytes",
+        "What the volumes of the pool hold of its disk",
+        |pool| pool.written,
+    ),
+];
 
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByType {
-    fs_type: String,
-}
-
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Revived {
-    client: String,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ByClient {
-    client: String,
-}
+/// Labels, each with its value.
+type Labels<const N: usize> = [(&'static str, String); N];
 
 #[derive(Debug)]
 struct Inner {
-    registry: Registry,
-    calls: Family<Answered, Counter>,
-    durations: Family<During, Histogram, fn() -> Histogram>,
-    mounts: Family<ByType, Gauge>,
-    revivals: Family<Revived, Counter>,
+    calls: Family<Labels<3>, Counter>,
+    durations: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    mounts: Family<Labels<1>, Gauge>,
+    revivals: Family<Labels<2>, Counter>,
     outages: Histogram,
-    given_up: Family<ByClient, Counter>,
+    given_up: Family<Labels<1>, Counter>,
     tripped: Gauge,
     left_behind: Gauge,
     bad_config: Gauge,
     ready: Gauge,
-    pool: PoolGauges,
-}
-
-/// Of class `local`, in bytes but for `volumes`.
-#[derive(Debug, Default)]
-struct PoolGauges {
-    disk: Gauge,
-    free: Gauge,
-    volumes: Gauge,
-    promised: Gauge,
-    written: Gauge,
+    pool: [Gauge; POOL.len()],
+    registry: Registry,
 }
 
 /// All counters of the daemon; its clones share them.
@@ -95,85 +79,49 @@ pub struct MetricsSnapshot {
 impl Default for MounterMetrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("mooring_mounter");
-        let calls = Family::default();
-        let durations: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
-        let mounts = Family::default();
-        let revivals = Family::default();
-        let outages = Histogram::new(OUTAGE_SECONDS);
-        let given_up = Family::default();
-        let [tripped, left_behind, bad_config, ready] = std::array::from_fn(|_| Gauge::default());
-        registry.register(
-            "calls",
-            "Call-outs of the kubelet by result and category",
-            calls.clone(),
-        );
-        registry.register("call_duration_seconds", "How long call-outs took", durations.clone());
-        registry.register("mounts", "Volumes that are mounted, by file system", mounts.clone());
-        registry.register(
-            "revivals",
-            "Volumes whose program ended, by type and result: done, or failed (Mooring tries again)",
-            revivals.clone(),
-        );
-        registry.register(
-            "outage_seconds",
-            "How long a volume whose program ended could not be used, from when that was noticed",
-            outages.clone(),
-        );
-        registry.register(
-            "given_up",
-            "Volumes of deleted Pods that did not answer, and whose users were given an error, by type",
-            given_up.clone(),
-        );
-        registry.register("tripped_servers", "Servers that did not answer", tripped.clone());
-        registry.register("hung_workers", "Workers that hang in the kernel", left_behind.clone());
-        registry.register(
-            "bad_config",
-            "Whether ConfigMap mounter-config or mooring-settings has an error",
-            bad_config.clone(),
-        );
-        registry.register("ready", "Whether the node can mount", ready.clone());
-        let pool = PoolGauges::default();
-        let of_pool = [
-            ("disk_bytes", "Size of the disk of the node's pool", &pool.disk),
-            ("free_bytes", "What is free on that disk", &pool.free),
-            ("volumes", "Volumes of the pool", &pool.volumes),
-            ("promised_bytes", "The sizes of all volumes of the pool", &pool.promised),
-            (
-                "written_bytes",
-                "What the volumes of the pool hold of its disk",
-                &pool.written,
-            ),
-        ];
-        for (name, help, gauge) in of_pool {
-            registry.register(format!("pool_{name}"), help, gauge.clone());
-        }
+        let to = &mut registry;
+        let calls = "Call-outs of the kubelet by result and category";
+        let durations = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> _);
+        let revivals = "Volumes whose program ended, by type and result: done, or failed (Mooring tries again)";
+        let outages = "How long a volume whose program ended could not be used, from when that was noticed";
+        let given_up = "Volumes of deleted Pods that did not answer, and whose users were given an error, by type";
+        let bad_config = "Whether ConfigMap mounter-config or mooring-settings has an error";
         Self(Arc::new(Inner {
+            calls: add(to, "calls", calls, Family::default()),
+            durations: add(to, "call_duration_seconds", "How long call-outs took", durations),
+            mounts: add(
+                to,
+                "mounts",
+                "Volumes that are mounted, by file system",
+                Family::default(),
+            ),
+            revivals: add(to, "revivals", revivals, Family::default()),
+            outages: add(to, "outage_seconds", outages, Histogram::new(OUTAGE_SECONDS)),
+            given_up: add(to, "given_up", given_up, Family::default()),
+            tripped: add(to, "tripped_servers", "Servers that did not answer", Gauge::default()),
+            left_behind: add(to, "hung_workers", "Workers that hang in the kernel", Gauge::default()),
+            bad_config: add(to, "bad_config", bad_config, Gauge::default()),
+            ready: add(to, "ready", "Whether the node can mount", Gauge::default()),
+            pool: POOL.map(|(name, help, _)| add(to, name, help, Gauge::default())),
             registry,
-            calls,
-            durations,
-            mounts,
-            revivals,
-            outages,
-            given_up,
-            tripped,
-            left_behind,
-            bad_config,
-            ready,
-            pool,
         }))
     }
+}
+
+fn add<M: Metric + Clone>(to: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    to.register(name, help, metric.clone());
+    metric
 }
 
 impl MounterMetrics {
     /// A call-out was answered: with this result, as the driver calls it.
     pub fn called(&self, call: &str, result: &'static str, category: &'static str, took: Duration) {
         let call = CALLS.iter().find(|known| **known == call).copied().unwrap_or("other");
-        let labels = Answered { call, result, category };
+        let labels = [("call", call), ("result", result), ("category", category)];
+        let labels = labels.map(|(name, value)| (name, value.to_owned()));
         self.0.calls.get_or_create(&labels).inc();
-        self.0
-            .durations
-            .get_or_create(&During { call })
-            .observe(took.as_secs_f64());
+        let duration = self.0.durations.get_or_create(&[("call", call.to_owned())]);
+        duration.observe(took.as_secs_f64());
     }
 
     /// A volume of this type whose program ended can be used again, after this time.
@@ -188,14 +136,14 @@ impl MounterMetrics {
     }
 
     fn revival(&self, client: &str, result: &'static str) {
-        let client = client.to_owned();
-        self.0.revivals.get_or_create(&Revived { client, result }).inc();
+        let labels = [("client", client.to_owned()), ("result", result.to_owned())];
+        self.0.revivals.get_or_create(&labels).inc();
     }
 
     /// A volume of this type did not answer, and was given up with its Pod.
     pub fn given_up(&self, client: &str) {
-        let client = client.to_owned();
-        self.0.given_up.get_or_create(&ByClient { client }).inc();
+        let labels = [("client", client.to_owned())];
+        self.0.given_up.get_or_create(&labels).inc();
     }
 
     pub fn bad_config(&self, bad: bool) {
@@ -205,29 +153,13 @@ impl MounterMetrics {
     pub fn encode(&self, now: &MetricsSnapshot) -> Result<String, std::fmt::Error> {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         if let Some(now) = &now.pool {
-            let PoolGauges {
-                disk,
-                free,
-                volumes,
-                promised,
-                written,
-            } = &self.0.pool;
-            let of_pool = [
-                (disk, now.disk),
-                (free, now.free),
-                (volumes, now.volumes),
-                (promised, now.promised),
-                (written, now.written),
-            ];
-            for (gauge, value) in of_pool {
-                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            for (gauge, (_, _, value)) in self.0.pool.iter().zip(POOL) {
+                gauge.set(i64::try_from(value(now)).unwrap_or(i64::MAX));
             }
         }
         self.0.mounts.clear();
         for fs_type in &now.mounts {
-            let labels = ByType {
-                fs_type: fs_type.clone(),
-            };
+            let labels = [("fs_type", fs_type.clone())];
             self.0.mounts.get_or_create(&labels).inc();
         }
         self.0.tripped.set(gauge(now.tripped.len()));

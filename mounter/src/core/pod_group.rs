@@ -112,7 +112,7 @@ fn unfinished(files: u64, took: Duration) -> MountError {
 impl Core {
     /// Gives the files of a volume that is mounted to a group.
     pub(super) async fn give(&self, mut giving: Giving, deadline: Instant) -> Result<(), MountError> {
-        if let (None, Some(container)) = (giving.by_owner, &self.container) {
+        if let (None, Some(container)) = (giving.by_owner, &self.parts.container) {
             giving.by_owner = container.is_by_owner(&giving.target).await;
         }
         if giving.by_owner == Some(false) {
@@ -142,8 +142,8 @@ impl Core {
             from: from.clone(),
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
         };
-        let walking = self.workers.give(task, begun + left);
-        let walked = self.waits.watch(giving.waiting.clone(), walking).await;
+        let walking = self.parts.workers.give(task, begun + left);
+        let walked = self.parts.waits.watch(giving.waiting.clone(), walking).await;
         let attempted = format!("to give the files of volume {} to group {}", target.name(), group.gid);
         let walked = walked.map_err(|error| {
             self.unfinished.put(target, from, before);
@@ -172,7 +172,7 @@ impl Core {
             target: target.clone(),
             detach: true,
         };
-        match self.workers.run(&detach, Instant::now() + CLEAR_LIMIT).await {
+        match self.parts.workers.run(&detach, Instant::now() + CLEAR_LIMIT).await {
             Ok(()) => {
                 if let Some(rest) = self.unmounted(target).await {
                     // It goes on without being waited for.

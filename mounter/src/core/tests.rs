@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::circuit_breaker::CallEnd;
 use super::client::{Client, MountJob, Trouble};
-use super::{Core, Places};
+use super::{Core, CoreParts, Obstacle, Places, Waits};
 use crate::api::recorder::Recorder;
 use crate::api::recorder::tests::{api, recorded};
 use crate::core::metrics::MounterMetrics;
@@ -25,7 +25,7 @@ use crate::volume::job::{Access, MountError};
 use crate::volume::mount_table::Table;
 use crate::volume::registry::{Registry, Serving};
 use crate::volume::target::Target;
-use crate::worker::WorkerError;
+use crate::worker::{WorkerError, Workers};
 
 /// A client container whose server `dead` does not answer: the container gives up when the test says so, or soon.
 #[derive(Default)]
@@ -71,14 +71,35 @@ impl Client for Container {
 }
 
 pub(crate) fn core(container: &Arc<Container>) -> Core {
-    let places = Places {
-        kubelet_root: "/kubelet".into(),
-        pool: "/pool".into(),
-        host_namespace: None,
-    };
-    let registry = Registry::new(vec!["nfs=a/b:1".parse().unwrap()]);
     let container: Arc<dyn Client> = Arc::<Container>::clone(container);
-    Core::new(places, registry, Some(container), MounterMetrics::default()).granted_by(Granter::standalone())
+    Core::new(CoreParts {
+        registry: Registry::new(vec!["nfs=a/b:1".parse().unwrap()]),
+        container: Some(container),
+        ..CoreParts::standalone(Path::new("/kubelet"))
+    })
+}
+
+impl CoreParts {
+    /// Those of a mounter without a cluster, whose kubelet has its root there.
+    pub(crate) fn standalone(kubelet_root: &Path) -> Self {
+        Self {
+            places: Places {
+                kubelet_root: kubelet_root.into(),
+                pool: "/pool".into(),
+                host_namespace: None,
+            },
+            registry: Registry::default(),
+            container: None,
+            workers: Workers::default(),
+            metrics: MounterMetrics::default(),
+            obstacle: |_| None,
+            unheld: Obstacle::default(),
+            waits: Waits::new(None),
+            events: None,
+            granter: Granter::standalone(),
+            attachments: None,
+        }
+    }
 }
 
 pub(crate) fn volume(line: &str, name: &str) -> MountRequest {
@@ -115,7 +136,7 @@ fn a_pod_s_own_volume_is_mounted_by_nothing_that_follows_links_on_its_server() {
 #[test]
 fn a_volume_of_which_nothing_is_known_may_be_on_a_disk_of_the_node() {
     let target = volume("client=nfs,source=alive:/x", "a").target;
-    let unreadable = Err(MountError::Node("no memory".to_owned().into()));
+    let unreadable = Err(MountError::Node("no memory".into()));
     assert!(super::is_on_a_device(&unreadable, &target), "it may be on a disk");
     assert!(!super::is_on_a_device(&Ok(Table::default()), &target));
 }
@@ -233,7 +254,8 @@ async fn two_operations_on_one_directory_do_not_run_at_a_time() {
 #[tokio::test]
 async fn no_mount_is_made_where_no_pod_would_see_it() {
     let container = Arc::new(Container::default());
-    let core = core(&container).unless(|root| Some(format!("{} is not shared", root.display())));
+    let mut core = core(&container);
+    core.parts.obstacle = |root| Some(format!("{} is not shared", root.display()));
     let error = core
         .mount_soon(volume("client=nfs,source=alive:/x", "a"))
         .await
@@ -246,8 +268,8 @@ async fn no_mount_is_made_where_no_pod_would_see_it() {
 #[tokio::test]
 async fn where_no_policy_holds_the_mounter_nothing_is_mounted_until_one_does() {
     let container = Arc::new(Container::default());
-    let unheld = super::Obstacle::default();
-    let core = core(&container).unless_there_is(unheld.clone());
+    let core = core(&container);
+    let unheld = &core.parts.unheld;
     let alive = "client=nfs,source=alive:/x";
     assert!(unheld.set(Some("no policy".to_owned())));
     let error = core.mount_soon(volume(alive, "a")).await.unwrap_err();
@@ -284,7 +306,8 @@ async fn a_client_that_has_no_device_to_give_is_not_asked_for_one() {
 #[tokio::test]
 async fn nothing_is_mounted_that_was_not_granted() {
     let container = Arc::new(Container::default());
-    let core = core(&container).granted_by(Granter::new(None, []));
+    let mut core = core(&container);
+    core.parts.granter = Granter::new(None, []);
     let error = core
         .mount_soon(volume("client=nfs,source=alive:/x", "a"))
         .await
@@ -328,10 +351,11 @@ async fn one_tenant_s_options_can_t_trip_another_server() {
 async fn what_the_host_s_program_may_have_left_is_told_of_on_the_node_with_how_to_remove_it() {
     let (client, heard) = api(0);
     let events = Recorder::start(client, None);
-    let core = core(&Arc::new(Container::default())).reporting(Some((events, "node-1".to_owned())));
+    let mut core = core(&Arc::new(Container::default()));
+    core.parts.events = Some((events, "node-1".to_owned()));
     let failed = MountError::Failed {
         attempted: "unmount it".to_owned(),
-        cause: "no such device".to_owned().into(),
+        cause: "no such device".into(),
     };
     core.tell_of_stage(&target(), &WorkerError::Late { limit: Duration::ZERO });
     core.tell_of_stage(&target(), &WorkerError::Failed(failed));

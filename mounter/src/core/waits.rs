@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use kube::runtime::events::EventType;
 use mooring_program::reasons;
 use tracing::warn;
 
@@ -105,12 +104,8 @@ impl Waits {
         };
         // If there is no room for the Event, the log has it.
         let _ = events.record(Event {
-            type_: EventType::Warning,
-            reason,
-            action: "Mount",
-            note,
-            about: about_volume(pod, target),
             joined: true,
+            ..Event::warning(reason, "Mount", note, about_volume(pod, target))
         });
     }
 }

@@ -7,7 +7,6 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::events::EventType;
 use kube::runtime::watcher::watch_object;
 use kube::{Client, Resource};
 use mooring_contract::names::{MOUNTER_CONFIG, SETTINGS_CONFIG};
@@ -44,13 +43,10 @@ impl Reports {
 
     fn record(&self, config: &ConfigMap, error: &str) {
         // If there is no room for the Event, the log, the status and a metric have it.
+        let note = format!("the ConfigMap has an error, so its last good version stays in force: {error}");
         let _ = self.events.record(Event {
-            type_: EventType::Warning,
-            reason: reasons::BAD_CONFIG,
-            action: "Configure",
-            note: format!("the ConfigMap has an error, so its last good version stays in force: {error}"),
-            about: config.object_ref(&()),
             joined: true,
+            ..Event::warning(reasons::BAD_CONFIG, "Configure", note, config.object_ref(&()))
         });
     }
 }

@@ -59,9 +59,10 @@ const MAX_TEXT: usize = 1000;
 
 /// Why the node was not marked.
 #[derive(Debug, thiserror::Error)]
-enum PublishError {
-    #[error("failed to mark node {node}: {source}")]
-    Api { node: String, source: Box<kube::Error> },
+#[error("failed to mark node {node}: {source}")]
+struct PublishError {
+    node: String,
+    source: Box<kube::Error>,
 }
 
 pub struct NodePublisher {
@@ -212,14 +213,10 @@ impl NodePublisher {
         };
         info!(reason, "{note}");
         // If there is no room for the Event, the node's annotations have it.
+        let about = about_node(&self.node, there.uid.clone());
         let _ = self.events.record(Event {
             type_,
-            reason,
-            action: "Look",
-            note,
-            about: about_node(&self.node, there.uid.clone()),
-            // It may have another note each time.
-            joined: false,
+            ..Event::warning(reason, "Look", note, about)
         });
     }
 }
@@ -255,7 +252,7 @@ async fn patch(
 ) -> Result<ObjectMeta, PublishError> {
     let api: Api<Node> = Api::all(client.clone());
     let patched = api.patch_metadata(node, params, patch).await;
-    let patched = patched.map_err(|source| PublishError::Api {
+    let patched = patched.map_err(|source| PublishError {
         node: node.to_owned(),
         source: Box::new(source),
     })?;

@@ -16,6 +16,7 @@ use tracing::warn;
 use super::args::STATUS_SOCKET;
 use super::status::Status;
 use crate::core::Core;
+use crate::sys::absent_is_fine;
 
 /// Longest that one caller may take: they are answered one after the other.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -94,10 +95,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    absent_is_fine(fs::remove_file(path))?;
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok(listener)

@@ -9,6 +9,7 @@ use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE};
 
 use crate::drivers::flexvolume::socket;
 use crate::drivers::plugin_directories::PluginDirectory;
+use crate::sys::absent_is_fine;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShimInstallError {
@@ -113,13 +114,6 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
 
 fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o777 == 0o755)
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 fn failed(attempted: &'static str, path: &Path, source: io::Error) -> ShimInstallError {

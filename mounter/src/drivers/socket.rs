@@ -11,6 +11,8 @@ use mooring_program::error::chain;
 use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
 
+use crate::sys::absent_is_fine;
+
 /// The kubelet's user.
 const ROOT: u32 = 0;
 
@@ -61,10 +63,7 @@ impl PrivateSocket {
         let handle = std::fs::File::open(directory).map_err(failed("open the directory of"))?;
         let beneath = Path::new("/proc/self/fd").join(handle.as_raw_fd().to_string());
         let new = beneath.join(format!(".{}.new", name.trim_start_matches('.')));
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("make room for")(error)),
-            _ => {}
-        }
+        absent_is_fine(std::fs::remove_file(&new)).map_err(failed("make room for"))?;
         let listener = UnixListener::bind(&new).map_err(failed("make"))?;
         std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).map_err(failed("protect"))?;
         let inode = std::fs::metadata(&new).map_err(failed("look at"))?.ino();
@@ -101,10 +100,7 @@ impl PrivateSocket {
 
 /// Takes a socket away. None there is success.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    absent_is_fine(std::fs::remove_file(path))
 }
 
 /// Whether this user asks: only the kubelet's own may. The socket's file mode says the same.

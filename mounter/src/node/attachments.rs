@@ -382,10 +382,7 @@ fn refused(error: ConnectError) -> MountError {
 }
 
 fn api_failed(attempted: &str, error: kube::Error) -> MountError {
-    MountError::Failed {
-        attempted: attempted.to_owned(),
-        cause: Cause::of(error),
-    }
+    MountError::failed(attempted, Cause::of(error))
 }
 
 #[cfg(test)]

@@ -647,7 +647,7 @@ impl Sys for Fake {
         let address = host.parse().map_err(|_| SysError {
             attempted: format!("find the address of server {host}"),
             errno: None,
-            cause: "Name or service not known".to_owned().into(),
+            cause: "Name or service not known".into(),
         })?;
         Ok(vec![SocketAddr::new(address, 0)])
     }

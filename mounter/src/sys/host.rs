@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fspick};
 
 use super::look::is_mount_point;
-use super::{Result, SysError, raw};
+use super::{Result, SysError, absent_is_fine, raw};
 use crate::node::kubelet;
 use crate::volume::mount_table::{MountEntry, Table};
 use crate::volume::target::Target;
@@ -117,12 +117,7 @@ pub(super) fn remove_stage(stage: &Path) -> Result<()> {
         umount2(stage, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
             .map_err(|e| SysError::call(format!("unmount {}", stage.display()), e))?;
     }
-    match std::fs::remove_dir(stage) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(SysError::io(format!("remove {}", stage.display()), error))
-        }
-        _ => Ok(()),
-    }
+    absent_is_fine(std::fs::remove_dir(stage)).map_err(|e| SysError::io(format!("remove {}", stage.display()), e))
 }
 
 /// Asks the kernel only, not what is mounted.

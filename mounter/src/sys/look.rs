@@ -35,11 +35,7 @@ pub enum LookError {
     #[error(transparent)]
     Target(#[from] TargetError),
     #[error("failed to look at {path}")]
-    Call {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Call { path: PathBuf, source: io::Error },
 }
 
 /// Whether something is mounted on a path; no server and no daemon is asked.

@@ -19,12 +19,15 @@ const MISC_MAJOR: u64 = 10;
 const LOOP_CONTROL_MINOR: u64 = 237;
 
 /// How often a free one is looked for, since another may take it first.
-const TRIES: usize = 10;
+const TRIES: usize = 64;
 
 /// Every loop device is taken.
 #[derive(Debug, thiserror::Error)]
-#[error("the node has no free loop device ({0}): the agent tries again when another has gone")]
-struct NoLoopDevice(#[source] std::io::Error);
+#[error("the node has no free loop device ({source}): {again}")]
+struct NoLoopDevice {
+    again: &'static str,
+    source: std::io::Error,
+}
 
 /// How a loop device uses its file.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,39 +39,60 @@ pub struct LoopAccess {
 
 /// Puts a file behind a free loop device, which goes with its last user. One over a file that was opened for reading
 /// can't be written.
-pub fn attach(file: &File, path: &Path, LoopAccess { read_only, direct }: LoopAccess) -> Result<LoopDevice> {
-    let attempted = || format!("put {} behind a loop device", path.display());
-    let control = open_control()?;
-    let access = if read_only { OFlag::O_RDONLY } else { OFlag::O_RDWR };
+pub fn attach(file: &File, path: &Path, access: LoopAccess) -> Result<LoopDevice> {
+    let attempted = format!("put {} behind a loop device", path.display());
+    let how = if access.read_only {
+        OFlag::O_RDONLY
+    } else {
+        OFlag::O_RDWR
+    };
+    let again = "the agent tries again when another has gone";
+    attach_by(&attempted, again, &open_control()?, file, access, |path, number| {
+        let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
+        let handle = open_device(&path, SFlag::S_IFBLK, makedev(LOOP_MAJOR, number.into()), how).map_err(failed)?;
+        let device = fstat(&handle).map_err(failed)?.st_rdev;
+        Ok(LoopDevice {
+            number: DeviceNumber::of(device),
+            path,
+            handle,
+        })
+    })
+}
+
+/// Puts a file behind a free loop device, which `open` opens by its path and number. If none is free, `again` says who
+/// tries again.
+pub(super) fn attach_by(
+    attempted: &str,
+    again: &'static str,
+    control: &OwnedFd,
+    file: &File,
+    LoopAccess { read_only, direct }: LoopAccess,
+    open: impl Fn(PathBuf, u32) -> Result<LoopDevice>,
+) -> Result<LoopDevice> {
     for _ in 0..TRIES {
         let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
-            attempted: attempted(),
+            attempted: attempted.to_owned(),
             errno: Some(errno),
-            cause: Cause::of(NoLoopDevice(errno.into())),
+            cause: Cause::of(NoLoopDevice {
+                again,
+                source: errno.into(),
+            }),
         })?;
-        let path = PathBuf::from(format!("/dev/loop{number}"));
-        let failed = |errno| SysError::call(format!("open {}", path.display()), errno);
-        let handle = open_device(&path, SFlag::S_IFBLK, makedev(LOOP_MAJOR, number.into()), access).map_err(failed)?;
-        let configure = |direct| raw::configure_loop(handle.as_fd(), file.as_fd(), direct, read_only);
+        let device = open(PathBuf::from(format!("/dev/loop{number}")), number)?;
+        let configure = |direct| raw::configure_loop(device.handle.as_fd(), file.as_fd(), direct, read_only);
         let configured = match configure(direct) {
+            // The file's file system has no direct I/O.
             Err(Errno::EINVAL | Errno::EOPNOTSUPP) if direct => configure(false),
             other => other,
         };
         match configured {
-            Ok(()) => {
-                let device = fstat(&handle).map_err(failed)?.st_rdev;
-                return Ok(LoopDevice {
-                    number: DeviceNumber::of(device),
-                    path,
-                    handle,
-                });
-            }
+            Ok(()) => return Ok(device),
             // Another was faster.
             Err(Errno::EBUSY) => {}
-            Err(errno) => return Err(SysError::call(attempted(), errno)),
+            Err(errno) => return Err(SysError::call(attempted, errno)),
         }
     }
-    Err(SysError::call(attempted(), Errno::EBUSY))
+    Err(SysError::call(attempted, Errno::EBUSY))
 }
 
 /// Opens the device that gives out loop devices. The kernel loads their module for that.

@@ -37,7 +37,7 @@ pub(super) fn act<T: Send>(act: impl FnOnce() -> Result<T> + Send) -> Result<T> 
     let ended = || SysError {
         attempted: "mount in a thread of its own".to_owned(),
         errno: None,
-        cause: "the thread ended without a result".to_owned().into(),
+        cause: "the thread ended without a result".into(),
     };
     thread::scope(|scope| scope.spawn(there).join().map_err(|_| ended())?)
 }

@@ -27,6 +27,7 @@ use rustix::mount::{
 };
 
 use super::look::{self, LookError, LookedAt};
+use super::loop_device::{self, LoopAccess};
 use super::{
     ImageFile, LoopDevice, NewMount, Program, Result, Sys, SysError, Unmount, UnmountError, fuse, host, nowhere, raw,
     rpcbind, smb_server, walk,
@@ -46,9 +47,6 @@ const PROGRAM_DIRECTORIES: &str =
 
 /// What the kernel adds to the name of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
-
-/// How often to look for a free loop device, since another process may take it first.
-const LOOP_TRIES: usize = 64;
 
 /// How much of a program's output is kept, from its end.
 const PROGRAM_WORDS: u64 = 2048;
@@ -323,30 +321,17 @@ impl Sys for Kernel {
     }
 
     fn attach_loop(&self, image: &ImageFile, read_only: bool) -> Result<LoopDevice> {
-        let attempted = || format!("put image file {} behind a loop device", image.path.display());
+        let attempted = format!("put image file {} behind a loop device", image.path.display());
         let control = open("/dev/loop-control", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|e| SysError::call("open /dev/loop-control (is the module loop loaded?)", e))?;
-        for _ in 0..LOOP_TRIES {
-            let number = raw::free_loop(control.as_fd()).map_err(|errno| SysError {
-                attempted: attempted(),
-                errno: Some(errno),
-                cause: Cause::of(NoLoopDevice(errno.into())),
-            })?;
-            let device = open_loop(&PathBuf::from(format!("/dev/loop{number}")))?;
-            let configure = |direct| raw::configure_loop(device.handle.as_fd(), image.file.as_fd(), direct, read_only);
-            // Without direct I/O where the file system under the pool has none.
-            let configured = match configure(true) {
-                Err(Errno::EINVAL | Errno::EOPNOTSUPP) => configure(false),
-                other => other,
-            };
-            match configured {
-                Ok(()) => return Ok(device),
-                // Another was faster.
-                Err(Errno::EBUSY) => {}
-                Err(errno) => return Err(SysError::call(attempted(), errno)),
-            }
-        }
-        Err(SysError::call(attempted(), Errno::EBUSY))
+        let access = LoopAccess {
+            read_only,
+            direct: true,
+        };
+        let again = "the kubelet tries again until there is one";
+        loop_device::attach_by(&attempted, again, &control, &image.file, access, |path, _| {
+            open_loop(&path)
+        })
     }
 
     fn is_read_only(&self, device: &LoopDevice) -> Result<bool> {
@@ -541,9 +526,7 @@ fn has_mark(pool: &OwnedFd, mark: &str) -> Result<bool> {
     match fstatat(pool, mark, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(found) if file_type(&found) == SFlag::S_IFREG => Ok(true),
         Ok(_) => Err(SysError {
-            cause: "it is not a plain file, so Mooring did not make it: see who did, and remove it"
-                .to_owned()
-                .into(),
+            cause: "it is not a plain file, so Mooring did not make it: see who did, and remove it".into(),
             ..failed(Errno::EINVAL)
         }),
         Err(Errno::ENOENT) => Ok(false),
@@ -584,11 +567,6 @@ fn find_program(name: &str) -> Result<PathBuf> {
             cause: format!("no program {name} in {PROGRAM_DIRECTORIES}").into(),
         })
 }
-
-/// Every loop device is taken.
-#[derive(Debug, thiserror::Error)]
-#[error("the node has no free loop device ({0}): the kubelet tries again until there is one")]
-struct NoLoopDevice(#[source] std::io::Error);
 
 /// What the kernel said of a mount that it refused.
 #[derive(Debug, thiserror::Error)]

@@ -42,6 +42,12 @@ impl From<String> for Cause {
     }
 }
 
+impl From<&str> for Cause {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
 impl From<Cause> for String {
     fn from(cause: Cause) -> Self {
         cause.to_string()

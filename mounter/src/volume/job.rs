@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::volume::cause::Cause;
 use crate::volume::mount_table::Table;
-use crate::volume::target::TargetError;
+use crate::volume::target::{Target, TargetError};
 
 /// A volume's secrets, by name. Never printed: its `Debug` shows the names only.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,13 +177,33 @@ impl From<TargetError> for MountError {
 
 /// The mount table as it is now.
 pub fn mount_table() -> Result<Table, MountError> {
-    Table::read().map_err(|error| MountError::Failed {
-        attempted: "read the mount table".to_owned(),
-        cause: Cause::of(error),
-    })
+    Table::read().map_err(MountError::failed_to("read the mount table"))
 }
 
 impl MountError {
+    pub fn failed(attempted: impl Into<String>, cause: impl Into<Cause>) -> Self {
+        Self::Failed {
+            attempted: attempted.into(),
+            cause: cause.into(),
+        }
+    }
+
+    /// Says of an error what was attempted.
+    pub fn failed_to<E>(attempted: impl Into<String>) -> impl FnOnce(E) -> Self
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        move |error| Self::failed(attempted, Cause::of(error))
+    }
+
+    pub fn occupied(target: &Target, found: impl Into<String>, wanted: impl Into<String>) -> Self {
+        Self::Occupied {
+            target: target.to_string(),
+            found: found.into(),
+            wanted: wanted.into(),
+        }
+    }
+
     /// What is wrong with a volume's options; the error's message says what to do.
     pub fn bad_options(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::BadOptions(Cause::of(error))

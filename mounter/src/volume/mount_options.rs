@@ -180,6 +180,17 @@ pub fn join(options: &[String], read_only: bool) -> Result<String, ForbiddenOpti
     Ok(joined.join(","))
 }
 
+/// Whether a program for this type is the one of its own name. `fuse.NAME` and similar types run
+/// any program with that name, and `fuse` alone runs the one that the source names.
+pub fn is_plain_type(fs_type: &str) -> bool {
+    !fs_type.starts_with("fuse")
+        && !fs_type.is_empty()
+        && !fs_type.starts_with('-')
+        && fs_type
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
 #[cfg(test)]
 mod tests {
     use super::{MountFlags, join, join_for, sort};

@@ -235,7 +235,6 @@ impl Table {
 #[error("failed to read which CSI driver has mounted {}", mount_point.display())]
 pub struct UnknownOwner {
     pub mount_point: PathBuf,
-    #[source]
     source: io::Error,
 }
 

@@ -165,10 +165,7 @@ pub fn graft(sys: &mut impl Grafts, task: &GraftTask) -> Result<(), MountError> 
         .top(&task.target.path())
         .filter(|entry| !task.dead.contains(&entry.device) && !task.unrecorded.contains(&entry.device));
     let Some(live) = live else {
-        return Err(not_done(
-            &task.target.path(),
-            "it is not mounted again yet".to_owned().into(),
-        ));
+        return Err(not_done(&task.target.path(), "it is not mounted again yet".into()));
     };
     let container = match &task.owner {
         Owner::Node => None,
@@ -270,10 +267,7 @@ fn place_of<S: Grafts>(sys: &S, seen: &MountEntry) -> Result<Option<S::Place>, M
     };
     let place = sys.open_at(&now.mount_point).map_err(error_of)?;
     if sys.mount_id(&place).map_err(error_of)? != seen.id {
-        return Err(not_done(
-            &now.mount_point,
-            "something else is mounted over it".to_owned().into(),
-        ));
+        return Err(not_done(&now.mount_point, "something else is mounted over it".into()));
     }
     Ok(Some(place))
 }
@@ -320,10 +314,7 @@ fn failed(dead: &MountEntry, error: SysError) -> MountError {
 }
 
 fn not_done(path: &Path, cause: Cause) -> MountError {
-    MountError::Failed {
-        attempted: format!("replace the dead mount at {}", path.display()),
-        cause,
-    }
+    MountError::failed(format!("replace the dead mount at {}", path.display()), cause)
 }
 
 #[cfg(test)]

@@ -28,9 +28,11 @@ pub fn give(sys: &impl Sys, task: &GiveTask) -> Result<Walked, MountError> {
     let GiveTask { target, group, .. } = task;
     let table = sys.mount_table()?;
     // Without its mount, the directory is one of the node's own disk.
-    let top = table.top(&target.path()).ok_or_else(|| MountError::Failed {
-        attempted: format!("give the files of {target} to group {}", group.gid),
-        cause: "it was unmounted meanwhile".to_owned().into(),
+    let top = table.top(&target.path()).ok_or_else(|| {
+        MountError::failed(
+            format!("give the files of {target} to group {}", group.gid),
+            "it was unmounted meanwhile",
+        )
     })?;
     let root = sys.open_target(target)?;
     let is_by_option = !task.by_owner && top.is_fuse() && is_shown_as(&root, *group)?;

@@ -60,10 +60,7 @@ impl WorkerError {
                 seconds: limit.as_secs(),
                 server: server.to_owned(),
             },
-            other => MountError::Failed {
-                attempted: format!("finish {attempted}"),
-                cause: Cause::of(other),
-            },
+            other => MountError::failed(format!("finish {attempted}"), Cause::of(other)),
         }
     }
 }
@@ -98,7 +95,6 @@ impl Workers {
         let task = Task::Look { target: target.clone() };
         match self.report_in_turn(&task, target, patience, limit).await? {
             WorkerReport::Found(found) => Ok(found),
-            WorkerReport::Failed(error) => Err(error.into()),
             _ => Err(WorkerError::OtherReport),
         }
     }
@@ -110,7 +106,6 @@ impl Workers {
         let limit = deadline.saturating_duration_since(Instant::now());
         match self.report_in_turn(&task, target, limit, limit).await? {
             WorkerReport::Usage(usage) => Ok(usage),
-            WorkerReport::Failed(error) => Err(error.into()),
             _ => Err(WorkerError::OtherReport),
         }
     }

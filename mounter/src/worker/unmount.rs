@@ -76,13 +76,12 @@ fn take_away(
             Err(UnmountError::Other(error)) => return Err(error.into()),
         }
     }
-    Err(MountError::Failed {
-        attempted: format!("unmount {target}"),
-        cause: format!(
+    Err(MountError::failed(
+        format!("unmount {target}"),
+        format!(
             "more than {MOST} mounts are stacked on it or within it, or are not visible there: look at it with findmnt"
-        )
-        .into(),
-    })
+        ),
+    ))
 }
 
 #[cfg(test)]

@@ -31,13 +31,10 @@ pub struct Usage {
 
 /// Asks what is mounted on a target.
 pub fn usage(target: &Target) -> Result<Usage, MountError> {
-    let failed = |cause: Cause| MountError::Failed {
-        attempted: format!("ask how full {target} is"),
-        cause,
-    };
+    let failed = |cause: Cause| MountError::failed(format!("ask how full {target} is"), cause);
     if target.is_device() {
         let device = target.device()?;
-        let device = device.ok_or_else(|| failed("there is no device".to_owned().into()))?;
+        let device = device.ok_or_else(|| failed("there is no device".into()))?;
         return size(device).map_err(|error| failed(Cause::of(error)));
     }
     let directory = target.open().map_err(|error| match error {

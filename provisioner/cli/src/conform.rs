@@ -34,7 +34,7 @@ use self::checks::Kit;
 use self::error::RigError;
 use self::report::ConformReport;
 use self::rig::{Rig, Unreachable};
-use self::runs::Runs;
+use self::runs::Runs as _;
 use crate::say::say;
 
 /// Why nothing could be tried.
@@ -95,8 +95,9 @@ async fn judge(args: &ConformArgs, stop: &CancellationToken) -> Result<bool, Con
         changes => Some(unreachable(args, &map, changes)?),
     };
     let rig = Rig::new(args, config, unreachable).await?;
-    let mut promised: Vec<_> = rig.promised().iter().map(|operation| operation.as_str()).collect();
-    promised.extend((rig.config().workers(false) > 0).then_some(SERVE));
+    let config = &rig.setup().config;
+    let mut promised: Vec<_> = config.operations.iter().map(|operation| operation.as_str()).collect();
+    promised.extend((config.workers(false) > 0).then_some(SERVE));
     let mut report = ConformReport::begin(&args.image, &promised);
     Kit::new(&rig).try_all(&mut report, stop).await;
     rig.clean().await;

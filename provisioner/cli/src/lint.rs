@@ -72,9 +72,7 @@ pub fn run(args: LintArgs, stdin: &mut impl Read, out: &mut impl Write) -> ExitC
 
 fn read(file: &Path, stdin: &mut impl Read) -> std::io::Result<String> {
     if file == Path::new("-") {
-        let mut text = String::new();
-        stdin.read_to_string(&mut text)?;
-        Ok(text)
+        std::io::read_to_string(stdin)
     } else {
         std::fs::read_to_string(file)
     }

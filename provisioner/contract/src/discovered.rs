@@ -112,19 +112,13 @@ struct Printed {
 
 /// What classes can have in common.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct Defaults {
-    #[serde(default)]
     parameters: BTreeMap<String, String>,
-    #[serde(default)]
     snapshots: Option<bool>,
-    #[serde(default)]
     expansion: Option<bool>,
-    #[serde(default)]
     mount_options: Option<Vec<String>>,
-    #[serde(default)]
     topologies: Vec<BTreeMap<String, Vec<String>>>,
-    #[serde(default)]
     nodes: Vec<String>,
 }
 

@@ -12,9 +12,6 @@ use crate::error::Error;
 /// a try that ends with a message is better than one that is killed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The answer to a call: the object, or the status of a refusal with the API's own message.
-type Answer = Result<Value, (u16, String)>;
-
 /// Access to the API with one token.
 #[derive(Debug)]
 pub struct Api {
@@ -61,9 +58,9 @@ impl Api {
         let what = format!("create PersistentVolume {name}");
         let request = self.agent.post(self.url("")).content_type("application/json");
         let sent = request.header("authorization", self.bearer()).send(volume.to_string());
-        match self.answer(&what, sent)? {
+        match self.answer(what, sent) {
             Ok(_) => Ok(true),
-            Err((409, _)) => match self.get(name)? {
+            Err(Error::Status { status: 409, .. }) => match self.get(name)? {
                 Some(found) => {
                     check_ours(&found, name, claim_uid)?;
                     if found["metadata"].get("deletionTimestamp").is_some() {
@@ -73,7 +70,7 @@ impl Api {
                 }
                 None => Err(Error::Leaving(name.to_owned())),
             },
-            Err((status, message)) => Err(Error::Status { what, status, message }),
+            Err(error) => Err(error),
         }
     }
 
@@ -93,10 +90,10 @@ impl Api {
         let request = self.agent.delete(self.url(name)).force_send_body();
         let request = request.content_type("application/json");
         let sent = request.header("authorization", self.bearer()).send(body.to_string());
-        match self.answer(&what, sent)? {
+        match self.answer(what, sent) {
             Ok(_) => Ok(true),
-            Err((404, _)) => Ok(false),
-            Err((status, message)) => Err(Error::Status { what, status, message }),
+            Err(Error::Status { status: 404, .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -104,10 +101,10 @@ impl Api {
         let what = format!("read PersistentVolume {name}");
         let request = self.agent.get(self.url(name));
         let sent = request.header("authorization", self.bearer()).call();
-        match self.answer(&what, sent)? {
+        match self.answer(what, sent) {
             Ok(volume) => Ok(Some(volume)),
-            Err((404, _)) => Ok(None),
-            Err((status, message)) => Err(Error::Status { what, status, message }),
+            Err(Error::Status { status: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -120,9 +117,9 @@ impl Api {
         format!("Bearer {}", self.token)
     }
 
-    fn answer(&self, what: &str, sent: Result<http::Response<Body>, ureq::Error>) -> Result<Answer, Error> {
+    fn answer(&self, what: String, sent: Result<http::Response<Body>, ureq::Error>) -> Result<Value, Error> {
         let unreachable = |source| Error::Unreachable {
-            what: what.to_owned(),
+            what: what.clone(),
             api: self.address.clone(),
             source: Box::new(source),
         };
@@ -135,14 +132,13 @@ impl Api {
                 .ok()
                 .and_then(|status| status["message"].as_str().map(str::to_owned))
                 .unwrap_or_else(|| text.chars().take(500).collect());
-            return Ok(Err((status, message)));
+            return Err(Error::Status { what, status, message });
         }
-        let object = serde_json::from_str(&text).map_err(|source| Error::Answer {
-            what: what.to_owned(),
+        serde_json::from_str(&text).map_err(|source| Error::Answer {
+            what,
             api: self.address.clone(),
             source,
-        })?;
-        Ok(Ok(object))
+        })
     }
 }
 

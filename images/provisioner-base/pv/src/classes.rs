@@ -1,6 +1,6 @@
 //! `pv classes`: hands Mooring the list of what the storage can serve, after `discover`.
 
-use std::io::{self, Read as _};
+use std::io;
 
 use mooring_contract::discovered::{Discovered, MAX_MESSAGE};
 use serde_json::{Map, Value, json};
@@ -11,9 +11,7 @@ use crate::error::Error;
 
 /// Reads the list on standard input and writes the termination message.
 pub fn run(args: &Classes) -> Result<(), Error> {
-    let mut text = String::new();
-    let read = io::stdin().read_to_string(&mut text);
-    read.map_err(|source| Error::Source {
+    let text = io::read_to_string(io::stdin()).map_err(|source| Error::Source {
         from: "stdin".to_owned(),
         source,
     })?;

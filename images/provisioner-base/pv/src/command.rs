@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use mooring_contract::operation::Operation;
@@ -79,31 +79,23 @@ fn get(given: &RunInput, args: &Get) -> Result<(), Error> {
         member,
         default,
     } = args;
-    let value = if let Some(pv_name) = member {
-        of_member(&given.request()?, pv_name, property)?
+    let name = property.clone();
+    let (value, missing) = if let Some(pv_name) = member {
+        let value = of_member(&given.request()?, pv_name, property)?;
+        let (pv_name, option) = (pv_name.clone(), name);
+        (value, Error::NoMemberOption { pv_name, option })
     } else if *volume {
-        given.request()?.volume.remove(property)
+        (given.request()?.volume.remove(property), Error::NoOption(name))
     } else if *source {
-        let source = given.request()?.source;
-        source.and_then(|mut source| source.volume.remove(property))
+        let value = given
+            .request()?
+            .source
+            .and_then(|mut source| source.volume.remove(property));
+        (value, Error::NoSourceOption(name))
     } else {
-        given.property(property)?
+        (given.property(property)?, Error::NoProperty(name))
     };
-    let missing = || {
-        if let Some(pv_name) = member {
-            Error::NoMemberOption {
-                pv_name: pv_name.clone(),
-                option: property.clone(),
-            }
-        } else if *volume {
-            Error::NoOption(property.clone())
-        } else if *source {
-            Error::NoSourceOption(property.clone())
-        } else {
-            Error::NoProperty(property.clone())
-        }
-    };
-    let value = value.or_else(|| default.clone()).ok_or_else(missing)?;
+    let value = value.or_else(|| default.clone()).ok_or(missing)?;
     say(&format!("{value}\n"))
 }
 
@@ -189,15 +181,15 @@ fn read_source(file: &Path) -> Result<Value, Error> {
     } else {
         file.display().to_string()
     };
-    let mut text = String::new();
     let read = if stdin {
-        io::stdin().read_to_string(&mut text).map(drop)
+        io::read_to_string(io::stdin())
     } else {
-        fs::read_to_string(file).map(|read| text = read)
+        fs::read_to_string(file)
     };
-    if let Err(source) = read {
-        return Err(Error::Source { from, source });
-    }
+    let text = match read {
+        Ok(text) => text,
+        Err(source) => return Err(Error::Source { from, source }),
+    };
     serde_json::from_str(&text).map_err(|source| Error::SourceJson { from, source })
 }
 

@@ -35,11 +35,7 @@ pub enum CommandError {
     #[error("failed to start a runtime")]
     Runtime(#[source] io::Error),
     #[error("failed to reach the agent at {path}")]
-    Connect {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Connect { path: PathBuf, source: io::Error },
     #[error("failed to talk to the agent")]
     Wire(#[from] WireError),
     #[error("the agent's answer does not fit the request")]

@@ -19,7 +19,7 @@ use super::process::Process;
 use crate::agent::program::Invocation;
 use crate::agent::run::{self, DAEMON_LINES, LastLines, OutputLines};
 use crate::sys::look::is_mount_point;
-use crate::sys::thread;
+use crate::sys::{absent_is_fine, thread};
 
 /// How often to check whether a daemon is ready.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
@@ -55,10 +55,7 @@ pub(super) async fn to_the_background(
         source,
     };
     // A file of an earlier run would be taken for this one's.
-    match fs::remove_file(pid_file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    absent_is_fine(fs::remove_file(pid_file)).map_err(failed)?;
     run::run_keeping(DAEMON_LINES, invocation, limit).await?;
     let until = Instant::now() + PID_FILE_LIMIT;
     loop {

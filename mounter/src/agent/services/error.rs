@@ -26,15 +26,10 @@ pub enum ServiceError {
     PidFile {
         program: String,
         path: PathBuf,
-        #[source]
         source: io::Error,
     },
     #[error("failed to read the output of {program}")]
-    Listen {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
+    Listen { program: String, source: io::Error },
     /// It ended before it was ready.
     #[error("{program} ended before it was ready: {last_lines}")]
     Ended { program: String, last_lines: OutputLines },
@@ -50,11 +45,7 @@ pub enum ServiceError {
     #[error("the volume has no daemon whose server could be watched: start it before service watch-server")]
     NoDaemon,
     #[error("failed to open {path}")]
-    Open {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// The file can't be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] SysError),
@@ -69,7 +60,6 @@ pub enum ServiceError {
     Directory {
         attempted: &'static str,
         path: PathBuf,
-        #[source]
         source: io::Error,
     },
     /// The records can't be read or written.

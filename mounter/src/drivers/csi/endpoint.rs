@@ -153,23 +153,16 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     use super::{Kept, remove};
-    use crate::core::metrics::MounterMetrics;
-    use crate::core::{Core, Places};
+    use crate::core::{Core, CoreParts};
     use crate::drivers::csi::node::NodeService;
     use crate::drivers::csi::registration::Registration;
     use crate::drivers::csi::serve::CsiServices;
     use crate::drivers::csi::{registration_socket, socket};
-    use crate::volume::registry::Registry;
 
     #[tokio::test]
     async fn sockets_are_root_s_only_come_back_when_they_vanish_and_go_without_a_trace() {
         let root = tempfile::tempdir().unwrap();
-        let places = Places {
-            kubelet_root: root.path().into(),
-            pool: "/pool".into(),
-            host_namespace: None,
-        };
-        let core = Arc::new(Core::new(places, Registry::default(), None, MounterMetrics::default()));
+        let core = Arc::new(Core::new(CoreParts::standalone(root.path())));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let node = NodeService::new(core, None, Duration::from_secs(9), tasks.clone());
         let services = CsiServices::new(node, Registration::of(&socket(root.path())));

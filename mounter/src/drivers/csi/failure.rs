@@ -141,10 +141,7 @@ mod tests {
             MountError::Forbidden(words().into()),
             MountError::Node(words().into()),
             MountError::NotServed { client: words() },
-            MountError::Failed {
-                attempted: words(),
-                cause: words().into(),
-            },
+            MountError::failed(words(), words()),
         ];
         for error in over {
             let failure = CsiError::from(error);

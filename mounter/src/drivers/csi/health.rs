@@ -231,12 +231,9 @@ mod tests {
     fn a_mistake_in_a_volume_s_options_is_no_trouble_of_the_storage() {
         let (failed, now, one) = (FailedMounts::default(), Instant::now(), target("a"));
         failed.note(&one, "id", &late(), now);
-        failed.note(&one, "id", &Err(MountError::BadOptions("no".to_owned().into())), now);
+        failed.note(&one, "id", &Err(MountError::BadOptions("no".into())), now);
         assert_eq!(failed.of(Some(&one), "id", now), None);
-        let broken = MountError::Failed {
-            attempted: "mount".to_owned(),
-            cause: "x".repeat(5000).into(),
-        };
+        let broken = MountError::failed("mount", "x".repeat(5000));
         failed.note(&one, "id", &Err(broken), now + Duration::from_secs(1));
         let found = failed.of(Some(&one), "id", now + Duration::from_secs(1)).unwrap();
         // The API takes no longer message.

@@ -29,7 +29,6 @@ use crate::core::Core;
 use crate::core::client::Trouble;
 use crate::deadlines;
 use crate::drivers::call_out::{self, CallOutcome, EXPAND, MOUNT, STATS, UNMOUNT};
-use crate::volume::cause::Cause;
 use crate::volume::job::{MountError, mount_table};
 use crate::volume::mount_table::MountEntry;
 use crate::volume::target::{Driver, Target, TargetError};
@@ -295,10 +294,7 @@ fn trouble_of_device(core: &Core, volume_id: &str) -> Result<Option<Trouble>, Cs
     let target = |entry: &MountEntry| Target::parse_as(Driver::CsiDevice, root, entry.mount_point.to_str()?).ok();
     for target in table.known_volumes(root).filter_map(target) {
         let is_it = volume_data::is_our_device_of(&devices, target.name().as_ref(), volume_id);
-        let is_it = is_it.map_err(|error| MountError::Failed {
-            attempted: format!("read which volume is on {target}"),
-            cause: Cause::of(error),
-        })?;
+        let is_it = is_it.map_err(MountError::failed_to(format!("read which volume is on {target}")))?;
         if is_it && let Some(trouble) = core.trouble(&target) {
             return Ok(Some(trouble));
         }

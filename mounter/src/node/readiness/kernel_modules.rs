@@ -64,34 +64,30 @@ impl NodeKernel {
         if self.has(fs_type) {
             return Ok(());
         }
-        match &self.modules {
-            Modules::Unknown => Ok(()),
-            Modules::Listed { names, .. } if names.contains(module) => Ok(()),
-            Modules::Listed { folder, .. } => Err(format!(
-                "the kernel has no {fs_type}, and there is no module {module} in {}: install your distribution's \
-                 package that has it",
-                folder.display()
-            )),
-            Modules::Never => Err(format!(
-                "the kernel has no {fs_type}, and was built without modules: run a kernel that has it"
-            )),
-        }
+        self.may_find(module, fs_type, &format!("the kernel has no {fs_type}, and "))
     }
 
     /// Whether a driver is there, or can be loaded; else what to do. Without a list of modules, this assumes that it
     /// is.
     pub fn can_load(&self, module: &str) -> Result<(), String> {
+        // A kernel without modules has what it was built with.
+        if Path::new("/sys/module").join(module).exists() {
+            return Ok(());
+        }
+        self.may_find(module, module, "")
+    }
+
+    /// Whether there may be a module for something; else what to do.
+    fn may_find(&self, module: &str, wanted: &str, since: &str) -> Result<(), String> {
         match &self.modules {
-            // One without modules has what it was built with.
-            _ if Path::new("/sys/module").join(module).exists() => Ok(()),
             Modules::Unknown => Ok(()),
             Modules::Listed { names, .. } if names.contains(module) => Ok(()),
             Modules::Listed { folder, .. } => Err(format!(
-                "there is no module {module} in {}: install your distribution's package that has it",
+                "{since}there is no module {module} in {}: install your distribution's package that has it",
                 folder.display()
             )),
             Modules::Never => Err(format!(
-                "the kernel has no {module}, and was built without modules: run a kernel that has it"
+                "the kernel has no {wanted}, and was built without modules: run a kernel that has it"
             )),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use mooring_contract::volume::Volume;
+
 use crate::grant::Grant;
 use crate::sys::Sys;
 use crate::volume::job::MountError;
@@ -22,6 +24,18 @@ pub(super) fn check_not_here(sys: &impl Sys, source: &str) -> Result<(), MountEr
     Ok(())
 }
 
+/// A device has no file system, and no options of one.
+pub fn check_raw(volume: &Volume, name: &str) -> Result<(), MountError> {
+    if volume.fs_type.is_empty() && volume.mount_options.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "raw block volume {name} has fs-type or mount-options, which are for a file system: leave out both, or leave out \
+         volumeMode (the default is Filesystem)"
+    );
+    Err(MountError::BadOptions(message.into()))
+}
+
 /// What is mounted already is right if it is the same source as the same type, with the flags that the volume is to
 /// have.
 pub(super) fn already(
@@ -35,11 +49,11 @@ pub(super) fn already(
     if entry.source == source && entry.fs_type.contains(fs_type) {
         return has_flags(entry, grant.target(), flags);
     }
-    Err(MountError::Occupied {
-        target: grant.target().to_string(),
-        found: format!("{} ({})", source_in_words(entry), entry.fs_type),
-        wanted: format!("{source} ({fs_type})"),
-    })
+    Err(MountError::occupied(
+        grant.target(),
+        format!("{} ({})", source_in_words(entry), entry.fs_type),
+        format!("{source} ({fs_type})"),
+    ))
 }
 
 /// Fails if what is mounted does not have exactly the flags that it is to have.
@@ -58,20 +72,20 @@ pub fn shown_as(entry: &MountEntry, target: &Target, read_only: bool) -> Result<
         return Ok(());
     }
     let way = |read_only| if read_only { "for reading" } else { "for writing" };
-    Err(MountError::Occupied {
-        target: target.to_string(),
-        found: format!("the device {}", way(!read_only)),
-        wanted: way(read_only).to_owned(),
-    })
+    Err(MountError::occupied(
+        target,
+        format!("the device {}", way(!read_only)),
+        way(read_only),
+    ))
 }
 
 /// The same volume is mounted, with other flags.
 pub fn otherwise(source: &str, target: &Target, found: MountFlags, wanted: MountFlags) -> MountError {
-    MountError::Occupied {
-        target: target.to_string(),
-        found: format!("{source} with {found}"),
-        wanted: format!("with {}", wanted.shown()),
-    }
+    MountError::occupied(
+        target,
+        format!("{source} with {found}"),
+        format!("with {}", wanted.shown()),
+    )
 }
 
 #[cfg(test)]

@@ -38,11 +38,11 @@ pub fn show(sys: &impl Sys, device: DeviceNumber, grant: &Grant) -> Result<(), M
         match sys.device_at(target)? {
             Some(shown) if shown == device => return shown_as(entry, target, read_only),
             Some(_) => {
-                return Err(MountError::Occupied {
-                    target: target.to_string(),
-                    found: "another device".to_owned(),
-                    wanted: format!("device {}:{}", device.major, device.minor),
-                });
+                return Err(MountError::occupied(
+                    target,
+                    "another device",
+                    format!("device {}:{}", device.major, device.minor),
+                ));
             }
             None => unmount(sys, target, false)?,
         }

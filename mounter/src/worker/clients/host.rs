@@ -13,7 +13,7 @@ use super::checks::{already, check_not_here};
 use crate::grant::Grant;
 use crate::sys::{Program, Sys};
 use crate::volume::job::MountError;
-use crate::volume::mount_options::{self, MountFlags};
+use crate::volume::mount_options::{self, MountFlags, is_plain_type};
 use crate::volume::target::Target;
 
 /// Runs `mount -t TYPE -o OPTIONS -- SOURCE STAGE` on the host and moves the mount to the target.
@@ -70,16 +70,18 @@ pub fn mount(sys: &impl Sys, namespace: Option<&Path>, grant: &Grant) -> Result<
             ],
             last_good_exit: 0,
         })
-        .map_err(|error| MountError::Failed {
-            attempted: format!("mount {} as {fs_type} by the host's mount", volume.source),
-            cause: error.cause,
+        .map_err(|error| {
+            MountError::failed(
+                format!("mount {} as {fs_type} by the host's mount", volume.source),
+                error.cause,
+            )
         })
         .and_then(|()| {
-            let directory = sys.open_stage(&stage)?.ok_or_else(|| MountError::Failed {
-                attempted: format!("mount {} as {fs_type}", volume.source),
-                cause: "the host's mount exited with 0, but nothing is mounted: see the node's own log"
-                    .to_owned()
-                    .into(),
+            let directory = sys.open_stage(&stage)?.ok_or_else(|| {
+                MountError::failed(
+                    format!("mount {} as {fs_type}", volume.source),
+                    "the host's mount exited with 0, but nothing is mounted: see the node's own log",
+                )
             })?;
             check_label(sys, grant, &stage)?;
             let mount = sys.clone_mount(&directory, flags)?;
@@ -97,29 +99,17 @@ fn check_label(sys: &impl Sys, grant: &Grant, stage: &Path) -> Result<(), MountE
     if label.is_borne_at(stage, &sys.mount_table()?) {
         return Ok(());
     }
-    Err(MountError::Failed {
-        attempted: "give the volume the SELinux label of the Pod".to_owned(),
-        cause: "the host's mount left it out: leave the files' labels to the container runtime, with seLinuxMount: \
-                false in the CSIDriver"
-            .to_owned()
-            .into(),
-    })
+    Err(MountError::failed(
+        "give the volume the SELinux label of the Pod",
+        "the host's mount left it out: leave the files' labels to the container runtime, with seLinuxMount: \
+                false in the CSIDriver",
+    ))
 }
 
 /// Removes what an unfinished mount has left: its stage, and what may be mounted there.
 pub fn clear(sys: &impl Sys, namespace: Option<&Path>, target: &Target) -> Result<(), MountError> {
     sys.enter_host(namespace, target)?;
     Ok(sys.remove_stage(&sys.stage(target))?)
-}
-
-/// `fuse.NAME` and its like run any program of that name.
-fn is_plain_type(fs_type: &str) -> bool {
-    !fs_type.is_empty()
-        && !fs_type.starts_with("fuse")
-        && !fs_type.starts_with('-')
-        && fs_type
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 #[cfg(test)]

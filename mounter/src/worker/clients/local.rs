@@ -122,14 +122,13 @@ fn outgrown(sys: &impl Sys, image: &ImageFile, options: &MountOptions) -> Result
 fn explained(sys: &impl Sys, pool: &Path, image: &ImageFile, error: MountError) -> MountError {
     match error {
         MountError::Failed { attempted, cause } if sys.space_left(image).is_ok_and(|left| left < LEAST_SPACE) => {
-            MountError::Failed {
+            MountError::failed(
                 attempted,
-                cause: format!(
+                format!(
                     "{cause}: the node's pool {} is full: free space there, and the kubelet tries again",
                     pool.display()
-                )
-                .into(),
-            }
+                ),
+            )
         }
         error => error,
     }
@@ -157,11 +156,11 @@ fn is_mounted(
         Some(entry) if device.is_some_and(|device| device.number == entry.device) => {
             has_flags(entry, grant.target(), flags).map(|()| true)
         }
-        Some(entry) => Err(MountError::Occupied {
-            target: grant.target().to_string(),
-            found: format!("{} ({})", source_in_words(entry), entry.fs_type),
-            wanted: format!("image file {name}"),
-        }),
+        Some(entry) => Err(MountError::occupied(
+            grant.target(),
+            format!("{} ({})", source_in_words(entry), entry.fs_type),
+            format!("image file {name}"),
+        )),
     }
 }
 
@@ -181,9 +180,11 @@ fn format_if_blank(
             other => return Err(mismatch(&image.path.display().to_string(), Some(wanted), Some(other))),
         }
     }
-    let new = NewFileSystem::of_size(image.size, wanted, Place::File).map_err(|error| MountError::Failed {
-        attempted: format!("format image file {}", image.path.display()),
-        cause: format!("{error}: make the volume larger").into(),
+    let new = NewFileSystem::of_size(image.size, wanted, Place::File).map_err(|error| {
+        MountError::failed(
+            format!("format image file {}", image.path.display()),
+            format!("{error}: make the volume larger"),
+        )
     })?;
     if !marked {
         sys.mark(image, true)?;
@@ -199,14 +200,13 @@ fn format_if_blank(
 fn mismatch(name: &str, wanted: Option<FileSystem>, found: Option<ImageContent>) -> MountError {
     let wanted = wanted.map_or("ext4 or xfs", FileSystem::as_str);
     let found = found.map_or("something else", ImageContent::as_str);
-    MountError::Failed {
-        attempted: format!("mount image file {name} as {wanted}"),
-        cause: format!(
+    MountError::failed(
+        format!("mount image file {name} as {wanted}"),
+        format!(
             "it holds {found}, and a file that is not blank is never formatted: set the volume's fs-type to what the \
              file holds, or make a new volume"
-        )
-        .into(),
-    }
+        ),
+    )
 }
 
 fn attach(

@@ -20,9 +20,7 @@ pub fn mount(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountErro
     let volume = grant.volume();
     if !volume.source.is_empty() || !volume.mount_options.is_empty() || !volume.rest.is_empty() {
         return Err(MountError::BadOptions(
-            "client=pool takes no other option: it is the whole pool of the node"
-                .to_owned()
-                .into(),
+            "client=pool takes no other option: it is the whole pool of the node".into(),
         ));
     }
     let flags = MountFlags::safe().read_only(grant.is_read_only());
@@ -39,11 +37,11 @@ pub fn mount(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountErro
                 Err(otherwise("the node's pool", grant.target(), found, flags))
             };
         }
-        return Err(MountError::Occupied {
-            target: grant.target().to_string(),
-            found: format!("{} ({})", source_in_words(entry), entry.fs_type),
-            wanted: "the node's pool".to_owned(),
-        });
+        return Err(MountError::occupied(
+            grant.target(),
+            format!("{} ({})", source_in_words(entry), entry.fs_type),
+            "the node's pool",
+        ));
     }
     let mount = sys.clone_mount(&directory, flags)?;
     let target = sys.open_target(grant.target())?;

@@ -80,10 +80,9 @@ pub(super) fn mount<R: Remote>(sys: &impl Sys, namespace: Option<&Path>, grant: 
         return already(entry, grant, R::FS_TYPE, &source.text, flags);
     }
     // With the resolver of the mounter's Pod, so before the worker leaves its network namespace.
-    let found = sys.resolve(&source.host).map_err(|error| MountError::Failed {
-        attempted: error.attempted,
-        cause: Cause::of(Unresolved(error.cause)),
-    })?;
+    let found = sys
+        .resolve(&source.host)
+        .map_err(|error| MountError::failed(error.attempted, Cause::of(Unresolved(error.cause))))?;
     let addresses = wanted.meant(each_once(found))?;
     if let Some(entry) = there {
         let is_same = |address: &SocketAddr| entry.option("addr") == Some(&address.ip().to_string());
@@ -142,12 +141,10 @@ fn first_that_works<R: Remote>(sys: &impl Sys, wanted: &R, addresses: &[SocketAd
     }
     Err(match first {
         Some((error, address)) => explain(error, &address),
-        None => MountError::Failed {
-            attempted: format!("find the address of server {}", wanted.source().host),
-            cause: "the name has no address: check the DNS of the mounter's Pod"
-                .to_owned()
-                .into(),
-        },
+        None => MountError::failed(
+            format!("find the address of server {}", wanted.source().host),
+            "the name has no address: check the DNS of the mounter's Pod",
+        ),
     })
 }
 
@@ -188,13 +185,13 @@ fn silent(wanted: &impl Remote, took: Duration) -> MountError {
 
 /// The cure, with what the kernel said.
 pub(super) fn with_cure(error: SysError, cure: &str) -> MountError {
-    MountError::Failed {
-        attempted: error.attempted,
-        cause: Cause::of(Cured {
+    MountError::failed(
+        error.attempted,
+        Cause::of(Cured {
             cure: cure.to_owned(),
             source: error.cause,
         }),
-    }
+    )
 }
 
 /// The resolver does not know the server.
@@ -212,10 +209,7 @@ struct Cured {
 
 /// What failed, without a cure.
 pub(super) fn without_cure(error: SysError) -> MountError {
-    MountError::Failed {
-        attempted: error.attempted,
-        cause: error.cause,
-    }
+    MountError::failed(error.attempted, error.cause)
 }
 
 /// The cure for a server that does not listen, or that has no route.

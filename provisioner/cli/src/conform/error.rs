@@ -17,6 +17,21 @@ pub(super) enum KitError {
     Rig(#[from] RigError),
 }
 
+impl KitError {
+    /// The same, with other words for a fault of the image.
+    pub(super) fn reworded(self, words: impl FnOnce(&str) -> String) -> Self {
+        match self {
+            Self::Image(text) => Self::Image(words(&text)),
+            rig @ Self::Rig(_) => rig,
+        }
+    }
+}
+
+/// A fault of the image.
+pub(super) fn fault(text: impl Into<String>) -> KitError {
+    KitError::Image(text.into())
+}
+
 /// Why a run could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RigError {

@@ -1,44 +1,28 @@
 //! The runs of the kit on a cluster: in Pods of their own, or on a worker.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use flex_provisioner::config::ProvisionerConfig;
 use flex_provisioner::process::call::Answer as _;
 use flex_provisioner::run::outcome::{Finish, State};
 use flex_provisioner::volume::capacity;
-use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
-use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
 use tokio::time::sleep;
 
 use super::error::{KitError, RigError};
 use super::rig::Rig;
-use super::runs::{Ask, Runs};
+use super::runs::{Ask, Runs, Setup};
 use super::worker::Hired;
 
 /// The claims' class. No StorageClass has this name, so no controller touches them.
 const NO_CLASS: &str = "mooring-conform";
 
 impl Runs for Rig {
-    fn promised(&self) -> Vec<Operation> {
-        self.config.operations.iter().copied().collect()
-    }
-
-    fn config(&self) -> &ProvisionerConfig {
-        &self.config
-    }
-
-    fn node(&self) -> Option<&Node> {
-        self.node.as_ref()
-    }
-
-    fn attributes(&self) -> &BTreeMap<String, String> {
-        &self.attributes
+    fn setup(&self) -> &Setup {
+        &self.setup
     }
 
     fn can_be_unreachable(&self) -> bool {
@@ -57,7 +41,7 @@ impl Runs for Rig {
                 access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
                 storage_class_name: Some(NO_CLASS.to_owned()),
                 resources: Some(VolumeResourceRequirements {
-                    requests: Some([("storage".to_owned(), capacity::quantity(self.size))].into()),
+                    requests: Some([("storage".to_owned(), capacity::quantity(self.setup.size))].into()),
                     ..VolumeResourceRequirements::default()
                 }),
                 ..PersistentVolumeClaimSpec::default()
@@ -68,10 +52,6 @@ impl Runs for Rig {
         let made = made.or_failed_to("create", "claim", &name)?;
         self.claims.lock().await.push(name);
         Ok(made)
-    }
-
-    fn size(&self) -> u64 {
-        self.size
     }
 
     fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError> {

@@ -16,7 +16,6 @@ use flex_provisioner::run::outcome::{Finish, State};
 use flex_provisioner::run::workers::Workers;
 use flex_provisioner::run::{Run, RunId, end};
 use flex_provisioner::volume::capacity;
-use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, DeleteParams};
 use kube::{Client, Config, ResourceExt};
@@ -27,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use super::args::ConformArgs;
 use super::error::RigError;
 use super::node;
-use super::runs::Ask;
+use super::runs::{Ask, Setup};
 use crate::ANSWER;
 
 /// How often a run is looked at.
@@ -65,13 +64,10 @@ impl Unreachable {
 pub(super) struct Rig {
     pub(super) user: Client,
     pub(super) controller: Client,
-    pub(super) config: ProvisionerConfig,
+    pub(super) setup: Setup,
     pub(super) unreachable: Option<Unreachable>,
-    pub(super) attributes: BTreeMap<String, String>,
-    pub(super) node: Option<Node>,
     pub(super) namespace: String,
     kube_api: String,
-    pub(super) size: u64,
     pub(super) claims: Mutex<Vec<String>>,
 }
 
@@ -95,13 +91,15 @@ impl Rig {
         Ok(Self {
             user,
             controller: connect(as_controller)?,
-            config,
+            setup: Setup {
+                config,
+                node,
+                attributes: args.attribute.iter().cloned().collect(),
+                size,
+            },
             unreachable,
-            attributes: args.attribute.iter().cloned().collect(),
-            node,
             namespace: args.namespace.clone(),
             kube_api: client::address(&cluster),
-            size,
             claims: Mutex::default(),
         })
     }
@@ -121,7 +119,7 @@ impl Rig {
     fn config_for(&self, ask: &Ask<'_>) -> &ProvisionerConfig {
         match &self.unreachable {
             Some(unreachable) if ask.unreachable => &unreachable.config,
-            _ => &self.config,
+            _ => &self.setup.config,
         }
     }
 
@@ -146,7 +144,7 @@ impl Rig {
             };
             return Ok(request::of_size(group, members.iter().map(|member| member.size).sum()));
         }
-        let request = request::for_claim(ask.operation, ask.claim, self.node.as_ref(), volume, around)?;
+        let request = request::for_claim(ask.operation, ask.claim, self.setup.node.as_ref(), volume, around)?;
         let size = ask.size.unwrap_or(request.size);
         let mut parameters = request.parameters;
         parameters.extend(ask.parameters.clone());
@@ -182,7 +180,7 @@ impl Rig {
             config: self.config_for(ask),
             attempt: 1,
             state: &InputState::Unknown,
-            node: self.node.as_ref().map(|node| node.name.as_str()),
+            node: self.setup.node.as_ref().map(|node| node.name.as_str()),
             allowed: &[],
             owner: None,
             seals: describe(id.operation).seals(),
@@ -207,9 +205,9 @@ impl Rig {
 
     /// Waits for what `wanted` makes of the run's state.
     pub(super) async fn until<T>(&self, id: &RunId, wanted: impl Fn(&State) -> Option<T>) -> Result<T, RigError> {
-        let limit = self.config.timeout + SLACK;
+        let limit = self.setup.config.timeout + SLACK;
         let deadline = Instant::now() + limit;
-        let namespace = &self.config.reference.namespace;
+        let namespace = &self.setup.config.reference.namespace;
         loop {
             let found = end::find(&self.controller, namespace, id).await?;
             let state = found.first().map(Run::state);
@@ -238,7 +236,7 @@ impl Rig {
 
     /// Removes a run, and waits until it is gone.
     pub(super) async fn remove(&self, id: &RunId, run: &Run, grace: Option<u32>) -> Result<(), RigError> {
-        let namespace = &self.config.reference.namespace;
+        let namespace = &self.setup.config.reference.namespace;
         match grace {
             None => {
                 end::end(&self.controller, &run.to_remove()).await?;

@@ -69,19 +69,29 @@ impl<'a> Ask<'a> {
     }
 }
 
-pub(super) trait Runs {
-    /// What the ConfigMap says that the image can do.
-    fn promised(&self) -> Vec<Operation>;
-    fn config(&self) -> &ProvisionerConfig;
+/// What is tried, and with what.
+pub(super) struct Setup {
+    pub(super) config: ProvisionerConfig,
     /// The node that volumes are made on, if they live on one.
-    fn node(&self) -> Option<&Node>;
+    pub(super) node: Option<Node>,
+    /// The attributes to give volumes; none if nobody named any.
+    pub(super) attributes: BTreeMap<String, String>,
+    /// How large volumes are asked for, in bytes.
+    pub(super) size: u64,
+}
+
+impl Setup {
+    /// Whether the ConfigMap says that the image can do this.
+    pub(super) fn promises(&self, operation: Operation) -> bool {
+        self.config.operations.contains(&operation)
+    }
+}
+
+pub(super) trait Runs {
+    fn setup(&self) -> &Setup;
     /// Whether a run can be given settings by which it does not reach its storage.
     fn can_be_unreachable(&self) -> bool;
-    /// The attributes to give volumes; none if nobody named any.
-    fn attributes(&self) -> &BTreeMap<String, String>;
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
-    /// How large volumes are asked for, in bytes.
-    fn size(&self) -> u64;
     /// What the image is asked.
     fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError>;
     /// Has the image run to its end.

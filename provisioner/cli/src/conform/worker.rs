@@ -21,7 +21,7 @@ use mooring_contract::worker::{Ask as Question, PORT, Report};
 use mooring_program::error::chain;
 use tokio::time::{Instant, sleep};
 
-use super::error::{KitError, RigError};
+use super::error::{KitError, RigError, fault};
 use super::rig::{PERIOD, Rig, SLACK};
 use super::runs::Ask;
 use super::tunnel::Tunnel;
@@ -103,7 +103,7 @@ impl<'r> Hired<'r> {
     async fn reach(&mut self) -> Result<(), KitError> {
         let key = worker_pod::key_of(&self.rig.controller, &as_worker(&self.pod)?).await;
         let key = key.map_err(RigError::from)?;
-        let namespace = &self.rig.config.reference.namespace;
+        let namespace = &self.rig.setup.config.reference.namespace;
         let tunnel = Tunnel::open(&self.rig.user, namespace, &self.name()).await;
         let tunnel = tunnel.map_err(RigError::Tunnel)?;
         let (host, port) = ("127.0.0.1".to_owned(), tunnel.port());
@@ -170,7 +170,7 @@ impl<'r> Hired<'r> {
 
     /// Waits until it says how this run ended.
     async fn finish(&self, run: &Run) -> Result<Finish, KitError> {
-        let limit = self.rig.config.timeout + SLACK;
+        let limit = self.rig.setup.config.timeout + SLACK;
         let deadline = Instant::now() + limit;
         loop {
             let known = self.workers.contacts.report(&self.uid()).unwrap_or_default();
@@ -238,7 +238,7 @@ impl<'r> Hired<'r> {
     }
 
     fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.rig.controller.clone(), &self.rig.config.reference.namespace)
+        Api::namespaced(self.rig.controller.clone(), &self.rig.setup.config.reference.namespace)
     }
 
     fn name(&self) -> String {
@@ -252,8 +252,4 @@ impl<'r> Hired<'r> {
 
 fn as_worker(pod: &Arc<Pod>) -> Result<Worker, RigError> {
     Worker::of(pod).ok_or_else(|| RigError::Occupied(pod.name_any()))
-}
-
-fn fault(text: String) -> KitError {
-    KitError::Image(text)
 }

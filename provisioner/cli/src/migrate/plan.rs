@@ -151,22 +151,24 @@ fn absent(seen: &Seen, record: &MoveRecord, goal: Goal) -> MoveStep {
 
 /// There is a PersistentVolume again.
 fn exchanged(seen: &Seen, volume: &PersistentVolume) -> MoveStep {
-    let phase = |status: Option<&String>| status.map(String::as_str) == Some("Bound");
-    if seen.claim.is_none() {
+    let Some(claim) = &seen.claim else {
         return MoveStep::Forget;
-    }
+    };
     // What binds has seen it then, and finds the claim in order when it looks.
-    if !phase(volume.status.as_ref().and_then(|status| status.phase.as_ref())) {
+    if !is_bound(volume.status.as_ref().and_then(|status| status.phase.as_ref())) {
         return MoveStep::Await("the PersistentVolume to be bound to its claim");
     }
     if is_held(seen) {
         return MoveStep::Release;
     }
-    let claim = seen.claim.as_ref().and_then(|claim| claim.status.as_ref());
-    if !phase(claim.and_then(|status| status.phase.as_ref())) {
+    if !is_bound(claim.status.as_ref().and_then(|status| status.phase.as_ref())) {
         return MoveStep::Await("the claim to be bound to its PersistentVolume");
     }
     MoveStep::Forget
+}
+
+fn is_bound(phase: Option<&String>) -> bool {
+    phase.is_some_and(|phase| phase == "Bound")
 }
 
 fn is_held(seen: &Seen) -> bool {
@@ -200,10 +202,9 @@ fn hindrance(seen: &Seen, volume: &PersistentVolume, to: VolumeSourceKind, goal:
     if let Err(error) = source::check(volume, Some(claim), &seen.secret, to) {
         return stays(error);
     }
-    let bound = |phase: Option<&String>| phase.map(String::as_str) == Some("Bound");
     let status = claim.status.as_ref();
-    if !bound(status.and_then(|status| status.phase.as_ref()))
-        || !bound(volume.status.as_ref().and_then(|status| status.phase.as_ref()))
+    if !is_bound(status.and_then(|status| status.phase.as_ref()))
+        || !is_bound(volume.status.as_ref().and_then(|status| status.phase.as_ref()))
     {
         return waits("its claim is not bound");
     }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::matches;
 use super::keys;
+use crate::named_enum;
 
 /// Who says something about a volume, from whom may say least to whom may say most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,39 +79,21 @@ pub enum Need {
     Module(&'static str),
 }
 
-/// A service of the agent: what a client image needs beyond one mount command. The image's program asks for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Service {
-    /// A program that runs for as long as the volume is mounted.
-    Daemon,
-    /// A file behind a loop device.
-    Loop,
-    /// An error instead of endless waiting, where a server is silent.
-    WatchServer,
-    /// A device as a file of the volume's directory.
-    ShowDevice,
-    /// A device as the Pod's own, for a raw block volume.
-    GiveDevice,
-}
-
-impl Service {
-    pub const ALL: [Self; 5] = [
-        Self::Daemon,
-        Self::Loop,
-        Self::WatchServer,
-        Self::ShowDevice,
-        Self::GiveDevice,
-    ];
-
-    /// As an image's program asks for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Daemon => "daemon",
-            Self::Loop => "loop",
-            Self::WatchServer => "watch-server",
-            Self::ShowDevice => "show-device",
-            Self::GiveDevice => "give-device",
-        }
+named_enum! {
+    /// A service of the agent: what a client image needs beyond one mount command. The image's program asks for it by
+    /// its name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Service {
+        /// A program that runs for as long as the volume is mounted.
+        Daemon = "daemon",
+        /// A file behind a loop device.
+        Loop = "loop",
+        /// An error instead of endless waiting, where a server is silent.
+        WatchServer = "watch-server",
+        /// A device as a file of the volume's directory.
+        ShowDevice = "show-device",
+        /// A device as the Pod's own, for a raw block volume.
+        GiveDevice = "give-device",
     }
 }
 
@@ -239,6 +222,11 @@ const fn option(name: &'static str, by: Speaker, pattern: &'static str, wanted: 
     }
 }
 
+const fn file_system(name: &'static str, module: &'static str) -> Need {
+    Need::FileSystem { name, module }
+}
+
+const EXT4_OR_XFS: &[Need] = &[file_system("ext4", "ext4"), file_system("xfs", "xfs")];
 const CEPH_KEYS: &[&str] = &["key", "user", "userKey", "userID"];
 const FILE_SYSTEMS: &[&str] = &["ext4", "xfs"];
 const FILE_SYSTEMS_OR_RAW: &[&str] = &["ext4", "xfs", "raw"];
@@ -285,6 +273,27 @@ const NO_SERVER: &str = "names no server: write source=server:/path";
 const ISCSI: &str = "names no device: write source=iscsi://server/target/lun, with numbers that do not begin with a \
                      zero";
 
+/// What most clients have in common: a directory of a server, whose files have groups.
+const PLAIN: ClientRecord = ClientRecord {
+    names: &[],
+    source: Value {
+        pattern: "^$",
+        wanted: "",
+    },
+    fs_types: &[],
+    tenant_fs_types: &[],
+    kernel_types: &[],
+    options: &[],
+    secret_keys: &[],
+    image_needs: &[],
+    kernel_needs: &[],
+    services: &[],
+    grows: Growth::AtServer,
+    fs_group: FsGroup::ByOwner,
+    gives_devices: false,
+    one_device: false,
+};
+
 pub const RECORDS: &[ClientRecord] = &[
     ClientRecord {
         names: &["local"],
@@ -294,30 +303,11 @@ pub const RECORDS: &[ClientRecord] = &[
                      and a leading dot or dash",
         },
         fs_types: FILE_SYSTEMS,
-        tenant_fs_types: &[],
-        kernel_types: &[],
         options: &[BYTES_PER_INODE],
-        secret_keys: &[],
-        image_needs: &[],
-        kernel_needs: &[
-            &[Need::Pool],
-            &[Need::LoopDevices],
-            &[
-                Need::FileSystem {
-                    name: "ext4",
-                    module: "ext4",
-                },
-                Need::FileSystem {
-                    name: "xfs",
-                    module: "xfs",
-                },
-            ],
-        ],
-        services: &[],
+        kernel_needs: &[&[Need::Pool], &[Need::LoopDevices], EXT4_OR_XFS],
         grows: Growth::AtNode,
-        fs_group: FsGroup::ByOwner,
         gives_devices: true,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &["pool"],
@@ -325,18 +315,9 @@ pub const RECORDS: &[ClientRecord] = &[
             pattern: r"^$",
             wanted: "does not apply to the pool itself: leave it out",
         },
-        fs_types: &[],
-        tenant_fs_types: &[],
-        kernel_types: &[],
-        options: &[],
-        secret_keys: &[],
-        image_needs: &[],
         kernel_needs: &[&[Need::Pool]],
-        services: &[],
-        grows: Growth::AtServer,
         fs_group: FsGroup::Unable,
-        gives_devices: false,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &["nfs", "nfs4"],
@@ -345,23 +326,9 @@ pub const RECORDS: &[ClientRecord] = &[
             wanted: NO_SERVER,
         },
         fs_types: &["nfs", "nfs4"],
-        tenant_fs_types: &[],
         kernel_types: &["nfs", "nfs4"],
-        options: &[],
-        secret_keys: &[],
-        image_needs: &[],
-        kernel_needs: &[
-            &[Need::HostNamespace],
-            &[Need::FileSystem {
-                name: "nfs4",
-                module: "nfsv4",
-            }],
-        ],
-        services: &[],
-        grows: Growth::AtServer,
-        fs_group: FsGroup::ByOwner,
-        gives_devices: false,
-        one_device: false,
+        kernel_needs: &[&[Need::HostNamespace], &[file_system("nfs4", "nfsv4")]],
+        ..PLAIN
     },
     ClientRecord {
         names: &["smb", "smb3", "cifs"],
@@ -370,23 +337,11 @@ pub const RECORDS: &[ClientRecord] = &[
             wanted: "names no share: write source=//server/share or source=//server/share/directory",
         },
         fs_types: &["smb", "smb3", "cifs"],
-        tenant_fs_types: &[],
         kernel_types: &["cifs", "smb3"],
-        options: &[],
         secret_keys: &["username", "password", "domain"],
-        image_needs: &[],
-        kernel_needs: &[
-            &[Need::HostNamespace],
-            &[Need::FileSystem {
-                name: "cifs",
-                module: "cifs",
-            }],
-        ],
-        services: &[],
-        grows: Growth::AtServer,
+        kernel_needs: &[&[Need::HostNamespace], &[file_system("cifs", "cifs")]],
         fs_group: FsGroup::ByMountOption,
-        gives_devices: false,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &["sshfs"],
@@ -394,9 +349,6 @@ pub const RECORDS: &[ClientRecord] = &[
             pattern: concat!(r"^([A-Za-z0-9_][A-Za-z0-9._+-]*@)?", host!(), r":.*$"),
             wanted: "names no server: write source=user@host:/path",
         },
-        fs_types: &[],
-        tenant_fs_types: &[],
-        kernel_types: &[],
         options: &[
             // What listens on another port may be somebody else's.
             option("port", Speaker::Image, r"^[0-9]{1,5}$", "a port's number"),
@@ -409,12 +361,8 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         secret_keys: &["ssh-privatekey", "known_hosts"],
         image_needs: &[&[Need::Fuse]],
-        kernel_needs: &[],
-        services: &[],
-        grows: Growth::AtServer,
         fs_group: FsGroup::ByMountOption,
-        gives_devices: false,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &["glusterfs"],
@@ -423,24 +371,15 @@ pub const RECORDS: &[ClientRecord] = &[
             wanted: "names no volume of a server: write source=server:/volume or source=server:/volume/directory, with \
                      the server's name or IPv4 address. GlusterFS reads no IPv6 address (its issue 4643)",
         },
-        fs_types: &[],
-        tenant_fs_types: &[],
         // What such a server says a volume is made of is obeyed by a privileged container.
-        kernel_types: &[],
         options: &[option(
             "backup-servers",
             Speaker::Image,
             concat!("^", name!(), "(:", name!(), ")*$"),
             "servers' names or IPv4 addresses with colons between them: GlusterFS reads no IPv6 address",
         )],
-        secret_keys: &[],
         image_needs: &[&[Need::Fuse]],
-        kernel_needs: &[],
-        services: &[],
-        grows: Growth::AtServer,
-        fs_group: FsGroup::ByOwner,
-        gives_devices: false,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &["cephfs"],
@@ -449,8 +388,6 @@ pub const RECORDS: &[ClientRecord] = &[
             wanted: "names no directory of a Ceph cluster: write source=monitor:/directory or \
                      source=monitor1,monitor2:/directory",
         },
-        fs_types: &[],
-        tenant_fs_types: &[],
         kernel_types: &["ceph"],
         options: &[
             CEPH_USER,
@@ -464,19 +401,9 @@ pub const RECORDS: &[ClientRecord] = &[
             DRIVER,
         ],
         secret_keys: CEPH_KEYS,
-        image_needs: &[&[
-            Need::Fuse,
-            Need::FileSystem {
-                name: "ceph",
-                module: "ceph",
-            },
-        ]],
-        kernel_needs: &[],
+        image_needs: &[&[Need::Fuse, file_system("ceph", "ceph")]],
         services: &[Service::Daemon],
-        grows: Growth::AtServer,
-        fs_group: FsGroup::ByOwner,
-        gives_devices: false,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &["rbd"],
@@ -487,19 +414,17 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
-        kernel_types: &[],
         options: &[BYTES_PER_INODE, CEPH_USER, DRIVER, FROZEN, IO_TIMEOUT],
         secret_keys: CEPH_KEYS,
         image_needs: &[
             &[Need::Fuse, Need::Module("rbd")],
             &[Need::LoopDevices, Need::Module("rbd")],
         ],
-        kernel_needs: &[],
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
-        fs_group: FsGroup::ByOwner,
         gives_devices: true,
         one_device: true,
+        ..PLAIN
     },
     ClientRecord {
         names: &["block"],
@@ -521,7 +446,6 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
-        kernel_types: &[],
         options: &[BYTES_PER_INODE, INITIATOR, IO_TIMEOUT],
         secret_keys: &[
             "chap-username",
@@ -530,12 +454,11 @@ pub const RECORDS: &[ClientRecord] = &[
             "node.session.auth.password",
         ],
         image_needs: &[&[Need::Fuse], &[Need::LoopDevices]],
-        kernel_needs: &[],
         services: SHOWN_DEVICE,
         grows: Growth::AtNode,
-        fs_group: FsGroup::ByOwner,
         gives_devices: true,
         one_device: true,
+        ..PLAIN
     },
     ClientRecord {
         names: &["iscsi"],
@@ -545,7 +468,6 @@ pub const RECORDS: &[ClientRecord] = &[
         },
         fs_types: FILE_SYSTEMS_OR_RAW,
         tenant_fs_types: FILE_SYSTEMS,
-        kernel_types: &[],
         options: &[BYTES_PER_INODE, INITIATOR],
         secret_keys: &[
             "chap-username",
@@ -558,12 +480,10 @@ pub const RECORDS: &[ClientRecord] = &[
             "node.session.auth.password_in",
         ],
         image_needs: &[&[Need::NoIscsid], &[Need::Module("iscsi_tcp")]],
-        kernel_needs: &[],
         services: &[Service::Daemon, Service::ShowDevice, Service::GiveDevice],
         grows: Growth::AtNode,
-        fs_group: FsGroup::ByOwner,
         gives_devices: true,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &[NODE_DISK],
@@ -572,26 +492,12 @@ pub const RECORDS: &[ClientRecord] = &[
             wanted: "names no disk by its serial: write source=serial://serial",
         },
         fs_types: FILE_SYSTEMS,
-        tenant_fs_types: &[],
-        kernel_types: &[],
         options: &[BYTES_PER_INODE],
-        secret_keys: &[],
-        image_needs: &[&[
-            Need::FileSystem {
-                name: "ext4",
-                module: "ext4",
-            },
-            Need::FileSystem {
-                name: "xfs",
-                module: "xfs",
-            },
-        ]],
-        kernel_needs: &[],
+        image_needs: &[EXT4_OR_XFS],
         services: &[Service::GiveDevice],
         grows: Growth::AtNode,
-        fs_group: FsGroup::ByOwner,
         gives_devices: true,
-        one_device: false,
+        ..PLAIN
     },
     ClientRecord {
         names: &["s3"],
@@ -600,9 +506,6 @@ pub const RECORDS: &[ClientRecord] = &[
             wanted: "names no bucket of a server: write source=https://server/bucket or \
                      source=https://server/bucket/prefix",
         },
-        fs_types: &[],
-        tenant_fs_types: &[],
-        kernel_types: &[],
         options: &[
             option("region", Speaker::Tenant, r"^[A-Za-z0-9._-]+$", "a region's name"),
             option("path-style", Speaker::Tenant, r"^(yes|no)$", "yes or no"),
@@ -610,12 +513,9 @@ pub const RECORDS: &[ClientRecord] = &[
         ],
         secret_keys: &["access-key-id", "secret-access-key", "ca.crt"],
         image_needs: &[&[Need::Fuse]],
-        kernel_needs: &[],
         services: &[Service::Daemon],
-        grows: Growth::AtServer,
         fs_group: FsGroup::ByMountOption,
-        gives_devices: false,
-        one_device: false,
+        ..PLAIN
     },
 ];
 
@@ -790,7 +690,7 @@ mod tests {
             }
             let asked = |service: &Service| {
                 let words = line.split([' ', '(']).collect::<Vec<_>>();
-                words.windows(2).any(|pair| pair == ["service", service.name()])
+                words.windows(2).any(|pair| pair == ["service", service.as_str()])
             };
             found.extend(Service::ALL.into_iter().filter(asked));
         }

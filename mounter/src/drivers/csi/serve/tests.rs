@@ -24,13 +24,10 @@ use tonic_prost::ProstCodec;
 
 use super::{CsiServices, serve};
 use crate::core::circuit_breaker::CallEnd;
-use crate::core::metrics::MounterMetrics;
-use crate::core::{Core, Places};
+use crate::core::{Core, CoreParts};
 use crate::drivers::csi::node::NodeService;
 use crate::drivers::csi::registration::Registration;
 use crate::drivers::socket::PrivateSocket;
-use crate::grant::granter::Granter;
-use crate::volume::registry::Registry;
 
 const NAME: &str = "csi.sock";
 
@@ -55,13 +52,7 @@ impl Driver {
 
     /// One whose kubelet has its root there.
     fn start_in(directory: tempfile::TempDir, kubelet_root: &Path, asker: u32) -> Self {
-        let places = Places {
-            kubelet_root: kubelet_root.into(),
-            pool: "/pool".into(),
-            host_namespace: None,
-        };
-        let core = Core::new(places, Registry::default(), None, MounterMetrics::default());
-        let core = Arc::new(core.granted_by(Granter::standalone()));
+        let core = Arc::new(Core::new(CoreParts::standalone(kubelet_root)));
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let mut socket = PrivateSocket::bind(directory.path(), NAME).unwrap();
         assert_eq!(socket.asker, 0, "others than root may ask");

@@ -10,10 +10,7 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Socket;
-use crate::core::metrics::MounterMetrics;
-use crate::core::{Core, Places};
-use crate::grant::granter::Granter;
-use crate::volume::registry::Registry;
+use crate::core::{Core, CoreParts};
 
 struct Daemon {
     directory: tempfile::TempDir,
@@ -29,13 +26,7 @@ impl Daemon {
 
     fn start_for(asker: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let places = Places {
-            kubelet_root: "/kubelet".into(),
-            pool: "/pool".into(),
-            host_namespace: None,
-        };
-        let core = Core::new(places, Registry::default(), None, MounterMetrics::default());
-        let core = core.granted_by(Granter::standalone());
+        let core = Core::new(CoreParts::standalone(Path::new("/kubelet")));
         let stop = CancellationToken::new();
         let mut socket = Socket::bind(directory.path()).unwrap();
         assert_eq!(socket.0.asker, 0, "others than root may ask");

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use super::super::checks::shown_as;
+use super::super::checks::{check_raw, shown_as};
 use super::expand::image_behind;
 use super::pool::{attach_loop, fail_unless_alone, file_name, open};
 use crate::grant::Grant;
@@ -24,13 +24,7 @@ use crate::worker::unmount::unmount;
 pub fn show(sys: &impl Sys, pool: &Path, grant: &Grant) -> Result<(), MountError> {
     let volume = grant.volume();
     let name = file_name(&volume.source)?;
-    if !volume.fs_type.is_empty() || !volume.mount_options.is_empty() {
-        let message = format!(
-            "raw block volume {name} has fs-type or mount-options, which are for a file system: leave out both, or \
-             leave out volumeMode (the default is Filesystem)"
-        );
-        return Err(MountError::BadOptions(message.into()));
-    }
+    check_raw(volume, name)?;
     let image = open(sys, pool, name)?;
     let found = sys.find_loop(&image)?;
     let table = sys.mount_table()?;
@@ -119,14 +113,13 @@ fn others(table: &Table, device: &LoopDevice, target: &Target, way: impl Fn(&Mou
 /// Two Pods may share a device or a file system, but a device with a mounted file system would be destroyed.
 fn fail_if_mounted(table: &Table, device: &LoopDevice, name: &str) -> Result<(), MountError> {
     match table.0.iter().find(|entry| entry.device == device.number) {
-        Some(entry) => Err(MountError::Failed {
-            attempted: format!("give the Pod image file {name} as a device"),
-            cause: format!(
+        Some(entry) => Err(MountError::failed(
+            format!("give the Pod image file {name} as a device"),
+            format!(
                 "its file system is mounted on {}: delete the Pod there, or use one volumeMode for all its volumes",
                 entry.mount_point.display()
-            )
-            .into(),
-        }),
+            ),
+        )),
         None => Ok(()),
     }
 }
@@ -134,36 +127,29 @@ fn fail_if_mounted(table: &Table, device: &LoopDevice, name: &str) -> Result<(),
 /// As for a device: a file system is not mounted while a Pod has its device.
 pub(super) fn fail_if_shown(table: &Table, device: &LoopDevice, target: &Target) -> Result<(), MountError> {
     match table.shows(&device.path, &target.devices()).next() {
-        Some(entry) => Err(MountError::Failed {
-            attempted: format!("mount {}", device.path.display()),
-            cause: format!(
+        Some(entry) => Err(MountError::failed(
+            format!("mount {}", device.path.display()),
+            format!(
                 "a Pod uses it as a device ({}): delete that Pod, or use one volumeMode for all the volumes of one \
                  image file",
                 entry.mount_point.display()
-            )
-            .into(),
-        }),
+            ),
+        )),
         None => Ok(()),
     }
 }
 
 /// One device serves all Pods of the node.
 fn other_access(name: &str) -> MountError {
-    MountError::Failed {
-        attempted: format!("give the Pod image file {name} as a device"),
-        cause: "another Pod on this node has it by a volume of another access mode, and one device can't be read-only \
-                and written: delete that Pod, or use one access mode for all the volumes of one image file"
-            .to_owned()
-            .into(),
-    }
+    MountError::failed(
+        format!("give the Pod image file {name} as a device"),
+        "another Pod on this node has it by a volume of another access mode, and one device can't be read-only \
+                and written: delete that Pod, or use one access mode for all the volumes of one image file",
+    )
 }
 
 fn occupied(target: &Target, name: &str) -> MountError {
-    MountError::Occupied {
-        target: target.to_string(),
-        found: "another device".to_owned(),
-        wanted: format!("image file {name}"),
-    }
+    MountError::occupied(target, "another device", format!("image file {name}"))
 }
 
 #[cfg(test)]

@@ -31,16 +31,15 @@ pub fn expand(sys: &impl Sys, pool: &Path, target: &Target, size: u64) -> Result
         not_expanded(target, entry, why)
     })?;
     if image.size < size {
-        return Err(MountError::Failed {
-            attempted: format!("expand the volume on {target}"),
-            cause: format!(
+        return Err(MountError::failed(
+            format!("expand the volume on {target}"),
+            format!(
                 "its image file {} has {} bytes, not the {size} asked for: the provisioner's expand has to enlarge the \
                  file first",
                 image.path.display(),
                 image.size
-            )
-            .into(),
-        });
+            ),
+        ));
     }
     if target.is_device() {
         return Ok(sys.refresh_loop(&device)?);
@@ -81,12 +80,10 @@ pub(super) fn image_behind(
 }
 
 fn not_mounted(target: &Target) -> MountError {
-    MountError::Failed {
-        attempted: format!("expand the volume on {target}"),
-        cause: "nothing is mounted there: the kubelet tries again when the volume is mounted"
-            .to_owned()
-            .into(),
-    }
+    MountError::failed(
+        format!("expand the volume on {target}"),
+        "nothing is mounted there: the kubelet tries again when the volume is mounted",
+    )
 }
 
 fn not_expanded(target: &Target, entry: &MountEntry, why: &str) -> MountError {

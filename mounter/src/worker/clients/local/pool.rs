@@ -59,13 +59,10 @@ pub(super) fn open(sys: &impl Sys, pool: &Path, name: &str) -> Result<ImageFile,
         MountError::Node(message.into())
     })?;
     if image.size == 0 {
-        return Err(MountError::Failed {
-            attempted: format!("mount image file {name}"),
-            cause:
-                "it is empty, so it has no size: the provisioner has to make it as large as the volume (truncate -s)"
-                    .to_owned()
-                    .into(),
-        });
+        return Err(MountError::failed(
+            format!("mount image file {name}"),
+            "it is empty, so it has no size: the provisioner has to make it as large as the volume (truncate -s)",
+        ));
     }
     Ok(image)
 }

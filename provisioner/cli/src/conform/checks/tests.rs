@@ -9,7 +9,6 @@ use flex_provisioner::config::trust::Trust;
 use flex_provisioner::operation::observed::Surroundings;
 use flex_provisioner::operation::request::for_claim;
 use flex_provisioner::run::outcome::{Category, Finish};
-use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use mooring_contract::attachment::is_for_many;
@@ -22,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::Kit;
 use crate::conform::error::{KitError, RigError};
 use crate::conform::report::ConformReport;
-use crate::conform::runs::{Ask, Runs};
+use crate::conform::runs::{Ask, Runs, Setup};
 
 /// What is wrong with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +73,7 @@ enum Planted {
 }
 
 struct Fake {
-    config: ProvisionerConfig,
+    setup: Setup,
     planted: Planted,
     made: RefCell<BTreeSet<String>>,
     killed: RefCell<BTreeSet<String>>,
@@ -84,7 +83,6 @@ struct Fake {
     modified: RefCell<BTreeSet<String>>,
     /// Which nodes have the volume of a claim.
     attached: RefCell<BTreeMap<String, BTreeSet<String>>>,
-    attributes: BTreeMap<String, String>,
     count: Cell<u32>,
 }
 
@@ -101,7 +99,12 @@ impl Fake {
         });
         let map = serde_json::from_value(map).unwrap();
         Self {
-            config: ProvisionerConfig::parse(&map, &Trust::offline(None, None)).unwrap(),
+            setup: Setup {
+                config: ProvisionerConfig::parse(&map, &Trust::offline(None, None)).unwrap(),
+                node: None,
+                attributes: [("tier".to_owned(), "gold".to_owned())].into(),
+                size: 16 << 20,
+            },
             planted,
             made: RefCell::default(),
             killed: RefCell::default(),
@@ -110,7 +113,6 @@ impl Fake {
             snapshots: RefCell::default(),
             modified: RefCell::default(),
             attached: RefCell::default(),
-            attributes: [("tier".to_owned(), "gold".to_owned())].into(),
             count: Cell::default(),
         }
     }
@@ -264,28 +266,12 @@ fn finish(outcome: Outcome, category: Category, message: &str) -> Finish {
 }
 
 impl Runs for Fake {
-    fn promised(&self) -> Vec<Operation> {
-        self.config.operations.iter().copied().collect()
-    }
-
-    fn config(&self) -> &ProvisionerConfig {
-        &self.config
-    }
-
-    fn node(&self) -> Option<&Node> {
-        None
-    }
-
-    fn attributes(&self) -> &BTreeMap<String, String> {
-        &self.attributes
+    fn setup(&self) -> &Setup {
+        &self.setup
     }
 
     fn can_be_unreachable(&self) -> bool {
         true
-    }
-
-    fn size(&self) -> u64 {
-        16 << 20
     }
 
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError> {
@@ -301,7 +287,7 @@ impl Runs for Fake {
     fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError> {
         let around = Surroundings {
             class: None,
-            config: &self.config,
+            config: &self.setup.config,
             kube_api: "https://10.96.0.1:443",
         };
         Ok(for_claim(ask.operation, ask.claim, None, ask.volume.clone(), around)?)
@@ -480,7 +466,7 @@ async fn an_image_is_tried_as_a_worker_if_it_is_promised_or_says_so_and_no_furth
         (Planted::StatesNothing, None, 1, 1),
     ] {
         let mut fake = Fake::new(planted);
-        fake.config.workers = workers;
+        fake.setup.config.workers = workers;
         let mut report = ConformReport::new();
         Kit::new(&fake).try_all(&mut report, &CancellationToken::new()).await;
         let xml = report.junit();

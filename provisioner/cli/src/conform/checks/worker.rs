@@ -5,18 +5,15 @@ use futures::future::FutureExt;
 use mooring_contract::operation::Operation;
 use mooring_contract::worker::SERVE;
 
-use super::attachment::connected;
+use super::trial::Trial;
 use super::volume::MOMENTS;
-use super::{Check, Kit, Passed, done, fault};
-use crate::conform::error::KitError;
+use super::{Check, Kit, Passed};
+use crate::conform::error::{KitError, fault};
 use crate::conform::runs::{Ask, MadeVolume, Runs};
 
 /// What a fault is that only a run on a worker has shown.
 fn on_worker(error: KitError) -> KitError {
-    match error {
-        KitError::Image(text) => fault(format!("on a worker: {text}")),
-        rig @ KitError::Rig(_) => rig,
-    }
+    error.reworded(|text| format!("on a worker: {text}"))
 }
 
 /// Whether a worker gave the volume that the run's own Pod gives.
@@ -60,11 +57,10 @@ impl<R: Runs> Kit<'_, R> {
     async fn worker_twice(&self) -> Passed {
         let claim = self.rig.claim().await?;
         let ask = Ask::of(Operation::Provision, &claim);
-        let request = self.rig.asked(&ask)?;
         let finishes = self.rig.on_worker(&[ask.clone(), ask.clone()]).await?;
         let volumes = finishes
             .iter()
-            .map(|finish| self.volume(&claim, request.clone(), finish).map_err(on_worker))
+            .map(|finish| self.volume(&ask, finish).map_err(on_worker))
             .collect::<Result<Vec<_>, _>>()?;
         let own = self.made_by(&ask).await?;
         for made in &volumes {
@@ -78,7 +74,7 @@ impl<R: Runs> Kit<'_, R> {
         let asks = [&first, &second].map(|claim| Ask::of(Operation::Provision, claim));
         let finishes = self.rig.on_worker(&asks).await?;
         for (ask, finish) in asks.iter().zip(&finishes) {
-            let made = self.volume(ask.claim, self.rig.asked(ask)?, finish);
+            let made = self.volume(ask, finish);
             let own = self.made_by(ask).await?;
             as_in_own_pod(&made.map_err(on_worker)?, &own)?;
             self.remove(&own).await?;
@@ -88,9 +84,8 @@ impl<R: Runs> Kit<'_, R> {
 
     /// What is tried on one volume beside `provision`, as far as it is promised and workers are given it.
     fn others_on_worker(&self) -> impl Iterator<Item = Operation> {
-        let can_modify = !self.rig.attributes().is_empty();
-        let can_back_up = self.rig.config().backup_volume.is_none();
-        let promised = self.rig.promised();
+        let can_modify = !self.rig.setup().attributes.is_empty();
+        let can_back_up = self.rig.setup().config.backup_volume.is_none();
         [
             Operation::Expand,
             Operation::Modify,
@@ -109,35 +104,29 @@ impl<R: Runs> Kit<'_, R> {
                 Operation::Backup | Operation::DeleteBackup => can_back_up,
                 _ => true,
             };
-            can && promised.contains(operation)
+            can && self.rig.setup().promises(*operation)
         })
     }
 
     async fn worker_others(&self) -> Passed {
-        let made = self.new_volume().await?;
+        let subject = self.prepared(Trial::on(Operation::Delete)).await?;
         let asks: Vec<_> = self
             .others_on_worker()
-            .map(|operation| self.on(operation, &made))
+            .map(|operation| self.ask(operation, &subject))
             .collect();
         let finishes = self.rig.on_worker(&asks).await?;
         for (ask, finish) in asks.iter().zip(&finishes) {
-            let passed = match ask.operation {
-                Operation::Attach => connected(finish),
-                _ => done(finish),
-            };
-            passed.map_err(|error| match error {
-                KitError::Image(text) => fault(format!("on a worker, {}: {text}", ask.operation)),
-                rig @ KitError::Rig(_) => rig,
-            })?;
+            let on_worker = |text: &str| format!("on a worker, {}: {text}", ask.operation);
+            self.read(ask, finish).map_err(|error| error.reworded(on_worker))?;
         }
-        self.remove(&made).await
+        self.remove_all(&subject.volumes).await
     }
 
     async fn worker_cut_off(&self, share: f64) -> Passed {
         let (first, second) = (self.rig.claim().await?, self.rig.claim().await?);
         let [first, second] = [&first, &second].map(|claim| Ask::of(Operation::Provision, claim));
         let finish = self.rig.cut_off_on_worker(&first, &second, share).await?;
-        let before = self.volume(first.claim, self.rig.asked(&first)?, &finish);
+        let before = self.volume(&first, &finish);
         let made = self.made_by(&second).await?;
         self.remove(&made).await?;
         self.remove(&before.map_err(on_worker)?).await

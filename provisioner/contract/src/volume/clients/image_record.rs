@@ -31,7 +31,6 @@ pub struct ImageRecord {
     #[serde(default)]
     pub raw_block: bool,
     /// The keys of a volume's Secret that its program reads; all of them if it does not say so.
-    #[serde(default)]
     pub secret_keys: Option<Vec<String>>,
     /// How the files of a volume come to belong to the Pod's group. Without it, the mount shows it.
     pub fs_group: Option<FsGroup>,
