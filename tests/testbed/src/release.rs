@@ -109,7 +109,7 @@ pub fn run(args: &ReleaseArgs) -> Result<()> {
     let commit = Commit::of_work_tree(args.allow_dirty)?;
     let signer = args.cosign_key.as_deref().map(Signer::with_key).transpose()?;
     let connection = Connection {
-        is_plain_http: args.plain_http || place.is_loopback(),
+        is_plain_http: args.plain_http || (place.is_loopback() && args.registry_ca.is_none()),
         authorities: args.registry_ca.clone(),
     };
     let registry = Registry::open(&place, &connection)?;
