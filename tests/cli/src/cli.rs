@@ -18,7 +18,7 @@ use mooring_testbed::namespaces::INIT_COMMAND;
 use mooring_testbed::node::Flavour;
 use mooring_testbed::progress::say;
 use mooring_testbed::target::TargetArgs;
-use mooring_testbed::{conform, demo, install, packages};
+use mooring_testbed::{conform, demo, install, packages, release};
 
 /// A real Kubernetes cluster from nothing, on this machine, and Mooring on it.
 ///
@@ -85,6 +85,17 @@ enum Command {
         #[arg(long, conflicts_with = "existing")]
         build_only: bool,
     },
+    /// Make a release of this commit: images, Helm chart and manifests, in a registry and in a folder.
+    ///
+    /// Builds all images with labels, with the time of the commit and without anything of this machine, so that a commit
+    /// always makes the same ones from the same packages of Debian. Each gets a bill of materials (SPDX), as an artifact
+    /// beside it and as a file. Nothing is pushed before all is built, and no tag that has other content is replaced.
+    /// The folder has what people download: the chart, mooring.yaml with the registry's name in it, the same for
+    /// Kubernetes before 1.36, the list of images, their digests, notices, changelog, and checksums.
+    ///
+    /// On a machine of another architecture, the same command adds its images to those that are there. Log in with
+    /// `buildah login` or `docker login` first.
+    Release(release::ReleaseArgs),
     /// Print the notices of the crates in Mooring's programs, as the images have them.
     Notices,
     /// Build and load the images, apply configmaps/install, and wait until Mooring is ready.
@@ -215,6 +226,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Images { target, .. } => {
             target.open(&layout)?.load_images(Selection::All)?;
         }
+        Command::Release(args) => release::run(&args)?,
         Command::Notices => say(images::notices()?),
         Command::Install(target) => {
             let target = target.open(&layout)?;

@@ -149,6 +149,7 @@ pub const FILES: &[File] = &[
     file("smoke", "cluster", Needs::Immutable, 14),
     file("smoke", "builds", Needs::Cluster, 1),
     long("smoke", "manifests", Needs::Cluster, 3),
+    long("smoke", "release", Needs::Quiet, 500),
     long("vm", "ceph", Needs::Machine, 542),
     long("vm", "daemons", Needs::Machine, 365),
     long("vm", "disk", Needs::Machine, 304),

@@ -51,6 +51,7 @@ pub mod own_mounter;
 pub mod processes;
 pub mod provisioner;
 pub mod random;
+pub mod registry;
 mod results;
 pub mod rollout;
 pub mod s3;

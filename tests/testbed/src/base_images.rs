@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::command::{command, output, output_within, watched_within};
-use crate::layout::{cache, make_folder};
+use crate::layout::{cache, make_folder, write_file};
 use crate::node::PAUSE_IMAGE;
 use crate::oci::{Runs, write_archive};
 use crate::progress::Step;
@@ -28,7 +28,10 @@ pub const DEBIAN_BEFORE: &str = "docker.io/library/debian:bookworm-slim";
 pub const BASES: [&str; 2] = ["busybox:1", "debian:trixie-slim"];
 
 /// Increased when the recipe of the images changes.
-const RECIPE: u32 = 4;
+const RECIPE: u32 = 5;
+
+/// When Debian's release trixie came out, in seconds since 1970: the same on every machine.
+const TRIXIE: &str = "1754697600";
 
 /// Longest time to fetch a package, and to fetch and install Debian's: usually a minute or so.
 const DOWNLOAD_LIMIT: Duration = Duration::from_mins(5);
@@ -141,7 +144,7 @@ fn pack_busybox(work: &Path, layer: &Path) -> Result<()> {
         .find(|path| path.extension().is_some_and(|end| end == "deb"))
         .context("apt-get download left no package")?;
     let unpacked = work.join("unpacked");
-    output(command("dpkg-deb", ["-x"]).arg(package).arg(&unpacked))?;
+    output(command("dpkg-deb", ["-x"]).arg(&package).arg(&unpacked))?;
     let busybox = ["bin/busybox", "usr/bin/busybox"]
         .map(|path| unpacked.join(path))
         .into_iter()
@@ -165,6 +168,9 @@ fn pack_busybox(work: &Path, layer: &Path) -> Result<()> {
     let copyright = unpacked.join("usr/share/doc/busybox-static/copyright");
     std::fs::copy(copyright, root.join("usr/share/doc/busybox/copyright"))
         .context("failed to copy the copyright of busybox")?;
+    // As in images of a few packages without dpkg: scanners of images read it.
+    let about = output(command("dpkg-deb", ["--field"]).arg(package))?;
+    write_file(&root.join("var/lib/dpkg/status.d/busybox-static"), about)?;
     for applet in output(&mut command(&busybox, ["--list"]))?
         .lines()
         .filter(|name| *name != "busybox")
@@ -227,7 +233,9 @@ fn debian_of(name: &str, release: &str, file: &str) -> Result<Archive> {
             "--customize-hook=rm -rf \"$1\"/var/lib/apt/lists/* \"$1\"/var/cache/apt/archives/*.deb",
             release,
         ])
-        .arg(&layer);
+        .arg(&layer)
+        // The latest time of a file. Programs that make users go by it, too.
+        .env("SOURCE_DATE_EPOCH", TRIXIE);
     // Its packages run scripts too.
     secluded(&folder.join("dev"), || {
         watched_within(&mut debootstrap, DEBIAN_LIMIT, |line| step.update(line)).map_err(Into::into)

@@ -184,6 +184,13 @@ const HELM: Module = Module {
     flags: &["-ldflags", "-s -w"],
 };
 
+/// A registry, for the tests of releases.
+const REGISTRY: Module = Module {
+    name: "registry",
+    programs: &[("registry", ".")],
+    flags: &["-ldflags", "-s -w"],
+};
+
 /// A minor version of Kubernetes that the testbed can bring up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 pub enum Release {
@@ -350,6 +357,11 @@ pub fn ensure_helm() -> Result<PathBuf> {
     ensure_alone(&HELM)
 }
 
+/// Finds the registry in the cache, or builds it.
+pub fn ensure_registry() -> Result<PathBuf> {
+    ensure_alone(&REGISTRY)
+}
+
 /// The program of a module that has no other.
 fn ensure_alone(module: &Module) -> Result<PathBuf> {
     Ok(ensure_module(&cache()?, module)?.join(module.programs[0].0))
@@ -481,8 +493,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, NEWEST_KUBERNETES, OLDEST_KUBERNETES, PEER, Release, SIDECARS,
-        SNAPSHOT_CONTROLLER, pins_hash,
+        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, NEWEST_KUBERNETES, OLDEST_KUBERNETES, PEER, REGISTRY, Release,
+        SIDECARS, SNAPSHOT_CONTROLLER, pins_hash,
     };
     use crate::layout::repository;
 
@@ -535,7 +547,15 @@ mod tests {
             .iter()
             .chain(FOR_IMAGES)
             .chain([&NEWEST_KUBERNETES, &OLDEST_KUBERNETES])
-            .chain([&PEER, &E2E_TEST, &AGNHOST, &HELM, &SIDECARS, &SNAPSHOT_CONTROLLER])
+            .chain([
+                &PEER,
+                &E2E_TEST,
+                &AGNHOST,
+                &HELM,
+                &REGISTRY,
+                &SIDECARS,
+                &SNAPSHOT_CONTROLLER,
+            ])
         {
             let source = repository().join("tests/go").join(module.name);
             for (program, package) in module.programs.iter().filter(|(_, package)| *package != ".") {

@@ -382,6 +382,11 @@ impl Cluster {
         (1..=nodes).try_for_each(|index| self.power_on(index))
     }
 
+    /// Lets all nodes pull from a registry whose certificate is of the cluster's own authority.
+    pub fn trust_registry(&self, host: &str) -> Result<()> {
+        (1..=self.description.nodes).try_for_each(|index| node::trust_registry(&self.layout, &node::name(index), host))
+    }
+
     /// Loads an image into a node's containerd under its full name.
     pub fn import(&self, index: u8, image: &Archive) -> Result<()> {
         let what = format!("{} to take the image {}", node::name(index), image.name);

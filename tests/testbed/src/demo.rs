@@ -70,13 +70,14 @@ pub fn run(layout: &Layout, args: &TargetArgs, remove: bool) -> Result<()> {
         ];
         Ok(((), told.into()))
     })?;
-    clean(&target)?;
-    if let Err(error) = tell(&mut story, &target, &nodes) {
-        explain(&target);
-        return Err(error);
-    }
+    tell(&mut story, &target, &nodes)?;
     farewell(&target, started.elapsed());
     Ok(())
+}
+
+/// The demo's steps on a cluster that has Mooring already; its nodes have the image of the file server.
+pub fn run_on(target: &Target) -> Result<()> {
+    tell(&mut Story::default(), target, &target_nodes(target)?)
 }
 
 /// Numbers the steps and prints how long each took.
@@ -100,6 +101,15 @@ impl Story {
 }
 
 fn tell(story: &mut Story, target: &Target, nodes: &[String]) -> Result<()> {
+    clean(target)?;
+    let told = tell_steps(story, target, nodes);
+    if told.is_err() {
+        explain(target);
+    }
+    told
+}
+
+fn tell_steps(story: &mut Story, target: &Target, nodes: &[String]) -> Result<()> {
     let (first, last) = (&nodes[0], &nodes[nodes.len() - 1]);
     let server = story.step("A file server, standing in for yours", || {
         let address = start_server(target)?;

@@ -4,11 +4,13 @@ mod build;
 mod built;
 mod compile;
 mod containerfile;
+mod crates;
 mod earlier_debian;
 mod lists;
 mod notices;
 mod queue;
 mod recipes;
+mod released;
 mod store;
 
 use std::collections::BTreeSet;
@@ -18,9 +20,12 @@ use anyhow::{Context, Result};
 
 pub use build::try_out;
 pub use built::{Built, HOST, TAG};
+pub(crate) use compile::PROGRAMS;
 pub use compile::{Form, PROGRAMS_VARIABLE, program_folder};
+pub(crate) use crates::{Crate, crates_of};
 pub use notices::notices;
 pub use recipes::{Recipe, recipes};
+pub use released::Released;
 
 use build::Wanted;
 use compile::{build_programs, put_programs_of_others};
@@ -43,18 +48,31 @@ pub enum Selection<'a> {
     OpenStackBefore,
     /// Those whose names end with these parts, and the images that they start from.
     Named(&'a [&'a str]),
+    /// Those of a release.
+    Released(&'a Released),
 }
 
 /// Builds the selected images that are missing or outdated; returns all selected ones, each after those that it starts
 /// from.
 pub fn build(selection: Selection<'_>, form: Form) -> Result<Vec<Built>> {
     let lock = Lock::images()?;
-    let folder = cache()?.join("images");
-    make_folder(&folder)?;
+    let mut folder = cache()?.join("images");
     let mut recipes = selected(recipes(repository(), &program_folder()?)?, selection);
-    if matches!(selection, Selection::OpenStackBefore) {
-        recipes = recipes.into_iter().map(earlier_debian::recipe).collect::<Result<_>>()?;
+    match selection {
+        Selection::OpenStackBefore => {
+            recipes = recipes.into_iter().map(earlier_debian::recipe).collect::<Result<_>>()?;
+        }
+        Selection::Released(released) => {
+            // Apart from those of the tests, which are removed when there are newer ones of the same name.
+            folder = cache()?.join("released-images");
+            recipes = recipes
+                .into_iter()
+                .map(|recipe| released.recipe(recipe))
+                .collect::<Result<_>>()?;
+        }
+        _ => {}
     }
+    make_folder(&folder)?;
     build_programs(form, &recipes)?;
     put_programs_of_others(&recipes)?;
     let mut wanted: Vec<Wanted> = Vec::new();
@@ -73,9 +91,10 @@ pub fn build(selection: Selection<'_>, form: Form) -> Result<Vec<Built>> {
         let built = Built { archive, hash };
         wanted.push(Wanted { recipe, bases, built });
     }
+    let again = matches!(selection, Selection::Released(released) if released.again);
     let missing: Vec<_> = wanted
         .iter()
-        .filter(|wanted| !wanted.built.archive.path.is_file())
+        .filter(|wanted| again || !wanted.built.archive.path.is_file())
         .collect();
     build::build_all(&lock, &missing)?;
     Ok(wanted.into_iter().map(|wanted| wanted.built).collect())
@@ -109,19 +128,24 @@ fn is_of_openstack(name: &str) -> bool {
 /// The selected ones among recipes, in order.
 fn selected(recipes: Vec<Recipe>, selection: Selection<'_>) -> Vec<Recipe> {
     let is_usual = |name: &str| (is_of_openstack(name) || FOR_OPENSTACK.contains(&name)) && !OF_TRIALS.contains(&name);
-    let by_itself = |name: &str| match selection {
-        Selection::All => !is_of_openstack(name),
-        Selection::OpenStack => is_usual(name),
-        Selection::OpenStackWith(more) => is_usual(name) || more.contains(&name),
-        Selection::OpenStackBefore => name.starts_with(OPENSTACK),
-        Selection::Named(names) => names.contains(&name),
+    let by_itself = |recipe: &Recipe| {
+        let name = recipe.file_name();
+        let name = name.as_str();
+        match selection {
+            Selection::All => !is_of_openstack(name),
+            Selection::OpenStack => is_usual(name),
+            Selection::OpenStackWith(more) => is_usual(name) || more.contains(&name),
+            Selection::OpenStackBefore => name.starts_with(OPENSTACK),
+            Selection::Named(names) => names.contains(&name),
+            Selection::Released(released) => released.has(recipe),
+        }
     };
     let mut bases = BTreeSet::new();
     let mut wanted: Vec<_> = recipes
         .into_iter()
         .rev()
         .filter(|recipe| {
-            let wanted = by_itself(&recipe.file_name()) || bases.contains(&recipe.name);
+            let wanted = by_itself(recipe) || bases.contains(&recipe.name);
             if wanted {
                 bases.extend(recipe.bases.iter().cloned());
             }

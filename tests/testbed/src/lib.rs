@@ -36,6 +36,7 @@ pub mod oci;
 pub mod packages;
 pub mod pki;
 pub mod progress;
+pub mod release;
 pub mod rights;
 mod seclusion;
 pub mod spec;

@@ -5,7 +5,7 @@ pub mod guest;
 mod numbering;
 mod root;
 
-pub use config::{CONTAINERD_SOCKET, PAUSE_IMAGE};
+pub use config::{CONTAINERD_SOCKET, PAUSE_IMAGE, REGISTRIES};
 pub use numbering::{ALL_NODES, MACHINE, MAX_NODES, name, zone};
 pub use root::programs as programs_of_an_immutable;
 
@@ -128,6 +128,12 @@ pub fn start(
     )?;
     connect_node(layout, block, index, waiting.pid)?;
     waiting.go()
+}
+
+/// Lets a node pull from a registry whose certificate is of the cluster's own authority.
+pub fn trust_registry(layout: &Layout, node: &str, host: &str) -> Result<()> {
+    let folder = own(layout, node, REGISTRIES).join(host);
+    write_file(&folder.join("hosts.toml"), config::registry(host))
 }
 
 /// Makes mount points that the machine lacks, and records them so that `down` removes them.

@@ -22,13 +22,8 @@ pub struct Runs<'a> {
 /// Writes the OCI archive `archive` of an image with the tar file `layer` as its only layer.
 pub fn write_archive(archive: &Path, layer: &Path, runs: &Runs<'_>) -> Result<()> {
     let (layer_digest, layer_size) = digest_file(layer)?;
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
     let config = json!({
-        "architecture": architecture,
+        "architecture": architecture(),
         "os": "linux",
         "config": {
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
@@ -53,7 +48,7 @@ pub fn write_archive(archive: &Path, layer: &Path, runs: &Runs<'_>) -> Result<()
     }));
     let mut entry = manifest.descriptor("application/vnd.oci.image.manifest.v1+json");
     // The archive contains no name: containerd uses the one given at import, and would use neither if there were two.
-    entry["platform"] = json!({"architecture": architecture, "os": "linux"});
+    entry["platform"] = json!({"architecture": architecture(), "os": "linux"});
     let index = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
@@ -75,6 +70,15 @@ pub fn write_archive(archive: &Path, layer: &Path, runs: &Runs<'_>) -> Result<()
     })();
     written.with_context(|| format!("failed to write an image to {}", partial.display()))?;
     std::fs::rename(&partial, archive).with_context(|| format!("failed to put {} in place", archive.display()))
+}
+
+/// This machine's architecture, as images name it.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 struct Blob {
@@ -109,7 +113,8 @@ fn append(tar: &mut tar::Builder<File>, path: &str, content: &[u8]) -> std::io::
     tar.append_data(&mut header(content.len() as u64), path, content)
 }
 
-fn digest_file(path: &Path) -> Result<(String, u64)> {
+/// The SHA-256 of a file in hexadecimal digits, and its length.
+pub(crate) fn digest_file(path: &Path) -> Result<(String, u64)> {
     let read = || -> std::io::Result<(String, u64)> {
         let mut file = File::open(path)?;
         let mut hash = Sha256::new();

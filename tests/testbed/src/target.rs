@@ -242,7 +242,7 @@ fn run_loader(words: &[String], archive: &Path) -> Result<()> {
 
 /// A text with another host in the names of images. Names of plugins, annotations and labels begin like images and stay
 /// unchanged: an image's name has a version, or is a pattern.
-fn with_host(text: &str, host: &str) -> String {
+pub(crate) fn with_host(text: &str, host: &str) -> String {
     let own = format!("{}/", images::HOST);
     let mut parts = text.split(&own);
     let mut written = parts.next().unwrap_or_default().to_owned();

@@ -55,6 +55,12 @@ pub(super) fn prepare(args: &TestArgs, wanted: &[&'static File], ran_before: boo
     if is_wanted("smoke_manifests") {
         report.step("Helm", || binaries::ensure_helm().map(drop));
     }
+    if is_wanted("smoke_release") {
+        report.step("Helm and a registry", || {
+            binaries::ensure_helm()?;
+            binaries::ensure_registry().map(drop)
+        });
+    }
     if WITH_SNAPSHOTS.into_iter().any(is_wanted) {
         report.step("snapshot-controller", || {
             binaries::ensure_snapshot_controller().map(drop)

@@ -4,3 +4,4 @@ mod builds;
 mod cluster;
 mod manifests;
 mod oldest;
+mod release;

@@ -99,6 +99,7 @@ fn build_one(store: &Store, wanted: &Wanted, lists: &[String]) -> Result<()> {
     let mut step = Step::begin(title.as_str());
     bases.iter().try_for_each(|base| store.ensure(base))?;
     let mut arguments = vec![format!("--build-arg=BIN_DIR={}", program_folder()?)];
+    arguments.extend_from_slice(&recipe.arguments);
     if recipe.runs_on_debian {
         arguments.extend_from_slice(lists);
     }

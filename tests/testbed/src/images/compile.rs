@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::notices::{self, PACKAGES, notices};
+use super::notices::{self, notices};
 use super::recipes::Recipe;
 use crate::binaries::{ensure_for_image, host_target, names_for_images};
 use crate::command::{cargo, command, output, watched};
@@ -13,15 +13,20 @@ use crate::layout::{cache, make_folder, repository, write_file};
 use crate::progress::Step;
 use crate::work_trees::leave_nothing_of_others;
 
-/// Mooring's own programs.
-pub(super) const PROGRAMS: [&str; 6] = [
-    "flex-provisioner",
-    "mooring",
-    "mounter",
-    "provisioner-openstack",
-    "pv",
-    SHIM,
+/// Mooring's own programs, and the package of each.
+pub(crate) const PROGRAMS: [(&str, &str); 6] = [
+    ("flex-provisioner", "flex-provisioner"),
+    ("mooring", "mooring"),
+    ("mounter", "mooring-mounter"),
+    ("provisioner-openstack", "provisioner-openstack"),
+    ("pv", "pv"),
+    (SHIM, "mooring-shim"),
 ];
+
+/// The packages of these programs.
+pub(crate) fn packages() -> [&'static str; PROGRAMS.len()] {
+    PROGRAMS.map(|(_, package)| package)
+}
 
 const SHIM: &str = "vcs";
 
@@ -67,6 +72,7 @@ pub(super) fn build_programs(form: Form, recipes: &[Recipe]) -> Result<()> {
     let folder = repository().join(program_folder()?);
     let wanted: Vec<_> = PROGRAMS
         .into_iter()
+        .map(|(program, _)| program)
         .filter(|program| recipes.iter().any(|recipe| recipe.copies(&folder.join(program))))
         .collect();
     if wanted.is_empty() {
@@ -76,7 +82,7 @@ pub(super) fn build_programs(form: Form, recipes: &[Recipe]) -> Result<()> {
     let mut step = Step::begin("build the programs for the images");
     match form {
         Form::Shipped => {
-            let built = compile_shipped(&PACKAGES, &mut step)?;
+            let built = compile_shipped(&packages(), &mut step)?;
             for program in &wanted {
                 put(&built.join(program), &folder.join(program))?;
             }
@@ -116,8 +122,26 @@ fn compile_shipped(packages: &[&str], step: &mut Step) -> Result<PathBuf> {
     for package in packages {
         build.args(["--package", package]);
     }
+    build.arg("--config").arg(without_paths(target, &compiled)?);
     watched(&mut build, |line| step.update(line.trim()))?;
     Ok(compiled.join(target).join("dist"))
+}
+
+/// Configuration of cargo by which the paths of this machine are not in the programs: they would differ from those that
+/// others compile.
+fn without_paths(target: &str, compiled: &Path) -> Result<String> {
+    let home = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => {
+            PathBuf::from(std::env::var_os("HOME").context("HOME is not set: set it, or CARGO_HOME")?).join(".cargo")
+        }
+    };
+    let paths = [(repository(), "/mooring"), (compiled, "/target"), (&home, "/cargo")];
+    let flags: Vec<_> = paths
+        .iter()
+        .map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display()))
+        .collect();
+    Ok(format!("target.{target}.rustflags={flags:?}"))
 }
 
 /// Compiles programs, except the shim, with the features and in the profile that the tests have; returns where cargo

@@ -4,22 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result};
 
-use crate::binaries::host_target;
-use crate::command::{cargo, output};
+use super::compile::packages;
+use super::crates::{Crate, crates_of};
 use crate::layout::repository;
-
-/// The packages whose programs go into the images.
-pub(super) const PACKAGES: [&str; 6] = [
-    "flex-provisioner",
-    "mooring",
-    "mooring-mounter",
-    "mooring-shim",
-    "provisioner-openstack",
-    "pv",
-];
 
 /// The file's name, beside the programs.
 pub(super) const FILE: &str = "NOTICE";
@@ -39,66 +28,22 @@ struct Notices {
     texts: Vec<String>,
 }
 
-/// The notices of all crates in Mooring's programs.
-pub fn notices() -> Result<String> {
-    let arguments = ["metadata", "--format-version=1", "--filter-platform", host_target()?];
-    let metadata = output(&mut cargo(arguments)?)?;
-    let metadata = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
-    let path = repository().join("LICENSE");
-    let own = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
-    Ok(written(&own, &crates(&metadata, PACKAGES.as_slice(), texts_in)?))
+impl Notices {
+    fn of(one: &Crate) -> Result<Self> {
+        Ok(Self {
+            title: format!("{} {}: {}", one.name, one.version, one.licence),
+            texts: texts_in(&one.folder)?,
+        })
+    }
 }
 
-/// The crates of other projects that these packages depend on, by name; `texts` reads the texts in a crate's folder.
-fn crates(metadata: &Value, of: &[&str], texts: impl Fn(&Path) -> Result<Vec<String>>) -> Result<BTreeSet<Notices>> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let by_id = |items: Vec<Value>| -> BTreeMap<String, Value> {
-        items.into_iter().map(|item| (text(&item["id"]), item)).collect()
-    };
-    let packages = by_id(list(&metadata["packages"]));
-    let nodes = by_id(list(&metadata["resolve"]["nodes"]));
-    let mut waiting: Vec<String> = packages
-        .iter()
-        .filter(|(_, package)| package["source"].is_null() && of.contains(&text(&package["name"]).as_str()))
-        .map(|(id, _)| id.clone())
-        .collect();
-    ensure!(
-        waiting.len() == of.len(),
-        "not all of {} are packages here",
-        of.join(", ")
-    );
-    let (mut seen, mut found) = (BTreeSet::new(), BTreeSet::new());
-    while let Some(id) = waiting.pop() {
-        if !seen.insert(id.clone()) {
-            continue;
-        }
-        // A crate that is only needed to build or to test is in no program.
-        let is_in = |dependency: &&Value| list(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
-        let node = nodes
-            .get(&id)
-            .with_context(|| format!("cargo metadata does not resolve {id}"))?;
-        waiting.extend(
-            list(&node["deps"])
-                .iter()
-                .filter(is_in)
-                .map(|dependency| text(&dependency["pkg"])),
-        );
-        let package = packages
-            .get(&id)
-            .with_context(|| format!("cargo metadata has no package {id}"))?;
-        if package["source"].is_null() {
-            continue;
-        }
-        let manifest = text(&package["manifest_path"]);
-        let folder = Path::new(&manifest).parent().unwrap_or(Path::new("/"));
-        let [name, version, licence] = ["name", "version", "license"].map(|key| text(&package[key]));
-        found.insert(Notices {
-            title: format!("{name} {version}: {licence}"),
-            texts: texts(folder)?,
-        });
-    }
-    Ok(found)
+/// The notices of all crates in Mooring's programs.
+pub fn notices() -> Result<String> {
+    let path = repository().join("LICENSE");
+    let own = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    let crates = crates_of(&packages())?;
+    let notices = crates.iter().map(Notices::of).collect::<Result<_>>()?;
+    Ok(written(&own, &notices))
 }
 
 /// The texts of licences and notices in a folder.
@@ -139,43 +84,16 @@ fn written(own: &str, crates: &BTreeSet<Notices>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use anyhow::Result;
-    use serde_json::{Value, json};
-
-    use super::{crates, texts_in, written};
+    use super::{Notices, texts_in, written};
     use crate::layout::repository;
 
-    fn metadata() -> Value {
-        let package = |name: &str, source: Value| {
-            json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT", "source": source,
-                   "manifest_path": format!("/crates/{name}/Cargo.toml")})
-        };
-        let theirs = |name: &str| package(name, json!("registry"));
-        let on = |name: &str, kind: Value| json!({"pkg": name, "dep_kinds": [{"kind": kind}]});
-        json!({
-            "packages": [package("ours", json!(null)), package("shared", json!(null)), theirs("a"), theirs("b"),
-                         theirs("for-tests"), theirs("for-builds"), theirs("of-others")],
-            "resolve": {"nodes": [
-                {"id": "ours", "deps": [on("shared", json!(null)), on("a", json!(null)), on("for-tests", json!("dev"))]},
-                {"id": "shared", "deps": [on("b", json!(null))]},
-                {"id": "a", "deps": [on("b", json!(null)), on("for-builds", json!("build"))]},
-                {"id": "b", "deps": []},
-            ]},
-        })
-    }
-
-    #[expect(clippy::unnecessary_wraps, reason = "it stands for one that reads files")]
-    fn texts(folder: &Path) -> Result<Vec<String>> {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        Ok(vec!["the same".to_owned(), format!("Copyright of {name}")])
-    }
-
     #[test]
-    fn each_crate_in_a_program_is_named_with_its_licence_and_each_text_appears_once() {
-        let found = crates(&metadata(), &["ours"], texts).unwrap();
-        let all = written("Apache License\n", &found);
+    fn each_crate_is_named_with_its_licence_and_each_text_appears_once() {
+        let notices = |name: &str| Notices {
+            title: format!("{name} 1.0.0: MIT"),
+            texts: vec!["the same".to_owned(), format!("Copyright of {name}")],
+        };
+        let all = written("Apache License\n", &["a", "b"].map(notices).into());
         for line in [
             "a 1.0.0: MIT",
             "b 1.0.0: MIT",
@@ -186,11 +104,6 @@ mod tests {
             assert_eq!(all.lines().filter(|there| *there == line).count(), 1, "{line}: {all}");
         }
         assert_eq!(all.matches("the same").count(), 1);
-        assert!(
-            !all.contains("for-") && !all.contains("of-others") && !all.contains("shared"),
-            "{all}"
-        );
-        assert!(crates(&metadata(), &["ours", "none"], texts).is_err());
     }
 
     #[test]

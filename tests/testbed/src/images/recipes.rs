@@ -24,6 +24,8 @@ pub struct Recipe {
     pub(super) runs_on_debian: bool,
     /// How many words its build runs: an estimate of how long it takes.
     pub(super) words_run: usize,
+    /// Further arguments of `buildah build`.
+    pub(super) arguments: Vec<String>,
 }
 
 /// Increased when the same ingredients make another image than before.
@@ -51,6 +53,9 @@ impl Recipe {
         hash_file(&mut hash, &self.containerfile)?;
         for source in &self.sources {
             hash_tree(&mut hash, source)?;
+        }
+        for argument in &self.arguments {
+            hash.update(argument.as_bytes());
         }
         Ok(short_hex(&hash.finalize()))
     }
@@ -107,6 +112,7 @@ pub fn recipes(repository: &Path, program_folder: &str) -> Result<Vec<Recipe>> {
                 sources: sources.iter().map(|source| repository.join(source)).collect(),
                 runs_on_debian: !run_on.is_empty() && run_on.iter().all(|image| image == "debian:trixie-slim"),
                 words_run,
+                arguments: Vec::new(),
             });
         }
     }
@@ -183,7 +189,7 @@ mod tests {
         let folder = repository().join("target/x/dist");
         for recipe in recipes(repository(), "target/x/dist").unwrap() {
             let text = std::fs::read_to_string(&recipe.containerfile).unwrap();
-            let copied = PROGRAMS.iter().any(|name| recipe.copies(&folder.join(name)));
+            let copied = PROGRAMS.iter().any(|(name, _)| recipe.copies(&folder.join(name)));
             if copied || text.contains(" /usr/local/bin/pv\n") {
                 assert!(text.contains(" /usr/share/doc/mooring/NOTICE\n"), "{}", recipe.name);
             }

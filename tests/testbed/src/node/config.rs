@@ -21,6 +21,9 @@ pub(super) const PROXY_FILE: &str = "/etc/kubernetes/kube-proxy.json";
 pub(super) const PROXY_KUBECONFIG: &str = "/etc/kubernetes/kube-proxy.kubeconfig";
 pub(super) const CA_FILE: &str = "/etc/kubernetes/ca.crt";
 
+/// A folder for each registry that the node's containerd has to be told how to reach. It reads them at each pull.
+pub const REGISTRIES: &str = "/etc/kubernetes/registries";
+
 pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The image of a Pod's sandbox, see [`crate::base_images`].
@@ -44,6 +47,9 @@ disable = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = "{PAUSE_IMAGE}"
 
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = "{REGISTRIES}"
+
 [plugins.'io.containerd.cri.v1.runtime']
 disable_apparmor = true
 # Without CAP_SYS_RESOURCE, as in many a container and virtual machine, runc can't lower it.
@@ -62,6 +68,11 @@ SystemdCgroup = false
 "#,
         runc.display()
     )
+}
+
+/// How containerd reaches a registry whose certificate is of the cluster's own authority.
+pub(super) fn registry(host: &str) -> String {
+    format!("server = \"https://{host}\"\n\n[host.\"https://{host}\"]\nca = \"{CA_FILE}\"\n")
 }
 
 /// Each Pod has a link of its own to the node, not a port of a bridge. So answers from a Service on the same node pass
