@@ -30,8 +30,9 @@ pub struct ClientPodArgs {
     /// Service account of client Pods: it has no rights, but may have imagePullSecrets.
     #[arg(long, env = "MOORING_CLIENT_SERVICE_ACCOUNT", default_value = names::CLIENT_SERVICE_ACCOUNT)]
     pub client_service_account: String,
-    /// Priority class of client Pods; empty for none.
-    #[arg(long, env = "MOORING_CLIENT_PRIORITY_CLASS", default_value = "system-node-critical")]
+    /// Priority class of client Pods; empty for none. For a Pod of a critical one, the kubelet ends other Pods where the
+    /// node has no room.
+    #[arg(long, env = "MOORING_CLIENT_PRIORITY_CLASS", default_value = names::CLIENT_PRIORITY_CLASS)]
     pub client_priority_class: String,
     /// Clients that get one Pod per volume instead of one Pod for all volumes. This costs much more memory, but a crash
     /// of one volume's program affects no other volume.

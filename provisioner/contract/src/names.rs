@@ -63,6 +63,9 @@ pub const NAMESPACE: &str = "mooring";
 /// Service account of client Pods: without rights, but it may have imagePullSecrets.
 pub const CLIENT_SERVICE_ACCOUNT: &str = "client";
 
+/// The priority class of client Pods.
+pub const CLIENT_PRIORITY_CLASS: &str = "mooring-client";
+
 /// Service accounts of Mooring's own parts in its namespace: no ConfigMap may run an image as one of them.
 pub const OWN_SERVICE_ACCOUNTS: [&str; 3] = ["flex-provisioner", "mounter", CLIENT_SERVICE_ACCOUNT];
 
