@@ -157,6 +157,9 @@ pub mod labels {
     /// On a Node, with a client's name behind it: whether the node can mount that client's volumes, [`READY`] or
     /// [`NOT_READY`]. An annotation of the same name says what to do where it can't.
     pub const NODE_CLIENT_PREFIX: &str = "client.mooring.dev/";
+    /// In place of a client's name, which has no capitals: whether the node can mount volumes that the kubelet has by
+    /// FlexVolume, of whichever client.
+    pub const FLEX_VOLUME: &str = "FlexVolume";
     /// On a Node: whether it can mount anything at all, [`READY`] or [`NOT_READY`].
     pub const NODE_MOUNTER: &str = "mooring.dev/mounter";
     /// On a Node: how many client Pods of an earlier version still serve volumes there. An annotation of the same name
