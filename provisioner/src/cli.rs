@@ -47,7 +47,7 @@ fn controller(args: RunArgs) -> ExitCode {
     let code = with_threads(async {
         match runtime::run(args).await {
             Ok(ended) => {
-                is_to_begin_anew = ended == Ended::NewSettings;
+                is_to_begin_anew = ended == Ended::ToBeginAnew;
                 ExitCode::SUCCESS
             }
             Err(error) => {

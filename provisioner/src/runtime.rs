@@ -55,8 +55,8 @@ const LAST_EVENTS: Duration = Duration::from_secs(10);
 pub enum Ended {
     /// By SIGTERM or SIGINT.
     Stopped,
-    /// The settings have changed: the program has to begin anew.
-    NewSettings,
+    /// The settings have changed, or no policy holds the controller any more: the program has to begin anew.
+    ToBeginAnew,
 }
 
 /// Runs the controllers until it is told to stop, or to begin anew.
@@ -141,8 +141,22 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
                 None => true,
             }
     };
+    let asking = context.client.clone();
+    let unheld = async {
+        match kubeconfig {
+            Some(_) => std::future::pending().await,
+            None => held::lost(asking, &namespaces).await,
+        }
+    };
+    let anew = async {
+        tokio::select! {
+            () = changes.changed(&settings) => {}
+            () = unheld => {}
+        }
+    };
+    let mut anew = std::pin::pin!(anew);
     tokio::select! {
-        () = changes.changed(&settings) => return Ok(Ended::NewSettings),
+        () = &mut anew => return Ok(Ended::ToBeginAnew),
         may_lead = may_lead => if !may_lead {
             return Ok(Ended::Stopped);
         },
@@ -151,7 +165,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
 
     let mut work = Work::start(context, trust, event_writer, identity);
     let ended = tokio::select! {
-        () = changes.changed(&settings) => Ok(Ended::NewSettings),
+        () = &mut anew => Ok(Ended::ToBeginAnew),
         ended = work.lead(&mut election, &stop) => ended.map(|()| Ended::Stopped),
     };
 
