@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mooring_contract::CONTRACT_VERSION;
 use mooring_program::error::chain;
-use mooring_program::settings::{Settings as AdministratorSettings, SettingsArgs};
+use mooring_program::settings::Settings as AdministratorSettings;
 use mooring_program::signals::Signals;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use crate::args::run::RunArgs;
 use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
-use crate::config::trust::{ImagePattern, Trust};
+use crate::config::trust::Trust;
 use crate::context::{Context, Settings};
 use crate::controllers;
 use crate::process::client::{self, ClientError};
@@ -64,7 +64,6 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let RunArgs {
         namespace,
         settings: flags,
-        allowed_images,
         kube_api,
         kubeconfig,
         leader_elect,
@@ -109,7 +108,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let Some(settings) = changes.first(&health, &stop).await else {
         return Ok(Ended::Stopped);
     };
-    let trust = trust(&flags, allowed_images.as_ref(), &settings, &namespace);
+    let trust = trust(&flags.beneath(&settings), &namespace);
     let namespaces: Vec<_> = trust.namespaces().map(str::to_owned).collect();
     let context = Context {
         client,
@@ -188,16 +187,11 @@ fn without_slash(address: &str) -> String {
 }
 
 /// What ConfigMaps may ask for.
-fn trust(
-    flags: &SettingsArgs,
-    allowed_images: Option<&Vec<ImagePattern>>,
-    settings: &AdministratorSettings,
-    namespace: &str,
-) -> Trust {
-    let images = flags.allowed(settings, settings.allowed_images.as_ref(), allowed_images);
-    Trust::new(flags.config_namespaces(settings, namespace), images)
+fn trust(settings: &AdministratorSettings, namespace: &str) -> Trust {
+    let images = settings.allowed(settings.allowed_images.as_ref());
+    Trust::new(settings.config_namespaces(namespace), images)
         .running_in(namespace.to_owned())
-        .pulling_from(flags.registry(settings), flags.pull_secrets(settings))
+        .pulling_from(settings.registry(), settings.pull_secrets())
 }
 
 /// What this replica does while it leads.

@@ -77,7 +77,11 @@ mod tests {
             (-500, -500, -500, false),
             (990, 990, 990, false),
         ] {
-            assert_eq!(settled(lowest, before), (after, is_done), "{before}, no lower than {lowest}");
+            assert_eq!(
+                settled(lowest, before),
+                (after, is_done),
+                "{before}, no lower than {lowest}"
+            );
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use mooring_contract::image::ImagePattern;
 use mooring_contract::names;
 use mooring_contract::volume::ClientName;
 use mooring_program::time::parse_duration;
@@ -13,11 +12,6 @@ use super::resources::ResourceArgs;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Client containers")]
 pub struct ClientPodArgs {
-    /// Client images that may run, as patterns separated by commas: `*` matches anything but `/`, `**` matches
-    /// anything [default: those of --registry]. The ConfigMap `mooring-settings`, which the admission policy reads too,
-    /// overrides this.
-    #[arg(long, env = "MOORING_ALLOWED_CLIENT_IMAGES", value_delimiter = ',')]
-    pub allowed_client_images: Option<Vec<ImagePattern>>,
     /// How long a client Pod without mounts stays, such as 90s, 5m or 0
     #[arg(long, env = "MOORING_CLIENT_IDLE", default_value = "5m", value_parser = parse_duration)]
     pub client_idle: Duration,

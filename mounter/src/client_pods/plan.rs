@@ -95,7 +95,10 @@ pub fn plan(wanted: &Wanted, seen: &[SeenPod], awaited: Option<&str>, now: Times
             problem: pod.problem.clone(),
         };
     }
-    let is_full = |pod: &SeenPod| pod.refused.is_some_and(|at| now.duration_since(at).unsigned_abs() < REFUSED_FOR);
+    let is_full = |pod: &SeenPod| {
+        pod.refused
+            .is_some_and(|at| now.duration_since(at).unsigned_abs() < REFUSED_FOR)
+    };
     let mut ended = seen.iter().filter(ours).filter(|pod| pod.phase == PodPhase::Ended);
     if let Some(pod) = ended.find(|pod| Some(pod.name.as_str()) == awaited || is_full(pod))
         && let Some(problem) = &pod.problem
@@ -243,7 +246,10 @@ mod tests {
         let old = wanted("a:1");
         let new = wanted("a:2");
         let pods = [seen(&old, 0, PodPhase::Running)];
-        assert_eq!(name(&plan(&new, &pods, None, NOW)), format!("create {}-0", new.base_name()));
+        assert_eq!(
+            name(&plan(&new, &pods, None, NOW)),
+            format!("create {}-0", new.base_name())
+        );
         let mut other = wanted("a:1");
         other.node = "node-2".into();
         assert_ne!(other.base_name(), old.base_name());

@@ -165,9 +165,14 @@ fn said(status: &PodStatus) -> &str {
 
 /// What the client container requests, in words.
 fn requests(spec: &PodSpec) -> String {
-    let resources = spec.containers.iter().filter_map(|container| container.resources.as_ref());
+    let resources = spec
+        .containers
+        .iter()
+        .filter_map(|container| container.resources.as_ref());
     let requests = resources.flat_map(|resources| resources.requests.iter().flatten());
-    let requests: Vec<_> = requests.map(|(name, quantity)| format!("{name} {}", quantity.0)).collect();
+    let requests: Vec<_> = requests
+        .map(|(name, quantity)| format!("{name} {}", quantity.0))
+        .collect();
     requests.join(" and ")
 }
 

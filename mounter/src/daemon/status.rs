@@ -23,7 +23,7 @@ const NOT_INSTALLED_YET: &str = "the shim is not installed yet";
 struct State {
     /// Where the shim is, or what keeps it from being installed; `None` before the first try.
     installed: Option<Result<String, Arc<EndpointError>>>,
-    /// What is wrong with ConfigMaps, by their names.
+    /// What is wrong with ConfigMaps, by their names, behind which it is read.
     configs: BTreeMap<&'static str, String>,
     stopping: bool,
     /// That no admission policy holds the mounter.
@@ -115,6 +115,7 @@ impl Status {
         let stopping = stopping.then(|| "the mounter is stopping".to_owned());
         checks
             .map(|check| format!("{}: {}", check.name, check.message))
+            .chain(untried)
             .chain(stopping)
             .collect()
     }
@@ -165,9 +166,10 @@ impl Status {
 
     fn config_error(&self) -> Option<String> {
         let state = self.lock();
-        let errors = state.configs.iter().map(|(name, error)| {
-            format!("ConfigMap {name} has an error, so its last good version stays in force: {error}")
-        });
+        let errors = state
+            .configs
+            .iter()
+            .map(|(name, mistake)| format!("ConfigMap {name} {mistake}"));
         Some(errors.collect::<Vec<_>>().join("; ")).filter(|all| !all.is_empty())
     }
 

@@ -662,7 +662,8 @@ mod tests {
             json!({"key": "client.mooring.dev/local", "operator": "NotIn", "values": ["not-ready"]}),
         ];
         if source == VolumeSourceKind::FlexVolume {
-            expected.push(json!({"key": "client.mooring.dev/FlexVolume", "operator": "NotIn", "values": ["not-ready"]}));
+            expected
+                .push(json!({"key": "client.mooring.dev/FlexVolume", "operator": "NotIn", "values": ["not-ready"]}));
         }
         assert_eq!(
             affinity["required"]["nodeSelectorTerms"],

@@ -144,7 +144,19 @@ mod tests {
     #[test]
     fn a_client_is_ready_where_what_it_is_served_by_is_there() {
         let all = [
-            "FlexVolume", "block", "cephfs", "iscsi", "local", "nfs", "pool", "rbd", "smb", "sshfs", "tmpfs", "vendor", "zfs",
+            "FlexVolume",
+            "block",
+            "cephfs",
+            "iscsi",
+            "local",
+            "nfs",
+            "pool",
+            "rbd",
+            "smb",
+            "sshfs",
+            "tmpfs",
+            "vendor",
+            "zfs",
         ];
         let kernel = NodeKernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp"]);
         assert_eq!(able_without(&[], &kernel), all);

@@ -202,7 +202,10 @@ pub fn through(volume: &PersistentVolume, to: VolumeSourceKind) -> Result<Persis
 /// Has Mooring's own terms of the node affinity ask of a node what this source needs there.
 fn move_affinity(spec: &mut PersistentVolumeSpec, to: VolumeSourceKind) {
     let by_flex_volume = topology::by_flex_volume();
-    let required = spec.node_affinity.iter_mut().filter_map(|affinity| affinity.required.as_mut());
+    let required = spec
+        .node_affinity
+        .iter_mut()
+        .filter_map(|affinity| affinity.required.as_mut());
     let terms = required.flat_map(|required| &mut required.node_selector_terms);
     for wanted in terms.filter_map(|term| term.match_expressions.as_mut()) {
         wanted.retain(|wanted| *wanted != by_flex_volume);

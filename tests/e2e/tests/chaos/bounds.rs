@@ -181,7 +181,11 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
             let processes = scope.processes_of(NAMESPACE, &pod).await?;
             for &pid in &processes {
                 let score = oom_score_adj(pid)?;
-                ensure!(score <= 0, "the kernel ends {} before other Pods: {score}", name_of(pid));
+                ensure!(
+                    score <= 0,
+                    "the kernel ends {} before other Pods: {score}",
+                    name_of(pid)
+                );
             }
             for &pid in processes.iter().filter(|&&pid| name_of(pid) == victim) {
                 first_to_go(pid)?;

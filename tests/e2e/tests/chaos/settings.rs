@@ -90,6 +90,12 @@ fn settings_with_a_mistake_change_nothing_that_runs_and_let_no_new_controller_le
         scope.settings(&json!({"registry": "https://registry.example.com"}))?;
         scope.event_in(NAMESPACE, SETTINGS_CONFIG, "is not a registry").await?;
         // The controller that leads goes on.
+        // A mounter that has read no earlier version says so.
+        let mounter = scope.mounter(NODE).await?;
+        scope.kubectl(["-n", NAMESPACE, "delete", "pod", &mounter])?;
+        scope
+            .event_in(NAMESPACE, SETTINGS_CONFIG, "nothing of it is in force")
+            .await?;
         scope.provisioner().printing().apply().await?;
 
         let controllers = "app.kubernetes.io/name=flex-provisioner";
