@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use kube::Client;
 use mooring_contract::CONTRACT_VERSION;
 use mooring_program::error::chain;
 use mooring_program::settings::Settings as AdministratorSettings;
@@ -135,25 +136,10 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let may_lead = async {
         // Outside of a cluster, it has its user's rights.
         (kubeconfig.is_some() || held::wait(context.client.clone(), &namespaces, &health, &stop).await)
-            && match &mut election {
-                Some(election) => election.win(&stop, || health.set(Phase::StandingBy)).await,
-                None => true,
-            }
+            && won(&mut election, &health, &stop).await
     };
-    let asking = context.client.clone();
-    let unheld = async {
-        match kubeconfig {
-            Some(_) => std::future::pending().await,
-            None => held::lost(asking, &namespaces).await,
-        }
-    };
-    let anew = async {
-        tokio::select! {
-            () = changes.changed(&settings) => {}
-            () = unheld => {}
-        }
-    };
-    let mut anew = std::pin::pin!(anew);
+    let unheld = unheld(context.client.clone(), &namespaces, kubeconfig.is_none());
+    let mut anew = std::pin::pin!(first_of(changes.changed(&settings), unheld));
     tokio::select! {
         () = &mut anew => return Ok(Ended::ToBeginAnew),
         may_lead = may_lead => if !may_lead {
@@ -180,6 +166,22 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     info!("stopped");
     // Whoever has asked it to stop meanwhile does not ask again.
     ended.map(|ended| if stop.is_cancelled() { Ended::Stopped } else { ended })
+}
+
+/// Returns when no policy holds the controller any more. Outside of a cluster, none is to.
+async fn unheld(client: Client, namespaces: &[String], is_in_cluster: bool) {
+    if is_in_cluster {
+        held::lost(client, namespaces).await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
+    }
 }
 
 fn without_slash(address: &str) -> String {
@@ -245,6 +247,14 @@ impl Work {
         if timeout(LAST_EVENTS, self.events_written).await.is_err() {
             warn!("events were not written in time");
         }
+    }
+}
+
+/// Waits until this replica leads; false if `stop` came first.
+async fn won(election: &mut Option<Election>, health: &Health, stop: &CancellationToken) -> bool {
+    match election {
+        Some(election) => election.win(stop, |standing| health.set(standing.into())).await,
+        None => true,
     }
 }
 

@@ -177,6 +177,9 @@ pub mod labels {
 
 /// Annotations that Mooring writes or reads.
 pub mod annotations {
+    /// On the controllers' Lease: the version of the records that a leader may have written, a number. A controller
+    /// that reads none so new does not lead.
+    pub const RECORDS: &str = "mooring.dev/records";
     /// On a claim: who created it, stamped at admission.
     pub const USERNAME: &str = "mooring.dev/username";
     /// On a claim: the creator's groups, comma-separated, stamped at admission.
