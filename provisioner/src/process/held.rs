@@ -48,21 +48,25 @@ pub(crate) async fn wait(client: Client, namespaces: &[String], health: &Health,
     }
 }
 
-/// Returns when no policy holds the controller any more, which [`wait`] has found held, or finds so.
+/// Returns when no policy holds the controller any more, after one did: until then [`wait`] waits.
 pub(crate) async fn lost(client: Client, namespaces: &[String]) {
     if held::is_to_be_held() {
         until_lost(async || ask(&client, namespaces).await).await;
         error!("{NOT_HELD} any more, so it begins anew and waits: {CURE}");
     } else {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
 async fn until_lost(ask: impl AsyncFn() -> Held) {
-    let mut last = Held::Yes;
-    while last != Held::No {
-        tokio::time::sleep(last.pause()).await;
-        last = ask().await;
+    let mut was_held = false;
+    loop {
+        let held = ask().await;
+        if was_held && held == Held::No {
+            return;
+        }
+        was_held |= held == Held::Yes;
+        tokio::time::sleep(held.pause()).await;
     }
 }
 
@@ -125,13 +129,14 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn a_controller_goes_on_asking_and_ends_only_when_it_certainly_is_not_held() {
-        let answers = vec![Held::No, Held::Unknown("no answer".to_owned()), Held::Yes];
+    async fn a_controller_goes_on_asking_and_ends_only_when_it_certainly_is_held_no_more() {
+        let unknown = Held::Unknown("no answer".to_owned());
+        let answers = vec![Held::No, unknown, Held::Yes, Held::No];
         let (answers, begun) = (RefCell::new(answers), Instant::now());
         until_lost(async || answers.borrow_mut().pop().unwrap()).await;
         assert!(answers.borrow().is_empty());
-        // Seldom while it is held, and soon again where nobody knows.
-        assert_eq!(begun.elapsed(), Duration::from_secs(120 + 120 + 10));
+        // Seldom while it is held, and soon again where it is not yet, or nobody knows.
+        assert_eq!(begun.elapsed(), Duration::from_secs(10 + 120 + 10));
     }
 
     #[test]

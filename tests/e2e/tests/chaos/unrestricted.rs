@@ -64,7 +64,10 @@ async fn unrestricted(
         })
         .await?;
         each_says_so(scope, account, before.len()).await?;
-        ensure!(pods_of(scope, account).await? == before, "they noticed it only after a restart");
+        ensure!(
+            pods_of(scope, account).await? == before,
+            "they noticed it only after a restart"
+        );
         for pod in &before {
             scope.kubectl(["-n", NAMESPACE, "delete", "pod", pod, "--timeout=120s"])?;
         }
