@@ -32,13 +32,7 @@ pub struct Reports {
 impl Reports {
     /// Says whether the ConfigMap of this name is in force, and if not, why. `is_read` is whether an earlier version of
     /// it is.
-    fn say<T, E: Display>(
-        &self,
-        name: &'static str,
-        config: Option<&ConfigMap>,
-        result: &Result<T, E>,
-        is_read: bool,
-    ) {
+    fn say<T, E: Display>(&self, name: &'static str, config: Option<&ConfigMap>, result: &Result<T, E>, is_read: bool) {
         let error = result.as_ref().err().map(|error| mistake(&error.to_string(), is_read));
         if let Some(error) = &error {
             warn!("ConfigMap {name} {error}");

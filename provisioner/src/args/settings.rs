@@ -88,7 +88,10 @@ mod tests {
         assert_eq!(of_flags.registry().to_string(), "a.example.com");
         assert_eq!(of_flags.pull_secrets(), ["a"]);
         assert_eq!(of_flags.config_namespaces("own"), ["a", "b"].map(str::to_owned).into());
-        assert_eq!(of_flags.allowed(of_flags.allowed_images.as_ref())[0].to_string(), "flag/*");
+        assert_eq!(
+            of_flags.allowed(of_flags.allowed_images.as_ref())[0].to_string(),
+            "flag/*"
+        );
         let said = [
             ("registry", "b.example.com"),
             ("pull-secrets", ""),

@@ -118,7 +118,11 @@ pub fn apply(target: &Target, manifest: &str) -> Result<()> {
 /// Makes the settings, which the manifests don't have; what others have set in them stays.
 fn apply_settings(target: &Target, for_tests: bool) -> Result<()> {
     let mut data = BTreeMap::new();
-    data.extend(target.image_registry().map(|registry| ("registry", registry.to_owned())));
+    data.extend(
+        target
+            .image_registry()
+            .map(|registry| ("registry", registry.to_owned())),
+    );
     data.extend(for_tests.then(|| ("config-namespaces", TESTS_NAMESPACES.to_owned())));
     let settings = json!({
         "apiVersion": "v1", "kind": "ConfigMap",

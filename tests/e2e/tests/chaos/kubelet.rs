@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ResourceExt as _};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET, NAMESPACE, labels};
 use mooring_harness::nodes::{driver_directory_outside, on_own_nodes};
 use mooring_harness::provisioner::user_of;
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::{Scope, skipped_without_all, wait_until};
 use mooring_testbed::cluster::Cluster;
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
@@ -64,7 +64,9 @@ impl Drop for Changed {
             .write(&self.before)
             .and_then(|()| self.cluster.kill_in_node(1, "kubelet"));
         if let Err(error) = restarted {
-            note(format!("the kubelet of {NODE} still looks for drivers elsewhere: {error:#}"));
+            note(format!(
+                "the kubelet of {NODE} still looks for drivers elsewhere: {error:#}"
+            ));
         }
     }
 }
@@ -171,7 +173,10 @@ fn the_shim_follows_the_kubelet_to_another_plugin_directory_and_back_and_no_impo
 }
 
 #[test]
-fn a_node_without_a_plugin_directory_is_ready_for_csi_and_no_pod_with_flexvolume_comes() {
+fn a_node_without_a_plugin_directory_is_ready_for_csi_and_gets_no_pod_with_flexvolume() {
+    if skipped_without_all() {
+        return;
+    }
     on_own_nodes("chaos-no-plugins", async |scope| {
         scope.require_mooring().await?;
         let server = scope.ssh_server("node-2", &["data"]).await?;
@@ -189,10 +194,16 @@ fn a_node_without_a_plugin_directory_is_ready_for_csi_and_no_pod_with_flexvolume
         ensure!(cure.contains(NOWHERE) && cure.contains("volumePluginDir"), "{cure}");
         let sshfs = format!("{}sshfs", labels::NODE_CLIENT_PREFIX);
         for ready in [labels::NODE_MOUNTER, &sshfs] {
-            ensure!(node.labels().get(ready).is_some_and(|word| word == labels::READY), "{ready}");
+            ensure!(
+                node.labels().get(ready).is_some_and(|word| word == labels::READY),
+                "{ready}"
+            );
         }
         let status = scope.mounter_status(NODE).await?;
-        ensure!(status["ready"] == true && status["unable"]["FlexVolume"] == cure.as_str(), "{status:#}");
+        ensure!(
+            status["ready"] == true && status["unable"]["FlexVolume"] == cure.as_str(),
+            "{status:#}"
+        );
 
         scope.csi_volume("csi", &server.volume("data"), &Value::Null)?;
         scope.pod("csi", NODE, "csi", Value::Null)?;
