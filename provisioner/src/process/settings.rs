@@ -179,7 +179,7 @@ mod tests {
             ended.is_ok().then(|| begun.elapsed().as_secs())
         };
         assert_eq!(took(every(2, vec!["b", "c"])).await, Some(2 + 2 + 3));
-        assert_eq!(took(every(2, vec!["b", "c"].repeat(50))).await, Some(2 + 30));
+        assert_eq!(took(every(2, ["b", "c"].repeat(50))).await, Some(2 + 30));
         // What is as it was in the end is no change.
         assert_eq!(took(every(2, vec!["b", "a"])).await, None);
     }
