@@ -285,7 +285,7 @@ mod tests {
         let any = [is_not("mooring.dev/mounter"), is_not("client.mooring.dev/nfs")];
         let affinity = |all: &[Value]| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": all}]}});
         let mut value = by_flex();
-        let by_csi = [&[here.clone()][..], &any].concat();
+        let by_csi = [std::slice::from_ref(&here), &any].concat();
         let by_both = [&by_csi[..], &[is_not("client.mooring.dev/FlexVolume")]].concat();
         value["spec"]["nodeAffinity"] = affinity(&by_both);
         let flex = read(value);
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(through(&csi, FlexVolume).unwrap(), plain(&flex));
         // An image's own stays as it is.
         let mut own = json!(csi);
-        own["spec"]["nodeAffinity"] = affinity(&[here.clone()]);
+        own["spec"]["nodeAffinity"] = affinity(std::slice::from_ref(&here));
         let moved = through(&read(own), FlexVolume).unwrap();
         assert_eq!(json!(moved)["spec"]["nodeAffinity"], affinity(&[here]));
     }
