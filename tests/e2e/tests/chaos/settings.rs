@@ -146,6 +146,7 @@ fn a_controller_does_not_lead_where_one_of_a_later_version_has_written_records_t
         let provisioner = scope.provisioner().printing();
         provisioner.apply().await?;
         scope.claim("data", &provisioner.class, "1Gi").await?;
-        scope.claim_bound("data").await
+        scope.claim_bound("data").await?;
+        Ok(())
     });
 }
