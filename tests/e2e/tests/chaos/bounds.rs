@@ -103,6 +103,31 @@ async fn can_write(scope: &Scope, pod: &str) -> Result<()> {
     .await
 }
 
+/// A volume whose client Pod, of GlusterFS, requests this much waits where a Pod has taken that, and ends no Pod.
+async fn full_node_waits(scope: &Scope, cpu: &str) -> Result<()> {
+    let requests = json!({"requests": {"cpu": format!("{BYSTANDER}m")}});
+    let main = json!([{
+        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "resources": requests,
+    }]);
+    scope.pod("bystander", NODE, "", json!({"containers": main, "volumes": []}))?;
+    let bystander = scope.pod_ready("bystander").await?.uid();
+    let too_large = json!({"client": "glusterfs", "source": "192.0.2.1:/x"});
+    scope.volume("too-large", &too_large)?;
+    scope.pod("too-large", NODE, "too-large", Value::Null)?;
+    let event = scope.event("too-large", "this node has no room for it").await?;
+    ensure!(
+        event
+            .message
+            .as_ref()
+            .is_some_and(|said| said.contains(&format!("it requests cpu {cpu} "))),
+        "{event:?}"
+    );
+    // Only a Pod that runs is ready, and it is the same.
+    assert_eq!(scope.pod_ready("bystander").await?.uid(), bystander);
+    gone(scope, "too-large").await?;
+    gone(scope, "bystander").await
+}
+
 #[test]
 fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affects_no_other() {
     on_own_nodes("chaos-bounds", async |scope| {
@@ -138,27 +163,7 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
             Ok((most_volumes(&scope)? == "40").then_some(()))
         })
         .await?;
-        let requests = json!({"requests": {"cpu": format!("{BYSTANDER}m")}});
-        let main = json!([{
-            "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "resources": requests,
-        }]);
-        scope.pod("bystander", NODE, "", json!({"containers": main, "volumes": []}))?;
-        let bystander = scope.pod_ready("bystander").await?.uid();
-        let too_large = json!({"client": "glusterfs", "source": "192.0.2.1:/x"});
-        scope.volume("too-large", &too_large)?;
-        scope.pod("too-large", NODE, "too-large", Value::Null)?;
-        let event = scope.event("too-large", "this node has no room for it").await?;
-        ensure!(
-            event
-                .message
-                .as_ref()
-                .is_some_and(|said| said.contains(&format!("it requests cpu {cpu} "))),
-            "{event:?}"
-        );
-        // Only a Pod that runs is ready, and it is the same.
-        assert_eq!(scope.pod_ready("bystander").await?.uid(), bystander);
-        gone(&scope, "too-large").await?;
-        gone(&scope, "bystander").await?;
+        full_node_waits(&scope, &cpu).await?;
 
         for claim in ["a", "b"] {
             scope.pod(claim, NODE, claim, Value::Null)?;
