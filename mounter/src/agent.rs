@@ -8,8 +8,8 @@
 //! has died, as often as [`revivals`] lets it), `expand` (letting a volume grow), [`claims`] (which volume has a device
 //! of the node), `share` (one device for all Pods of a volume, `one_at_a_time`), [`give_up`] (ending what nobody waits
 //! for any more), [`services`] (what the agent does for the image's programs besides), `image_daemon` (the daemon that
-//! all volumes of an image need), [`store`] (its own files), [`supervise`] (process 1), [`install`] (how it comes into
-//! the Pod).
+//! all volumes of an image need), [`store`] (its own files), [`supervise`] (process 1), `oom_score` (whom the kernel
+//! ends first where memory is short), [`install`] (how it comes into the Pod).
 
 pub mod claims;
 mod dead_mounts;
@@ -22,6 +22,7 @@ pub mod make_file_system;
 pub mod mount_device;
 pub mod mounts;
 mod one_at_a_time;
+mod oom_score;
 pub mod program;
 pub mod protocol;
 pub mod record;
@@ -79,11 +80,14 @@ pub enum AgentProcessError {
 /// once more and stays beside it: see [`supervise`].
 pub fn run(args: AgentArgs) -> Result<(), AgentProcessError> {
     log::start_by_environment();
+    let is_first = std::process::id() == 1;
+    // Before there is another thread or process, which inherits it.
+    oom_score::lower(is_first);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(AgentProcessError::Runtime)?;
-    let result = if std::process::id() == 1 {
+    let result = if is_first {
         runtime
             .block_on(supervise::supervise(&args.kubelet_root))
             .map_err(Into::into)

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
@@ -338,7 +339,7 @@ impl ClientPods {
         let mut before: Option<String> = None;
         loop {
             changes.mark_unchanged();
-            let (name, awaited) = match plan(&wanted, &self.seen(), before.as_deref()) {
+            let (name, awaited) = match plan(&wanted, &self.seen(), before.as_deref(), Timestamp::now()) {
                 PodDecision::Use { name, uid, problem } => {
                     // Taken before the agent is asked, so that the Pod is not deleted in between.
                     let lease = match held.take() {
@@ -371,10 +372,7 @@ impl ClientPods {
                     created?;
                     (name, Awaited::Listed)
                 }
-                PodDecision::Report { name, uid, problem } => {
-                    self.delete_soon(&name, &uid);
-                    return Err(PodError::Stuck { name, problem });
-                }
+                PodDecision::Report { name, problem } => return Err(PodError::Stuck { name, problem }),
             };
             before = Some(name.clone());
             tokio::select! {

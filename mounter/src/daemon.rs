@@ -48,7 +48,7 @@ use crate::node::readiness;
 use crate::node::volume_secrets::VolumeSecrets;
 use crate::recovery::give_up::GiveUp;
 use crate::recovery::revive::Reviver;
-use crate::settings::{Defaults, SettingsInForce};
+use crate::settings::SettingsInForce;
 use crate::volume::registry::Registry;
 use crate::worker::Workers;
 
@@ -91,7 +91,7 @@ async fn serve(args: Arc<ServeArgs>) -> Result<(), DaemonError> {
     let kube = config.clone().and_then(connect);
     let metrics = MounterMetrics::default();
     let registry = Registry::new(args.mount_containers.clone());
-    let settings = settings(&args);
+    let settings = SettingsInForce::new(&args.namespace);
     registry.place_images(settings.registry());
     let status = Status::new(Arc::clone(&args));
     let places = Places {
@@ -301,15 +301,6 @@ fn granter(
     }
     let api = kube.map(|kube| Arc::new(ClusterGrants::new(kube.clone(), node_pods)) as Arc<dyn GrantApi>);
     Granter::new(api, settings)
-}
-
-/// The settings until the ConfigMap was read.
-fn settings(args: &ServeArgs) -> SettingsInForce {
-    SettingsInForce::new(Defaults {
-        flags: args.settings.clone(),
-        allowed_client_images: args.client_pods.allowed_client_images.clone(),
-        namespace: args.namespace.clone(),
-    })
 }
 
 fn attachments(kube: Option<&KubeClient>, args: &ServeArgs) -> Option<Arc<Attachments>> {

@@ -1,12 +1,11 @@
-//! The administrator's settings that are in force: what ConfigMap `mooring-settings` says, and what the flags say where
-//! it is silent.
+//! The administrator's settings that are in force: what ConfigMap `mooring-settings` says.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mooring_contract::image::{BadImage, ImagePattern, ImageRef, ImageRegistry};
 use mooring_contract::names::SETTINGS_CONFIG;
+use mooring_program::settings::Settings;
 use mooring_program::settings::keys::ALLOWED_CLIENT_IMAGES;
-use mooring_program::settings::{Settings, SettingsArgs};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -28,29 +27,20 @@ pub enum ImageError {
     },
 }
 
-/// What counts where the ConfigMap says nothing.
-#[derive(Debug, Clone, Default)]
-pub struct Defaults {
-    pub flags: SettingsArgs,
-    /// `--allowed-client-images`.
-    pub allowed_client_images: Option<Vec<ImagePattern>>,
-    /// The mounter's own namespace.
-    pub namespace: String,
-}
-
 /// The settings; a clone shares them.
 #[derive(Debug, Clone, Default)]
 pub struct SettingsInForce {
-    defaults: Arc<Defaults>,
+    /// The mounter's own.
+    namespace: Arc<str>,
     /// Nothing until the ConfigMap was read.
     config: Arc<RwLock<Option<Settings>>>,
 }
 
 impl SettingsInForce {
-    /// The defaults, without client Pods until [`Self::set`].
-    pub fn new(defaults: Defaults) -> Self {
+    /// Nothing but what counts without settings, and no client Pods, until [`Self::set`].
+    pub fn new(namespace: &str) -> Self {
         Self {
-            defaults: defaults.into(),
+            namespace: namespace.into(),
             config: Arc::default(),
         }
     }
@@ -62,20 +52,17 @@ impl SettingsInForce {
 
     /// Where Mooring's images are.
     pub fn registry(&self) -> ImageRegistry {
-        self.defaults.flags.registry(&self.config())
+        self.config().registry()
     }
 
     /// Secrets that client Pods name.
     pub fn pull_secrets(&self) -> Vec<String> {
-        self.defaults.flags.pull_secrets(&self.config())
+        self.config().pull_secrets()
     }
 
     /// Whether Pods of a namespace may be runs.
     pub fn has_runs_in(&self, namespace: &str) -> bool {
-        let Defaults {
-            flags, namespace: own, ..
-        } = &*self.defaults;
-        flags.config_namespaces(&self.config(), own).contains(namespace)
+        self.config().config_namespaces(&self.namespace).contains(namespace)
     }
 
     /// The image's name in full, if client Pods may have it.
@@ -85,12 +72,7 @@ impl SettingsInForce {
             return Err(ImageError::Unread);
         }
         let config = self.config();
-        let Defaults {
-            flags,
-            allowed_client_images: flag,
-            ..
-        } = &*self.defaults;
-        let patterns = flags.allowed(&config, config.allowed_client_images.as_ref(), flag.as_ref());
+        let patterns = config.allowed(config.allowed_client_images.as_ref());
         if patterns.iter().any(|pattern| pattern.matches(&image)) {
             return Ok(image.to_string());
         }
@@ -106,7 +88,8 @@ impl SettingsInForce {
         config.clone().unwrap_or_default()
     }
 
-    fn is_read(&self) -> bool {
+    /// Whether the ConfigMap was read, and what it says counts.
+    pub fn is_read(&self) -> bool {
         self.config.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
@@ -114,13 +97,12 @@ impl SettingsInForce {
 /// With runs in these namespaces, and all else by default.
 impl<const N: usize> From<[String; N]> for SettingsInForce {
     fn from(namespaces: [String; N]) -> Self {
-        Self::new(Defaults {
-            flags: SettingsArgs {
-                config_namespaces: Some(namespaces.into()),
-                ..SettingsArgs::default()
-            },
-            ..Defaults::default()
-        })
+        let in_force = Self::default();
+        in_force.set(Settings {
+            config_namespaces: Some(namespaces.into()),
+            ..Settings::default()
+        });
+        in_force
     }
 }
 
@@ -128,7 +110,7 @@ impl<const N: usize> From<[String; N]> for SettingsInForce {
 mod tests {
     use mooring_program::settings::Settings;
 
-    use super::{Defaults, ImageError, SettingsInForce};
+    use super::{ImageError, SettingsInForce};
 
     fn config(entries: &[(&str, &str)]) -> Settings {
         let data = entries
@@ -138,24 +120,19 @@ mod tests {
     }
 
     #[test]
-    fn the_config_map_goes_before_the_flag_and_the_flag_counts_again_without_it() {
-        let settings = SettingsInForce::new(Defaults {
-            allowed_client_images: Some(vec!["flag.example.com/*".parse().unwrap()]),
-            ..Defaults::default()
-        });
+    fn no_client_image_runs_until_the_settings_were_read_and_then_those_that_they_allow() {
+        let settings = SettingsInForce::default();
         let check = |image: &str| settings.client_image(image);
-        assert!(matches!(check("flag.example.com/x:1"), Err(ImageError::Unread)));
+        assert!(matches!(check("mooring.dev/x:1"), Err(ImageError::Unread)));
         settings.set(Settings::default());
-        assert_eq!(check("flag.example.com/x:1").unwrap(), "flag.example.com/x:1");
+        assert_eq!(check("mooring.dev/x:1").unwrap(), "mooring.dev/x:1");
         assert!(matches!(check("custom/x"), Err(ImageError::NotAllowed { .. })));
         assert!(matches!(check("a b"), Err(ImageError::Bad(_))));
         settings.set(config(&[("allowed-client-images", "custom/*,\n mooring.dev/y")]));
         assert_eq!(check("custom/x").unwrap(), "docker.io/custom/x");
-        assert!(check("flag.example.com/x:1").is_err());
+        assert!(check("mooring.dev/x:1").is_err());
         settings.set(config(&[("allowed-client-images", "")]));
         assert!(check("custom/x").is_err());
-        settings.set(Settings::default());
-        assert!(check("flag.example.com/x:1").is_ok());
     }
 
     #[test]
@@ -170,10 +147,7 @@ mod tests {
 
     #[test]
     fn pods_are_runs_in_the_named_namespaces_or_in_mooring_s_own() {
-        let settings = SettingsInForce::new(Defaults {
-            namespace: "storage".to_owned(),
-            ..Defaults::default()
-        });
+        let settings = SettingsInForce::new("storage");
         assert!(settings.has_runs_in("storage") && !settings.has_runs_in("mooring"));
         settings.set(config(&[("config-namespaces", "mooring,admin")]));
         assert!(settings.has_runs_in("admin") && !settings.has_runs_in("storage"));

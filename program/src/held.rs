@@ -12,6 +12,14 @@ use crate::error::chain;
 /// How often a program asks again while no policy holds it, or nobody says so.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
+/// How often a program asks again that a policy holds: a second installation takes the policies from the first.
+const AGAIN: Duration = Duration::from_mins(2);
+
+/// What to do where no policy holds a program.
+pub const CURE: &str = "the policies in configmaps/install/admission.yaml name another namespace. If somebody has \
+                        installed Mooring a second time, remove that installation; then apply this one's manifests \
+                        again, by its Helm chart or with the transformer of configmaps/registry";
+
 /// Longest wait for one answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -28,6 +36,16 @@ pub enum Held {
     /// Something else refuses it, or there is no answer; with what was said. The program must not act as if it were
     /// held.
     Unknown(String),
+}
+
+impl Held {
+    /// How long until the API server is asked again.
+    pub fn pause(&self) -> Duration {
+        match self {
+            Self::Yes => AGAIN,
+            Self::No | Self::Unknown(_) => PERIOD,
+        }
+    }
 }
 
 /// Whether policies are to hold this program. One that runs outside of a Pod has its user's own rights, which the

@@ -1,5 +1,4 @@
-//! The administrator's settings: ConfigMap [`SETTINGS_CONFIG`] in Mooring's namespace, which both programs watch, and the
-//! flags that count where it says nothing.
+//! The administrator's settings: ConfigMap [`SETTINGS_CONFIG`] in Mooring's namespace, which both programs watch.
 //!
 //! Whoever may write it can have any image run with privilege on each node. That was so before: the same people may
 //! write provisioner ConfigMaps there, and `mounter-config`.
@@ -13,7 +12,7 @@ use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 use mooring_contract::image::{BadPattern, BadRegistry, ImagePattern, ImageRegistry};
-use mooring_contract::names::{REGISTRY, SETTINGS_CONFIG};
+use mooring_contract::names::SETTINGS_CONFIG;
 use mooring_contract::volume::split_list;
 use tracing::warn;
 
@@ -45,7 +44,10 @@ pub mod keys {
 /// What is wrong with a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadValue {
-    #[error("there is no such setting: correct or remove the key; settings are {}", keys::ALL.join(", "))]
+    #[error(
+        "there is no such setting: correct or remove the key, or install the version that has it; settings are {}",
+        keys::ALL.join(", ")
+    )]
     Unknown,
     #[error(transparent)]
     Registry(#[from] BadRegistry),
@@ -88,6 +90,27 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Where Mooring's images are.
+    pub fn registry(&self) -> ImageRegistry {
+        self.registry.clone().unwrap_or_default()
+    }
+
+    /// Secrets with the logins of registries.
+    pub fn pull_secrets(&self) -> Vec<String> {
+        self.pull_secrets.clone().unwrap_or_default()
+    }
+
+    /// Namespaces whose provisioner ConfigMaps count; where nothing says which, it is `own_namespace`.
+    pub fn config_namespaces(&self, own_namespace: &str) -> BTreeSet<String> {
+        let said = self.config_namespaces.clone();
+        said.unwrap_or_else(|| [own_namespace.to_owned()].into())
+    }
+
+    /// The images of a list of these settings, or else those of the registry.
+    pub fn allowed(&self, list: Option<&Vec<ImagePattern>>) -> Vec<ImagePattern> {
+        list.cloned().unwrap_or_else(|| vec![self.registry().pattern()])
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<(), BadValue> {
         match key {
             keys::REGISTRY => self.registry = Some(value.trim().parse()?),
@@ -119,63 +142,9 @@ fn patterns(list: &str) -> Result<Vec<ImagePattern>, BadPattern> {
     split_list(list).iter().map(|pattern| pattern.parse()).collect()
 }
 
-/// Flags for the settings that both programs have; the ConfigMap overrides them.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Settings that ConfigMap mooring-settings overrides")]
-pub struct SettingsArgs {
-    /// Registry with Mooring's images, with their path in it: what mooring.dev/ at the beginning of a name stands for
-    #[arg(long, env = "MOORING_REGISTRY", default_value = REGISTRY)]
-    pub registry: ImageRegistry,
-    /// Secrets with the logins of registries, for every Pod that Mooring makes
-    #[arg(long, env = "MOORING_PULL_SECRETS", value_delimiter = ',', value_name = "SECRET,…")]
-    pub pull_secrets: Vec<String>,
-    /// Namespaces whose provisioner ConfigMaps count [default: Mooring's own]
-    ///
-    /// All who can write a ConfigMap there can run an allowed image with any service account of that namespace, and
-    /// their runs may have the nodes' pools.
-    #[arg(
-        long,
-        env = "MOORING_CONFIG_NAMESPACES",
-        value_delimiter = ',',
-        value_parser = parse_namespace,
-        value_name = "NAMESPACE,…",
-    )]
-    pub config_namespaces: Option<Vec<String>>,
-}
-
-impl SettingsArgs {
-    pub fn registry(&self, settings: &Settings) -> ImageRegistry {
-        settings.registry.as_ref().unwrap_or(&self.registry).clone()
-    }
-
-    pub fn pull_secrets(&self, settings: &Settings) -> Vec<String> {
-        settings.pull_secrets.as_ref().unwrap_or(&self.pull_secrets).clone()
-    }
-
-    /// Where nobody says which, it is `own_namespace`.
-    pub fn config_namespaces(&self, settings: &Settings, own_namespace: &str) -> BTreeSet<String> {
-        match (&settings.config_namespaces, &self.config_namespaces) {
-            (Some(namespaces), _) => namespaces.clone(),
-            (None, Some(namespaces)) => namespaces.iter().cloned().collect(),
-            (None, None) => [own_namespace.to_owned()].into(),
-        }
-    }
-
-    /// The images of a list: as a setting says, else as a flag says, else those of the registry.
-    pub fn allowed(
-        &self,
-        settings: &Settings,
-        setting: Option<&Vec<ImagePattern>>,
-        flag: Option<&Vec<ImagePattern>>,
-    ) -> Vec<ImagePattern> {
-        let said = setting.or(flag).cloned();
-        said.unwrap_or_else(|| vec![self.registry(settings).pattern()])
-    }
-}
-
 /// The ConfigMap as it was seen.
 pub struct Seen {
-    /// Nothing if there is none: then the flags count.
+    /// Nothing if there is none.
     pub config: Option<ConfigMap>,
     pub settings: Result<Settings, BadSettings>,
 }
@@ -213,20 +182,9 @@ pub fn watch(client: Client, namespace: &str) -> impl Stream<Item = Seen> + Send
 mod tests {
     use std::collections::BTreeMap;
 
-    use clap::Parser;
     use mooring_contract::image::ImagePattern;
 
-    use super::{BadSettings, Settings, SettingsArgs};
-
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        args: SettingsArgs,
-    }
-
-    fn args(flags: &[&str]) -> SettingsArgs {
-        Flags::parse_from([&["program"], flags].concat()).args
-    }
+    use super::{BadSettings, Settings};
 
     fn settings(entries: &[(&str, &str)]) -> Result<Settings, BadSettings> {
         let data: BTreeMap<_, _> = entries
@@ -241,23 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn a_key_goes_before_its_flag_and_the_registry_s_images_are_allowed_where_neither_says_which() {
-        let none = Settings::default();
-        let plain = args(&[]);
-        assert_eq!(settings(&[]), Ok(none.clone()));
-        assert_eq!(plain.config_namespaces(&none, "storage"), ["storage".to_owned()].into());
-        assert_eq!(texts(&plain.allowed(&none, None, None)), ["mooring.dev/*"]);
-        assert_eq!(plain.pull_secrets(&none), Vec::<String>::new());
-
-        let flags = args(&[
-            "--registry=a.example.com",
-            "--pull-secrets=a",
-            "--config-namespaces=a, b",
-        ]);
-        assert_eq!(texts(&flags.allowed(&none, None, None)), ["a.example.com/*"]);
-        assert_eq!(flags.pull_secrets(&none), ["a"]);
-        let namespaces = ["a".to_owned(), "b".to_owned()];
-        assert_eq!(flags.config_namespaces(&none, "storage"), namespaces.into());
+    fn where_nothing_is_said_the_registry_s_images_are_allowed_and_mooring_s_own_namespace_counts() {
+        let none = settings(&[]).unwrap();
+        assert_eq!(none, Settings::default());
+        assert_eq!(none.config_namespaces("storage"), ["storage".to_owned()].into());
+        assert_eq!(texts(&none.allowed(None)), ["mooring.dev/*"]);
+        assert_eq!(none.pull_secrets(), Vec::<String>::new());
 
         let said = settings(&[
             ("registry", " b.example.com/mooring\n"),
@@ -266,24 +213,21 @@ mod tests {
             ("allowed-images", "custom/*,\nb.example.com/**"),
         ])
         .unwrap();
-        assert_eq!(flags.registry(&said).to_string(), "b.example.com/mooring");
-        assert_eq!(flags.pull_secrets(&said), ["b", "c"]);
+        assert_eq!(said.registry().to_string(), "b.example.com/mooring");
+        assert_eq!(said.pull_secrets(), ["b", "c"]);
         let namespaces = ["mooring".to_owned(), "admin".to_owned()];
-        assert_eq!(flags.config_namespaces(&said, "storage"), namespaces.into());
-        let flag = vec!["flag/*".parse().unwrap()];
-        let allowed = flags.allowed(&said, said.allowed_images.as_ref(), Some(&flag));
+        assert_eq!(said.config_namespaces("storage"), namespaces.into());
+        let allowed = said.allowed(said.allowed_images.as_ref());
         assert_eq!(texts(&allowed), ["custom/*", "b.example.com/**"]);
-        let allowed = flags.allowed(&said, said.allowed_client_images.as_ref(), Some(&flag));
-        assert_eq!(texts(&allowed), ["flag/*"]);
-        let allowed = flags.allowed(&said, said.allowed_client_images.as_ref(), None);
+        let allowed = said.allowed(said.allowed_client_images.as_ref());
         assert_eq!(texts(&allowed), ["b.example.com/mooring/*"]);
     }
 
     #[test]
     fn an_empty_list_is_one() {
         let said = settings(&[("allowed-images", ""), ("pull-secrets", " ")]).unwrap();
-        assert_eq!(args(&[]).allowed(&said, said.allowed_images.as_ref(), None), []);
-        assert_eq!(args(&["--pull-secrets=a"]).pull_secrets(&said), Vec::<String>::new());
+        assert_eq!(said.allowed(said.allowed_images.as_ref()), []);
+        assert_eq!(said.pull_secrets, Some(Vec::new()));
     }
 
     #[test]

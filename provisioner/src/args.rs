@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod run;
+pub mod settings;
 
 use std::ffi::OsString;
 

@@ -45,9 +45,9 @@ fn lint(arguments: &[OsString]) -> ExitCode {
 fn controller(args: RunArgs) -> ExitCode {
     let mut is_to_begin_anew = false;
     let code = with_threads(async {
-        match runtime::run(args).await {
+        match Box::pin(runtime::run(args)).await {
             Ok(ended) => {
-                is_to_begin_anew = ended == Ended::NewSettings;
+                is_to_begin_anew = ended == Ended::ToBeginAnew;
                 ExitCode::SUCCESS
             }
             Err(error) => {

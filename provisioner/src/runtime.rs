@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use kube::Client;
 use mooring_contract::CONTRACT_VERSION;
 use mooring_program::error::chain;
-use mooring_program::settings::{Settings as AdministratorSettings, SettingsArgs};
+use mooring_program::settings::Settings as AdministratorSettings;
 use mooring_program::signals::Signals;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -15,7 +16,7 @@ use tracing::{info, warn};
 use crate::args::run::RunArgs;
 use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
-use crate::config::trust::{ImagePattern, Trust};
+use crate::config::trust::Trust;
 use crate::context::{Context, Settings};
 use crate::controllers;
 use crate::process::client::{self, ClientError};
@@ -55,8 +56,8 @@ const LAST_EVENTS: Duration = Duration::from_secs(10);
 pub enum Ended {
     /// By SIGTERM or SIGINT.
     Stopped,
-    /// The settings have changed: the program has to begin anew.
-    NewSettings,
+    /// The settings have changed, or no policy holds the controller any more: the program has to begin anew.
+    ToBeginAnew,
 }
 
 /// Runs the controllers until it is told to stop, or to begin anew.
@@ -64,7 +65,6 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let RunArgs {
         namespace,
         settings: flags,
-        allowed_images,
         kube_api,
         kubeconfig,
         leader_elect,
@@ -109,7 +109,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let Some(settings) = changes.first(&health, &stop).await else {
         return Ok(Ended::Stopped);
     };
-    let trust = trust(&flags, allowed_images.as_ref(), &settings, &namespace);
+    let trust = trust(&flags.beneath(&settings), &namespace);
     let namespaces: Vec<_> = trust.namespaces().map(str::to_owned).collect();
     let context = Context {
         client,
@@ -136,13 +136,12 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let may_lead = async {
         // Outside of a cluster, it has its user's rights.
         (kubeconfig.is_some() || held::wait(context.client.clone(), &namespaces, &health, &stop).await)
-            && match &mut election {
-                Some(election) => election.win(&stop, || health.set(Phase::StandingBy)).await,
-                None => true,
-            }
+            && won(&mut election, &health, &stop).await
     };
+    let unheld = unheld(context.client.clone(), &namespaces, kubeconfig.is_none());
+    let mut anew = std::pin::pin!(first_of(changes.changed(&settings), unheld));
     tokio::select! {
-        () = changes.changed(&settings) => return Ok(Ended::NewSettings),
+        () = &mut anew => return Ok(Ended::ToBeginAnew),
         may_lead = may_lead => if !may_lead {
             return Ok(Ended::Stopped);
         },
@@ -151,7 +150,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
 
     let mut work = Work::start(context, trust, event_writer, identity);
     let ended = tokio::select! {
-        () = changes.changed(&settings) => Ok(Ended::NewSettings),
+        () = &mut anew => Ok(Ended::ToBeginAnew),
         ended = work.lead(&mut election, &stop) => ended.map(|()| Ended::Stopped),
     };
 
@@ -169,21 +168,32 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     ended.map(|ended| if stop.is_cancelled() { Ended::Stopped } else { ended })
 }
 
+/// Returns when no policy holds the controller any more. Outside of a cluster, none is to.
+async fn unheld(client: Client, namespaces: &[String], is_in_cluster: bool) {
+    if is_in_cluster {
+        held::lost(client, namespaces).await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
+    }
+}
+
 fn without_slash(address: &str) -> String {
     address.trim_end_matches('/').to_owned()
 }
 
 /// What ConfigMaps may ask for.
-fn trust(
-    flags: &SettingsArgs,
-    allowed_images: Option<&Vec<ImagePattern>>,
-    settings: &AdministratorSettings,
-    namespace: &str,
-) -> Trust {
-    let images = flags.allowed(settings, settings.allowed_images.as_ref(), allowed_images);
-    Trust::new(flags.config_namespaces(settings, namespace), images)
+fn trust(settings: &AdministratorSettings, namespace: &str) -> Trust {
+    let images = settings.allowed(settings.allowed_images.as_ref());
+    Trust::new(settings.config_namespaces(namespace), images)
         .running_in(namespace.to_owned())
-        .pulling_from(flags.registry(settings), flags.pull_secrets(settings))
+        .pulling_from(settings.registry(), settings.pull_secrets())
 }
 
 /// What this replica does while it leads.
@@ -237,6 +247,14 @@ impl Work {
         if timeout(LAST_EVENTS, self.events_written).await.is_err() {
             warn!("events were not written in time");
         }
+    }
+}
+
+/// Waits until this replica leads; false if `stop` came first.
+async fn won(election: &mut Option<Election>, health: &Health, stop: &CancellationToken) -> bool {
+    match election {
+        Some(election) => election.win(stop, |standing| health.set(standing.into())).await,
+        None => true,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use mooring_contract::image::ImagePattern;
 use mooring_contract::names;
 use mooring_contract::volume::ClientName;
 use mooring_program::time::parse_duration;
@@ -13,11 +12,6 @@ use super::resources::ResourceArgs;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Client containers")]
 pub struct ClientPodArgs {
-    /// Client images that may run, as patterns separated by commas: `*` matches anything but `/`, `**` matches
-    /// anything [default: those of --registry]. The ConfigMap `mooring-settings`, which the admission policy reads too,
-    /// overrides this.
-    #[arg(long, env = "MOORING_ALLOWED_CLIENT_IMAGES", value_delimiter = ',')]
-    pub allowed_client_images: Option<Vec<ImagePattern>>,
     /// How long a client Pod without mounts stays, such as 90s, 5m or 0
     #[arg(long, env = "MOORING_CLIENT_IDLE", default_value = "5m", value_parser = parse_duration)]
     pub client_idle: Duration,
@@ -30,8 +24,9 @@ pub struct ClientPodArgs {
     /// Service account of client Pods: it has no rights, but may have imagePullSecrets.
     #[arg(long, env = "MOORING_CLIENT_SERVICE_ACCOUNT", default_value = names::CLIENT_SERVICE_ACCOUNT)]
     pub client_service_account: String,
-    /// Priority class of client Pods; empty for none.
-    #[arg(long, env = "MOORING_CLIENT_PRIORITY_CLASS", default_value = "system-node-critical")]
+    /// Priority class of client Pods; empty for none. For a Pod of a critical one, the kubelet ends other Pods where the
+    /// node has no room.
+    #[arg(long, env = "MOORING_CLIENT_PRIORITY_CLASS", default_value = names::CLIENT_PRIORITY_CLASS)]
     pub client_priority_class: String,
     /// Clients that get one Pod per volume instead of one Pod for all volumes. This costs much more memory, but a crash
     /// of one volume's program affects no other volume.

@@ -273,6 +273,7 @@ mod tests {
             phase,
             ran: true,
             problem: None,
+            refused: None,
             given_up: Vec::new(),
         }
     }

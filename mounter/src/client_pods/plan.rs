@@ -1,9 +1,16 @@
 //! What to do about the Pods of one client, from what is seen of them.
 
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::status::{PodPhase, Problem, SeenPod};
 use crate::agent::store::hex;
+
+/// How long a Pod that the kubelet refused, since the node has no room, answers in place of another: the node would
+/// refuse that as well, and each volume that waits asks for one.
+const REFUSED_FOR: Duration = Duration::from_secs(15);
 
 /// A volume that has a client Pod to itself. The name alone is not enough: inline volumes may have any name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -58,12 +65,8 @@ pub enum PodDecision {
         /// Uids and names of Pods that have ended.
         ended: Vec<(String, String)>,
     },
-    /// Report why the Pod that was waited for has ended, and remove it: another would end alike.
-    Report {
-        name: String,
-        uid: String,
-        problem: Problem,
-    },
+    /// Report why this Pod has ended: another would end alike.
+    Report { name: String, problem: Problem },
 }
 
 /// Decides which Pod serves new mounts of `wanted`.
@@ -71,7 +74,7 @@ pub enum PodDecision {
 /// A Pod that is being deleted still serves the mounts it has, and its name is taken for as long: the next number is
 /// used. Two mounters that see the same Pods choose the same name, so their creations collide. `awaited` is the Pod
 /// that the same mount has waited for so far.
-pub fn plan(wanted: &Wanted, seen: &[SeenPod], awaited: Option<&str>) -> PodDecision {
+pub fn plan(wanted: &Wanted, seen: &[SeenPod], awaited: Option<&str>, now: Timestamp) -> PodDecision {
     let base = wanted.base_name();
     let numbered = |n: usize| format!("{base}-{n}");
     let ours = |pod: &&SeenPod| {
@@ -92,13 +95,16 @@ pub fn plan(wanted: &Wanted, seen: &[SeenPod], awaited: Option<&str>) -> PodDeci
             problem: pod.problem.clone(),
         };
     }
-    let mut ended = seen.iter().filter(|pod| pod.phase == PodPhase::Ended);
-    if let Some(pod) = ended.find(|pod| Some(pod.name.as_str()) == awaited)
+    let is_full = |pod: &SeenPod| {
+        pod.refused
+            .is_some_and(|at| now.duration_since(at).unsigned_abs() < REFUSED_FOR)
+    };
+    let mut ended = seen.iter().filter(ours).filter(|pod| pod.phase == PodPhase::Ended);
+    if let Some(pod) = ended.find(|pod| Some(pod.name.as_str()) == awaited || is_full(pod))
         && let Some(problem) = &pod.problem
     {
         return PodDecision::Report {
             name: pod.name.clone(),
-            uid: pod.uid.clone(),
             problem: problem.clone(),
         };
     }
@@ -121,6 +127,8 @@ pub fn plan(wanted: &Wanted, seen: &[SeenPod], awaited: Option<&str>) -> PodDeci
 mod tests {
     use super::*;
 
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
     fn wanted(image: &str) -> Wanted {
         Wanted {
             client: "sshfs".into(),
@@ -139,6 +147,7 @@ mod tests {
             phase,
             ran: false,
             problem: None,
+            refused: None,
             given_up: Vec::new(),
         }
     }
@@ -171,7 +180,7 @@ mod tests {
             (vec![(0, Ended)], format!("create {base}-1")),
         ] {
             let pods: Vec<_> = pods.into_iter().map(|(n, phase)| seen(&wanted, n, phase)).collect();
-            assert_eq!(name(&plan(&wanted, &pods, None)), expected, "{pods:?}");
+            assert_eq!(name(&plan(&wanted, &pods, None, NOW)), expected, "{pods:?}");
         }
     }
 
@@ -179,24 +188,49 @@ mod tests {
     fn a_pod_that_has_ended_is_removed_when_another_takes_its_place() {
         let wanted = wanted("a:1");
         let pods = [seen(&wanted, 0, PodPhase::Ended), seen(&wanted, 1, PodPhase::Leaving)];
-        let PodDecision::Create { ended, .. } = plan(&wanted, &pods, None) else {
+        let PodDecision::Create { ended, .. } = plan(&wanted, &pods, None, NOW) else {
             panic!("nothing is created");
         };
         assert_eq!(ended, [("uid-0".to_owned(), pods[0].name.clone())]);
     }
 
-    /// A node without room refuses each that is made.
-    #[test]
-    fn a_mount_whose_pod_the_kubelet_refused_is_told_and_the_next_one_gets_another() {
-        let wanted = wanted("a:1");
-        let mut refused = seen(&wanted, 0, PodPhase::Ended);
-        refused.problem = Some(Problem {
-            message: "no room".to_owned(),
+    fn ended(wanted: &Wanted, refused: Option<Timestamp>) -> SeenPod {
+        let mut pod = seen(wanted, 0, PodPhase::Ended);
+        pod.problem = Some(Problem {
+            message: "it ended".to_owned(),
             settled: true,
         });
-        let awaited = refused.name.clone();
-        let decided = |pods: &[SeenPod], awaited: Option<&str>| name(&plan(&wanted, pods, awaited));
-        let pods = [refused, seen(&wanted, 1, PodPhase::Leaving)];
+        pod.refused = refused;
+        pod
+    }
+
+    #[test]
+    fn a_full_node_is_asked_for_room_now_and_then_whichever_mount_needs_it() {
+        let wanted = wanted("a:1");
+        let pods = [ended(&wanted, Some(NOW))];
+        let decided = |awaited: Option<&str>, now: Timestamp| name(&plan(&wanted, &pods, awaited, now));
+        let refused = format!("report {}", pods[0].name);
+        assert_eq!(decided(None, NOW + Duration::from_secs(14)), refused);
+        let next = format!("create {}-1", wanted.base_name());
+        assert_eq!(decided(None, NOW + Duration::from_secs(15)), next);
+        // The one of another client says nothing of this one's size.
+        let other = Wanted {
+            client: "s3".into(),
+            ..wanted.clone()
+        };
+        assert_eq!(
+            name(&plan(&other, &pods, None, NOW)),
+            format!("create {}-0", other.base_name())
+        );
+    }
+
+    #[test]
+    fn a_mount_whose_pod_ended_is_told_and_the_next_one_gets_another() {
+        let wanted = wanted("a:1");
+        let ended = ended(&wanted, None);
+        let awaited = ended.name.clone();
+        let decided = |pods: &[SeenPod], awaited: Option<&str>| name(&plan(&wanted, pods, awaited, NOW));
+        let pods = [ended, seen(&wanted, 1, PodPhase::Leaving)];
         assert_eq!(decided(&pods, Some(&awaited)), format!("report {awaited}"));
         assert_eq!(decided(&pods, None), format!("create {}-2", wanted.base_name()));
         // It ran, and was evicted; another one serves.
@@ -212,7 +246,10 @@ mod tests {
         let old = wanted("a:1");
         let new = wanted("a:2");
         let pods = [seen(&old, 0, PodPhase::Running)];
-        assert_eq!(name(&plan(&new, &pods, None)), format!("create {}-0", new.base_name()));
+        assert_eq!(
+            name(&plan(&new, &pods, None, NOW)),
+            format!("create {}-0", new.base_name())
+        );
         let mut other = wanted("a:1");
         other.node = "node-2".into();
         assert_ne!(other.base_name(), old.base_name());

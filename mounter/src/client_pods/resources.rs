@@ -12,8 +12,9 @@ const UNITS: [&str; 15] = [
     "", "m", "k", "K", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei",
 ];
 
-/// CPU and memory that a client Pod requests unless told otherwise.
-const REQUESTS: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
+/// CPU and memory that a client Pod requests unless told otherwise. A Pod that uses more memory than it requests is
+/// evicted before all that do not (docs/decisions/client-priority.md).
+const REQUESTS: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "64Mi")];
 
 /// Memory that a client Pod may use unless told otherwise: as much as dozens of volumes of any client were seen to take
 /// (docs/performance.md). It stops a program that takes more and more memory before the node has to evict Pods.
@@ -25,7 +26,7 @@ pub struct ResourceArgs {
     /// CPU that a client Pod requests, `10m` unless said: VALUE for all clients, CLIENT=VALUE for one.
     #[arg(long, env = "MOORING_CLIENT_CPU_REQUEST", value_delimiter = ',')]
     pub client_cpu_request: Vec<Amount>,
-    /// Memory that a client Pod requests, `32Mi` unless said: VALUE for all clients, CLIENT=VALUE for one.
+    /// Memory that a client Pod requests, `64Mi` unless said: VALUE for all clients, CLIENT=VALUE for one.
     #[arg(long, env = "MOORING_CLIENT_MEMORY_REQUEST", value_delimiter = ',')]
     pub client_memory_request: Vec<Amount>,
     /// CPU that a client Pod may use, no limit unless said: VALUE for all clients, CLIENT=VALUE for one, CLIENT= for
@@ -138,22 +139,22 @@ mod tests {
 
     #[test]
     fn a_value_for_one_client_overrides_the_value_for_all() {
-        let requests = json!({"cpu": "10m", "memory": "32Mi"});
+        let requests = json!({"cpu": "10m", "memory": "64Mi"});
         let nothing = json!({"requests": requests, "limits": {"memory": "2Gi"}});
         assert_eq!(of(&ResourceArgs::default(), "s3"), nothing);
         let args = ResourceArgs {
-            client_memory_request: amounts(&["s3=64Mi"]),
+            client_memory_request: amounts(&["s3=96Mi"]),
             client_memory_limit: amounts(&["256Mi", "s3=1Gi", "block="]),
             client_cpu_limit: amounts(&["s3=1.5"]),
             ..ResourceArgs::default()
         };
         assert_eq!(
             of(&args, "s3"),
-            json!({"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "1.5", "memory": "1Gi"}})
+            json!({"requests": {"cpu": "10m", "memory": "96Mi"}, "limits": {"cpu": "1.5", "memory": "1Gi"}})
         );
         assert_eq!(
             of(&args, "sshfs"),
-            json!({"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}})
+            json!({"requests": requests, "limits": {"memory": "256Mi"}})
         );
         assert_eq!(of(&args, "block"), json!({"requests": requests}));
     }

@@ -1,6 +1,7 @@
 //! The phase of a client Pod, and what keeps it from running, in words for the user's Event.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::annotations;
 
 /// A container that ran for this many seconds did not fail at its start.
@@ -42,6 +43,8 @@ pub struct SeenPod {
     pub ran: bool,
     /// What keeps it from running.
     pub problem: Option<Problem>,
+    /// When the kubelet refused it, if its node had no room for it.
+    pub refused: Option<Timestamp>,
     /// Names of the volumes whose clean-up is given up.
     pub given_up: Vec<String>,
 }
@@ -55,6 +58,7 @@ impl SeenPod {
             phase: PodPhase::Running,
             ran: true,
             problem: None,
+            refused: None,
             given_up: Vec::new(),
         }
     }
@@ -87,7 +91,8 @@ pub fn seen(pod: &Pod) -> Option<SeenPod> {
         uid: pod.metadata.uid.clone()?,
         phase,
         ran: status.is_some_and(ran),
-        problem: status.and_then(problem),
+        problem: status.and_then(|status| problem(status, pod.spec.as_ref())),
+        refused: status.and_then(refused),
         given_up: given_up(pod),
     })
 }
@@ -135,16 +140,15 @@ fn was_killed_again(status: &PodStatus) -> bool {
     })
 }
 
-fn problem(status: &PodStatus) -> Option<Problem> {
+fn problem(status: &PodStatus, spec: Option<&PodSpec>) -> Option<Problem> {
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
-        let said = status.message.as_deref().unwrap_or_default();
-        let message = if is_no_room(reason, said) {
-            format!(
-                "this node has no room for it ({reason}: {said}): move Pods to other nodes, or have client Pods \
-                 request less (MOORING_CLIENT_CPU_REQUEST, MOORING_CLIENT_MEMORY_REQUEST)"
-            )
-        } else {
-            format!("the kubelet ended it: {reason}: {said}")
+        let said = said(status);
+        let message = match way_to_room(reason, said) {
+            Some(cure) => {
+                let requests = spec.map(requests).unwrap_or_default();
+                format!("this node has no room for it ({reason}: {said}); it requests {requests}. {cure}")
+            }
+            None => format!("the kubelet ended it: {reason}: {said}"),
         };
         return Some(Problem { message, settled: true });
     }
@@ -155,11 +159,43 @@ fn problem(status: &PodStatus) -> Option<Problem> {
         .find_map(container_problem)
 }
 
-/// Whether the kubelet refused a Pod since its node has too little of something: `OutOfcpu` and the
-/// like. For a Pod of a critical priority class it would end others, and has another reason where these are too few
-/// (`pkg/kubelet/preemption` of Kubernetes).
-fn is_no_room(reason: &str, said: &str) -> bool {
-    reason.starts_with("OutOf") || reason == "UnexpectedAdmissionError" && said.contains("pods to preempt")
+fn said(status: &PodStatus) -> &str {
+    status.message.as_deref().unwrap_or_default().trim()
+}
+
+/// What the client container requests, in words.
+fn requests(spec: &PodSpec) -> String {
+    let resources = spec
+        .containers
+        .iter()
+        .filter_map(|container| container.resources.as_ref());
+    let requests = resources.flat_map(|resources| resources.requests.iter().flatten());
+    let requests: Vec<_> = requests
+        .map(|(name, quantity)| format!("{name} {}", quantity.0))
+        .collect();
+    requests.join(" and ")
+}
+
+/// When the kubelet refused a Pod, if its node had no room for it. To such a Pod, it gives no other start time.
+fn refused(status: &PodStatus) -> Option<Timestamp> {
+    way_to_room(status.reason.as_deref()?, said(status))?;
+    status.start_time.as_ref().map(|time| time.0)
+}
+
+/// What makes room on a node whose kubelet refused a Pod; `None` if it had another reason.
+fn way_to_room(reason: &str, said: &str) -> Option<&'static str> {
+    const REQUEST_LESS: &str = "Move Pods to other nodes, or have client Pods request less \
+                                (MOORING_CLIENT_CPU_REQUEST, MOORING_CLIENT_MEMORY_REQUEST)";
+    match reason {
+        "OutOfpods" => Some("Move Pods to other nodes, or let the node have more (maxPods of the kubelet)"),
+        _ if reason.starts_with("OutOf") => Some(REQUEST_LESS),
+        // The kubelet makes room for a Pod of a critical priority class, which an administrator may have set, and found
+        // too little to end (`pkg/kubelet/preemption` of Kubernetes).
+        "UnexpectedAdmissionError" if said.contains("pods to preempt") => Some(REQUEST_LESS),
+        // Not ended: under pressure, the kubelet lets in critical Pods only (`Admit` in `pkg/kubelet/eviction`).
+        "Evicted" if said.contains("The node had condition") => Some("Free what the node is short of"),
+        _ => None,
+    }
 }
 
 fn container_problem(container: &ContainerStatus) -> Option<Problem> {
@@ -245,18 +281,36 @@ mod tests {
         let critical = "Unexpected error while attempting to recover from admission failure: preemption: error finding \
                         a set of pods to preempt: no set of running pods found to reclaim resources: \
                         [(res: cpu, q: 5), ]";
+        let pods = "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 110, capacity: 110";
+        let pressure = "Pod was rejected: The node had condition: [DiskPressure]. ";
+        let evicted = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. ";
         let other = "Allocate failed due to no healthy devices present";
-        for (reason, said, is_full) in [
-            ("OutOfcpu", short, true),
-            ("UnexpectedAdmissionError", critical, true),
-            ("UnexpectedAdmissionError", other, false),
+        let less = Some("have client Pods request less");
+        for (reason, said, cure) in [
+            ("OutOfcpu", short, less),
+            ("OutOfpods", pods, Some("maxPods")),
+            ("UnexpectedAdmissionError", critical, less),
+            ("Evicted", pressure, Some("Free what the node is short of")),
+            ("Evicted", evicted, None),
+            ("UnexpectedAdmissionError", other, None),
         ] {
-            let refused = json!({"phase": "Failed", "reason": reason, "message": said});
-            let refused = seen(&pod(&json!({}), &refused)).unwrap();
+            let at = "2026-11-21T00:00:00Z";
+            let refused = json!({"phase": "Failed", "reason": reason, "message": said, "startTime": at});
+            let mut refused = pod(&json!({}), &refused);
+            let resources = json!({"requests": {"cpu": "10m", "memory": "64Mi"}});
+            let spec = json!({"containers": [{"name": "client", "resources": resources}]});
+            refused.spec = serde_json::from_value(spec).unwrap();
+            let refused = seen(&refused).unwrap();
             assert_eq!(refused.phase, PodPhase::Ended);
+            assert_eq!(refused.refused, cure.map(|_| at.parse().unwrap()), "{reason}: {said}");
             let message = refused.problem.unwrap().message;
-            assert!(message.contains(reason) && message.contains(said), "{message}");
-            assert_eq!(message.contains("no room"), is_full, "{message}");
+            assert!(message.contains(reason) && message.contains(said.trim()), "{message}");
+            let room = "this node has no room for it";
+            assert_eq!(message.contains(room), cure.is_some(), "{message}");
+            if let Some(cure) = cure {
+                assert!(message.contains("it requests cpu 10m and memory 64Mi. "), "{message}");
+                assert!(message.contains(cure), "{message}");
+            }
         }
     }
 

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
-use mooring_program::settings::SettingsArgs;
 use mooring_program::time::parse_duration;
 
 use crate::client_pods::args::ClientPodArgs;
@@ -85,9 +84,6 @@ pub struct ServeArgs {
     /// This Pod's namespace.
     #[arg(long, env = "POD_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
-    /// Those that the controller has too.
-    #[command(flatten)]
-    pub settings: SettingsArgs,
     /// The kubelet stands alone, without an API server: all its Pods are files that an administrator of the node wrote,
     /// so every volume is an administrator's. The mounter asks no Kubernetes API then, and has no client Pods.
     #[arg(long, env = "MOORING_STANDALONE")]

@@ -29,11 +29,12 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Says whether the ConfigMap of this name is in force, and if not, why.
-    fn say<T, E: Display>(&self, name: &'static str, config: Option<&ConfigMap>, result: &Result<T, E>) {
-        let error = result.as_ref().err().map(ToString::to_string);
+    /// Says whether the ConfigMap of this name is in force, and if not, why. `is_read` is whether an earlier version of
+    /// it is.
+    fn say<T, E: Display>(&self, name: &'static str, config: Option<&ConfigMap>, result: &Result<T, E>, is_read: bool) {
+        let error = result.as_ref().err().map(|error| mistake(&error.to_string(), is_read));
         if let Some(error) = &error {
-            warn!("ConfigMap {name} has an error, so its last good version stays in force: {error}");
+            warn!("ConfigMap {name} {error}");
             if let Some(config) = config {
                 self.record(config, error);
             }
@@ -43,7 +44,7 @@ impl Reports {
 
     fn record(&self, config: &ConfigMap, error: &str) {
         // If there is no room for the Event, the log, the status and a metric have it.
-        let note = format!("the ConfigMap has an error, so its last good version stays in force: {error}");
+        let note = format!("the ConfigMap {error}");
         let _ = self.events.record(Event {
             joined: true,
             ..Event::warning(reasons::BAD_CONFIG, "Configure", note, config.object_ref(&()))
@@ -51,11 +52,21 @@ impl Reports {
     }
 }
 
+/// What is wrong with a ConfigMap, and what counts meanwhile.
+fn mistake(error: &str, is_read: bool) -> String {
+    let consequence = if is_read {
+        "its last good version stays in force"
+    } else {
+        "nothing of it is in force: this mounter has read no earlier version"
+    };
+    format!("has an error, so {consequence}: {error}")
+}
+
 /// Follows `mounter-config`; never returns.
 pub async fn follow(client: Client, namespace: String, reports: Reports, registry: Registry) {
     let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
     let mut changes = std::pin::pin!(watch_object(api, MOUNTER_CONFIG).default_backoff());
-    let mut last = None;
+    let (mut last, mut is_read) = (None, false);
     while let Some(change) = changes.next().await {
         let config = match change {
             Ok(config) => config,
@@ -77,7 +88,8 @@ pub async fn follow(client: Client, namespace: String, reports: Reports, registr
         }
         info_span!("config", config.name = MOUNTER_CONFIG).in_scope(|| {
             let result = registry.configure(&data);
-            reports.say(MOUNTER_CONFIG, config.as_ref(), &result);
+            reports.say(MOUNTER_CONFIG, config.as_ref(), &result, is_read);
+            is_read |= result.is_ok();
             match result {
                 Ok(true) => info!(rules = ?registry.rules(), "ConfigMap {MOUNTER_CONFIG} is in force"),
                 Ok(false) => debug!("ConfigMap {MOUNTER_CONFIG} says nothing new"),
@@ -99,7 +111,7 @@ pub async fn follow_settings(
     let mut changes = std::pin::pin!(settings::watch(client, &namespace));
     while let Some(settings::Seen { config, settings }) = changes.next().await {
         info_span!("config", config.name = SETTINGS_CONFIG).in_scope(|| {
-            reports.say(SETTINGS_CONFIG, config.as_ref(), &settings);
+            reports.say(SETTINGS_CONFIG, config.as_ref(), &settings, in_force.is_read());
             if let Ok(settings) = settings {
                 if config.is_none() {
                     warn!(
@@ -112,5 +124,17 @@ pub async fn follow_settings(
                 registry.place_images(in_force.registry());
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mistake;
+
+    #[test]
+    fn only_where_an_earlier_version_was_read_does_that_stay_in_force() {
+        let words = |is_read| mistake("key x: no such setting", is_read);
+        assert!(words(true).contains("its last good version stays in force: key x"));
+        assert!(!words(false).contains("last good") && words(false).contains("nothing of it is in force"));
     }
 }

@@ -9,18 +9,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
 use mooring_contract::names::{CLIENT_SERVICE_ACCOUNT, labels};
-use mooring_program::held::{self, Held, PERIOD};
+use mooring_program::held::{self, CURE, Held};
 use serde_json::{Value, json};
 use tracing::{Instrument as _, error, info, info_span};
 
 use crate::core::Obstacle;
 
-/// The cure when no policy does.
-const CURE: &str = "no admission policy restricts this mounter to its node, so it mounts nothing: the policies in \
-                    configmaps/install/admission.yaml name another namespace, so install Mooring with its Helm chart, \
-                    or with the transformer of configmaps/registry";
-
-/// Asks until the policies hold the mounter, whose Pod is `own`, and sets the obstacle while they don't. A mounter
+/// Asks whether the policies hold the mounter, whose Pod is `own`, and sets the obstacle while they don't. A mounter
 /// outside a Pod has a user's own rights, which the policies don't restrict.
 pub(crate) async fn watch(client: Client, namespace: String, node: String, own: String, obstacle: Obstacle) {
     if !held::is_to_be_held() {
@@ -30,18 +25,40 @@ pub(crate) async fn watch(client: Client, namespace: String, node: String, own: 
     loop {
         let span = info_span!("held", node.name = node);
         let answers = async { [ask_to_delete(&pods, &own).await, ask(&pods, client_pod(&node)).await] };
-        let answers = answers.instrument(span).await;
-        if answers.contains(&Held::No) {
-            if obstacle.set(Some(CURE.to_owned())) {
-                error!(namespace, "{CURE}");
+        let held = overall(answers.instrument(span).await);
+        note(&held, &namespace, &obstacle);
+        tokio::time::sleep(held.pause()).await;
+    }
+}
+
+/// Each policy forbids something else, so all have to hold.
+fn overall(answers: [Held; 2]) -> Held {
+    let mut overall = Held::Yes;
+    for answer in answers {
+        overall = match (overall, answer) {
+            (Held::No, _) | (_, Held::No) => Held::No,
+            (Held::Yes, other) => other,
+            (unknown @ Held::Unknown(_), _) => unknown,
+        };
+    }
+    overall
+}
+
+/// Sets the obstacle, or that there is none. Where nobody knows, it stays as it is.
+fn note(held: &Held, namespace: &str, obstacle: &Obstacle) {
+    match held {
+        Held::No => {
+            let why = format!("no admission policy restricts this mounter to its node, so it mounts nothing: {CURE}");
+            if obstacle.set(Some(why.clone())) {
+                error!(namespace, "{why}");
             }
-        } else if answers == [Held::Yes, Held::Yes] {
+        }
+        Held::Yes => {
             if obstacle.set(None) {
                 info!("the admission policies now restrict this mounter to its node");
             }
-            return;
         }
-        tokio::time::sleep(PERIOD).await;
+        Held::Unknown(_) => {}
     }
 }
 
@@ -81,7 +98,26 @@ fn client_pod(node: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::client_pod;
+    use super::{Held, Obstacle, client_pod, note, overall};
+
+    #[test]
+    fn all_policies_have_to_hold_and_one_that_does_not_stops_mounts_until_it_holds_again() {
+        let unknown = || Held::Unknown("no answer".to_owned());
+        let obstacle = Obstacle::default();
+        for (answers, expected, is_stopped) in [
+            ([unknown(), Held::Yes], unknown(), false),
+            ([Held::Yes, Held::Yes], Held::Yes, false),
+            ([Held::Yes, Held::No], Held::No, true),
+            ([Held::Yes, unknown()], unknown(), true),
+            ([unknown(), Held::No], Held::No, true),
+            ([Held::Yes, Held::Yes], Held::Yes, false),
+        ] {
+            let held = overall(answers);
+            assert_eq!(held, expected);
+            note(&held, "mooring", &obstacle);
+            assert_eq!(obstacle.get().is_some(), is_stopped, "{held:?}");
+        }
+    }
 
     #[test]
     fn the_client_pod_that_is_asked_about_is_one_but_for_its_image() {

@@ -17,11 +17,13 @@ use crate::node::readiness::clients::Readiness;
 use crate::node::readiness::{Check, checks, kernel};
 use crate::volume::registry::Registry;
 
+const NOT_INSTALLED_YET: &str = "the shim is not installed yet";
+
 #[derive(Debug, Default)]
 struct State {
     /// Where the shim is, or what keeps it from being installed; `None` before the first try.
     installed: Option<Result<String, Arc<EndpointError>>>,
-    /// What is wrong with ConfigMaps, by their names.
+    /// What is wrong with ConfigMaps, by their names, behind which it is read.
     configs: BTreeMap<&'static str, String>,
     stopping: bool,
     /// That no admission policy holds the mounter.
@@ -91,7 +93,7 @@ impl Status {
 
     pub fn checks(&self) -> Vec<Check> {
         let installed = self.lock().installed.clone();
-        let not_yet = || Err("the shim is not installed yet".to_owned());
+        let not_yet = || Err(NOT_INSTALLED_YET.to_owned());
         self.checks_with(installed.map_or_else(not_yet, |installed| installed.map_err(|error| chain(&error))))
     }
 
@@ -105,9 +107,15 @@ impl Status {
     /// What keeps the daemon from being ready; nothing if it is.
     pub fn obstacles(&self) -> Vec<String> {
         let checks = self.checks().into_iter().filter(|check| check.required && !check.ok);
-        let stopping = self.lock().stopping.then(|| "the mounter is stopping".to_owned());
+        let (is_tried, stopping) = {
+            let state = self.lock();
+            (state.installed.is_some(), state.stopping)
+        };
+        let untried = (!is_tried).then(|| NOT_INSTALLED_YET.to_owned());
+        let stopping = stopping.then(|| "the mounter is stopping".to_owned());
         checks
             .map(|check| format!("{}: {}", check.name, check.message))
+            .chain(untried)
             .chain(stopping)
             .collect()
     }
@@ -158,9 +166,10 @@ impl Status {
 
     fn config_error(&self) -> Option<String> {
         let state = self.lock();
-        let errors = state.configs.iter().map(|(name, error)| {
-            format!("ConfigMap {name} has an error, so its last good version stays in force: {error}")
-        });
+        let errors = state
+            .configs
+            .iter()
+            .map(|(name, mistake)| format!("ConfigMap {name} {mistake}"));
         Some(errors.collect::<Vec<_>>().join("; ")).filter(|all| !all.is_empty())
     }
 

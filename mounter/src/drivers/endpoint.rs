@@ -61,6 +61,7 @@ pub(crate) async fn keep(
     stop: CancellationToken,
 ) -> Vec<PluginDirectory> {
     let mut endpoints = Endpoints::default();
+    let mut said = None;
     loop {
         match endpoints.look(&settings, &core, &stop) {
             Ok(is_new) => {
@@ -68,9 +69,14 @@ pub(crate) async fn keep(
                     let directory = endpoint.directory.name().display();
                     installed(Ok(format!("the shim is in {directory}")), is_new);
                 }
+                said = None;
             }
             Err(error) => {
-                error!("the kubelet can't reach the mounter: {}", chain(&error));
+                let why = chain(&error);
+                if said.as_ref() != Some(&why) {
+                    error!("the kubelet can't reach the mounter by FlexVolume: {why}");
+                    said = Some(why);
+                }
                 installed(Err(Arc::new(error)), false);
             }
         }

@@ -16,7 +16,8 @@ pub enum ShimInstallError {
     /// The plugin directory is on a file system that can't be written.
     #[error(
         "the kubelet's plugin directory {0:?} can't be written: have the kubelet use another one, which its host can \
-         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it"
+         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it. \
+         Only FlexVolume needs it"
     )]
     ReadOnly(PathBuf),
     #[error("there is no shim at {0:?} in the mounter's image: name its path with --shim")]

@@ -31,7 +31,8 @@ pub enum PluginsError {
     /// It can't be made on the kubelet's host.
     #[error(
         "the kubelet's plugin directory {0:?} can't be made: have the kubelet use another one, which its host can \
-         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it"
+         write (volumePluginDir in its configuration, such as /var/lib/kubelet/volumeplugins); the mounter finds it. \
+         Only FlexVolume needs it"
     )]
     ReadOnly(PathBuf),
     #[error(

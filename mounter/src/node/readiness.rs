@@ -18,7 +18,7 @@ use crate::node::args::NodeArgs;
 use crate::node::kubelet::{beside, kubelets, kubelets_of};
 use crate::volume::mount_table::Table;
 pub use check::{Check, ClientVerdict};
-use check::{FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
+use check::{FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, PLUGIN_DIRECTORY, POOL};
 use kernel_modules::NodeKernel;
 
 /// Numbers of `/dev/fuse` and `/dev/loop-control`, on every Linux.
@@ -53,7 +53,7 @@ pub fn checks(
         // What is wrong about the root explains the rest.
         Check::new("kubelet-root", true, root),
         Check::new("propagation", true, propagation(&table, node.kubelet_root())),
-        Check::new("plugin-directory", true, installed),
+        Check::new(PLUGIN_DIRECTORY, false, installed),
         Check::new("kubelet-directories", false, directories::check(&of_node, node)),
         Check::new(LOOP_DEVICES, false, loop_devices(Path::new("/dev/loop-control"))),
         Check::new("local-file-systems", false, local_file_systems(&kernel)),

@@ -63,6 +63,9 @@ pub const NAMESPACE: &str = "mooring";
 /// Service account of client Pods: without rights, but it may have imagePullSecrets.
 pub const CLIENT_SERVICE_ACCOUNT: &str = "client";
 
+/// The priority class of client Pods.
+pub const CLIENT_PRIORITY_CLASS: &str = "mooring-client";
+
 /// Service accounts of Mooring's own parts in its namespace: no ConfigMap may run an image as one of them.
 pub const OWN_SERVICE_ACCOUNTS: [&str; 3] = ["flex-provisioner", "mounter", CLIENT_SERVICE_ACCOUNT];
 
@@ -154,6 +157,9 @@ pub mod labels {
     /// On a Node, with a client's name behind it: whether the node can mount that client's volumes, [`READY`] or
     /// [`NOT_READY`]. An annotation of the same name says what to do where it can't.
     pub const NODE_CLIENT_PREFIX: &str = "client.mooring.dev/";
+    /// In place of a client's name, which has no capitals: whether the node can mount volumes that the kubelet has by
+    /// FlexVolume, of whichever client.
+    pub const FLEX_VOLUME: &str = "FlexVolume";
     /// On a Node: whether it can mount anything at all, [`READY`] or [`NOT_READY`].
     pub const NODE_MOUNTER: &str = "mooring.dev/mounter";
     /// On a Node: how many client Pods of an earlier version still serve volumes there. An annotation of the same name
@@ -171,6 +177,9 @@ pub mod labels {
 
 /// Annotations that Mooring writes or reads.
 pub mod annotations {
+    /// On the controllers' Lease: the version of the records that a leader may have written, a number. A controller
+    /// that reads none so new does not lead.
+    pub const RECORDS: &str = "mooring.dev/records";
     /// On a claim: who created it, stamped at admission.
     pub const USERNAME: &str = "mooring.dev/username";
     /// On a claim: the creator's groups, comma-separated, stamped at admission.

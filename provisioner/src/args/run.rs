@@ -7,10 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use mooring_contract::names;
 use mooring_program::log::LogArgs;
-use mooring_program::settings::SettingsArgs;
 use mooring_program::time::parse_duration;
 
-use crate::config::trust::ImagePattern;
+use super::settings::SettingsArgs;
 
 /// Settings of the controller.
 #[derive(Debug, Clone, Args)]
@@ -18,21 +17,9 @@ pub struct RunArgs {
     /// Namespace that Mooring runs in: where the leader election's Lease is
     #[arg(long, env = "MOORING_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
-    /// Those that the mounters have too.
+    /// The administrator's.
     #[command(flatten)]
     pub settings: SettingsArgs,
-    /// Images that a provisioner ConfigMap may run [default: those of --registry]; ConfigMap mooring-settings overrides
-    /// it
-    ///
-    /// `*` stands for anything but `/`, `**` for anything. A short name is Docker's: custom/x is docker.io/custom/x. A
-    /// pattern without a tag allows every tag and digest; with a tag, that tag alone and no digest.
-    #[arg(
-        long,
-        env = "MOORING_ALLOWED_IMAGES",
-        value_delimiter = ',',
-        value_name = "PATTERN,…"
-    )]
-    pub allowed_images: Option<Vec<ImagePattern>>,
     /// Address of the Kubernetes API that images get as property kube-api [default: the cluster's own]
     #[arg(long, env = "MOORING_KUBE_API", value_name = "URL")]
     pub kube_api: Option<String>,

@@ -25,9 +25,9 @@ use super::record::Record;
 use super::source::{self, Found};
 use super::standing;
 use super::{attach, attributes, request, undo};
-use crate::config::ProvisionerConfig;
 use crate::config::storage_class::is_own;
 use crate::config::store::NoConfig;
+use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::process::events::{Note, reasons};
 use crate::run::departed::Departed;
 use crate::run::outcome::Finish;
@@ -629,7 +629,8 @@ fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     let node = node.filter(|_| config.is_node_local())?;
     let client = [ClientName::POOL, ClientName::LOCAL]
         .into_iter()
-        .find(|client| is_unable(node, client))?;
+        // Its run has the pool by FlexVolume, whichever way the volume is used.
+        .find(|client| is_unable(node, client, VolumeSourceKind::FlexVolume))?;
     Some(Unfit::Unable(node.name.clone(), client))
 }
 

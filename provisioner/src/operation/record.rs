@@ -78,7 +78,10 @@ pub struct Record {
 
 /// A record that can't be read.
 #[derive(Debug, thiserror::Error)]
-#[error("annotation mooring.dev/operation can't be read ({0}): only Mooring may write it, so restore its value")]
+#[error(
+    "annotation mooring.dev/operation can't be read ({0}): if a later version of Mooring wrote it, install that again; \
+     else restore its value, which only Mooring may write"
+)]
 pub struct RecordError(#[from] serde_json::Error);
 
 /// Longest error kept in a record, in bytes: an image's [last words](crate::run::outcome::last_words), and what they

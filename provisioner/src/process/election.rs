@@ -12,9 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
+use mooring_contract::names::annotations;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// Times of an election, all parts of the Lease's duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +53,25 @@ impl Timing {
     }
 }
 
+/// The version of the records in the API that this controller writes, and the newest that it reads: on claims,
+/// PVs, contents of snapshots, and its Pods. It goes up when an earlier controller would take one for something else.
+const RECORDS: u32 = 1;
+
+/// What one attempt at the Lease has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// This replica holds it.
+    Leading,
+    /// Another one does.
+    StandingBy,
+    /// A controller has led whose records this one can't read.
+    Outdated,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
+    /// Its leaders may have left records that this one can't read.
+    Refuse,
     /// There is none: make it.
     Create,
     /// It is free, or has run out: take it.
@@ -73,6 +91,9 @@ struct Seen {
 
 fn step(lease: Option<&Lease>, me: &str, seen: Option<&Seen>, now: Instant, timing: Timing) -> Step {
     let Some(lease) = lease else { return Step::Create };
+    if records(lease) > RECORDS {
+        return Step::Refuse;
+    }
     let spec = lease.spec.clone().unwrap_or_default();
     match spec.holder_identity.as_deref() {
         None | Some("") => Step::Take,
@@ -89,6 +110,13 @@ fn step(lease: Option<&Lease>, me: &str, seen: Option<&Seen>, now: Instant, timi
             }
         }
     }
+}
+
+/// The version of the records that those who held the Lease may have written. One that can't be read is a later one's.
+fn records(lease: &Lease) -> u32 {
+    let annotations = lease.metadata.annotations.as_ref();
+    let noted = annotations.and_then(|all| all.get(annotations::RECORDS));
+    noted.map_or(0, |noted| noted.parse().unwrap_or(u32::MAX))
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -126,25 +154,23 @@ impl Election {
         }
     }
 
-    /// Waits until this replica leads; false if `stop` came first. Calls `standing_by` when it is known that another
-    /// one leads.
-    pub async fn win(&mut self, stop: &CancellationToken, standing_by: impl Fn()) -> bool {
-        let mut reported = false;
+    /// Waits until this replica leads; false if `stop` came first. Calls `told` with what each attempt has shown.
+    pub async fn win(&mut self, stop: &CancellationToken, told: impl Fn(Standing)) -> bool {
+        let mut reported = None;
         loop {
             let won = tokio::select! {
                 () = stop.cancelled() => return false,
                 won = self.attempt() => won,
             };
             match won {
-                Ok(true) => {
-                    info!(lease.name = self.name, lease.holder = self.me, "leading");
-                    return true;
-                }
-                Ok(false) => {
-                    if !std::mem::replace(&mut reported, true) {
-                        info!(lease.name = self.name, "standing by");
+                Ok(standing) => {
+                    if reported.replace(standing) != Some(standing) {
+                        self.report(standing);
                     }
-                    standing_by();
+                    told(standing);
+                    if standing == Standing::Leading {
+                        return true;
+                    }
                 }
                 Err(error) => warn!(error = &error as &dyn std::error::Error, "failed to take the lease"),
             }
@@ -162,8 +188,8 @@ impl Election {
             sleep(self.timing.period).await;
             let begun = Instant::now();
             match self.attempt().await {
-                Ok(true) => renewed = begun,
-                Ok(false) => {
+                Ok(Standing::Leading) => renewed = begun,
+                Ok(Standing::StandingBy | Standing::Outdated) => {
                     warn!(lease.name = self.name, "another replica holds the lease");
                     return;
                 }
@@ -197,8 +223,21 @@ impl Election {
         }
     }
 
-    /// Takes or renews the Lease if that can be; says whether it is held now.
-    async fn attempt(&mut self) -> Result<bool, ElectionError> {
+    fn report(&self, standing: Standing) {
+        match standing {
+            Standing::Leading => info!(lease.name = self.name, lease.holder = self.me, "leading"),
+            Standing::StandingBy => info!(lease.name = self.name, "standing by"),
+            Standing::Outdated => error!(
+                lease.name = self.name,
+                "a controller of a later version has led, whose records this one can't read, so this replica does not \
+                 lead: install that version again. The Lease's annotation {} says so",
+                annotations::RECORDS
+            ),
+        }
+    }
+
+    /// Takes or renews the Lease if that can be.
+    async fn attempt(&mut self) -> Result<Standing, ElectionError> {
         let limit = self.timing.attempt;
         match timeout(limit, self.attempt_unlimited()).await {
             Ok(held) => held,
@@ -209,7 +248,7 @@ impl Election {
         }
     }
 
-    async fn attempt_unlimited(&mut self) -> Result<bool, ElectionError> {
+    async fn attempt_unlimited(&mut self) -> Result<Standing, ElectionError> {
         let lease = self.get().await?;
         let step = step(
             lease.as_ref(),
@@ -219,6 +258,7 @@ impl Election {
             self.timing,
         );
         let written = match (step, lease) {
+            (Step::Refuse, _) => return Ok(Standing::Outdated),
             (Step::Wait, lease) => {
                 let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
                 if self.seen.as_ref().is_none_or(|seen| seen.spec != spec) {
@@ -227,7 +267,7 @@ impl Election {
                         at: Instant::now(),
                     });
                 }
-                return Ok(false);
+                return Ok(Standing::StandingBy);
             }
             (Step::Renew, Some(lease)) => self.put("renew", &self.claimed(lease, false)).await,
             (Step::Take, Some(lease)) => self.put("take", &self.claimed(lease, true)).await,
@@ -247,12 +287,12 @@ impl Election {
             }
         };
         match written {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(Standing::Leading),
             // Another was quicker.
             Err(ElectionError::Api {
                 source: kube::Error::Api(status),
                 ..
-            }) if status.code == 409 => Ok(false),
+            }) if status.code == 409 => Ok(Standing::StandingBy),
             Err(error) => Err(error),
         }
     }
@@ -260,6 +300,8 @@ impl Election {
     /// The Lease as ours from now on; `anew` counts a change of holder.
     fn claimed(&self, mut lease: Lease, anew: bool) -> Lease {
         let now = MicroTime(Timestamp::now());
+        let noted = lease.metadata.annotations.get_or_insert_default();
+        noted.insert(annotations::RECORDS.to_owned(), RECORDS.to_string());
         let spec = lease.spec.get_or_insert_default();
         if anew {
             spec.acquire_time = Some(now.clone());
@@ -325,6 +367,12 @@ mod tests {
         // Renewed in 1970 by its holder's clock, which counts for nothing.
         let other = lease("other", 0);
         let renewed = lease("other", 1);
+        let with_records = |holder: &str, version: &str| {
+            let mut lease = lease(holder, 0);
+            let noted = [("mooring.dev/records".to_owned(), version.to_owned())];
+            lease.metadata.annotations = Some(noted.into());
+            lease
+        };
         for (lease, known, now, expected) in [
             (None, None, 0, Step::Create),
             (Some(lease("", 0)), None, 0, Step::Take),
@@ -334,6 +382,11 @@ mod tests {
             (Some(other.clone()), Some(seen(&other)), 14, Step::Wait),
             (Some(other.clone()), Some(seen(&other)), 16, Step::Take),
             (Some(renewed), Some(seen(&other)), 16, Step::Wait),
+            (Some(with_records("", "1")), None, 0, Step::Take),
+            // Whoever holds it, and whether it has run out.
+            (Some(with_records("", "2")), None, 0, Step::Refuse),
+            (Some(with_records("me", "2")), None, 0, Step::Refuse),
+            (Some(with_records("other", "x")), Some(seen(&other)), 16, Step::Refuse),
         ] {
             let found = step(lease.as_ref(), "me", known.as_ref(), at(now), timing);
             assert_eq!(found, expected, "{lease:?} at {now}");

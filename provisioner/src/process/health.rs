@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::process::election::Standing;
 use crate::process::metrics::Metrics;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +38,22 @@ pub enum Phase {
     HeldUnknown,
     /// The administrator's settings can't be read, so it does nothing.
     BadSettings,
+    /// A later version has led, whose records it can't read, so it does nothing.
+    Outdated,
     /// It works.
     Leading,
     /// It ends what it is at.
     Stopping,
+}
+
+impl From<Standing> for Phase {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Leading => Self::Leading,
+            Standing::StandingBy => Self::StandingBy,
+            Standing::Outdated => Self::Outdated,
+        }
+    }
 }
 
 /// What the probes answer. A clone shares the state.
@@ -97,6 +110,11 @@ impl Health {
             (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ConfigMap mooring-settings has a mistake: see this controller's log\n",
+            )
+        } else if phase == Phase::Outdated as u8 {
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "a controller of a later version has led: install that version again; see this controller's log\n",
             )
         } else if phase == Phase::Stopping as u8 {
             (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, PostParams};
-use mooring_program::held::{self, Held, PERIOD};
+use mooring_program::held::{self, CURE, Held, PERIOD};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -13,6 +13,8 @@ use crate::process::health::{Health, Phase};
 
 /// First pause before the API server is asked again: it may only just be starting too.
 const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
+const NOT_HELD: &str = "no admission policy restricts this controller";
 
 /// Waits until a policy holds the controller. Returns whether it is to go on: not if it was stopped meanwhile. The API
 /// server is asked in `namespaces`, those in which the controller makes Pods.
@@ -26,11 +28,7 @@ pub(crate) async fn wait(client: Client, namespaces: &[String], health: &Health,
             Held::Yes => return true,
             Held::No => {
                 health.set(Phase::NotHeld);
-                error!(
-                    "no admission policy restricts this controller, so it does nothing: the policies in \
-                     configmaps/install/admission.yaml name another namespace, so install Mooring with its Helm chart, \
-                     or with the transformer of configmaps/registry"
-                );
+                error!("{NOT_HELD}, so it does nothing: {CURE}");
             }
             Held::Unknown(said) => {
                 health.set(Phase::HeldUnknown);
@@ -47,6 +45,28 @@ pub(crate) async fn wait(client: Client, namespaces: &[String], health: &Health,
             () = stop.cancelled() => return false,
         }
         pause = (pause * 2).min(PERIOD);
+    }
+}
+
+/// Returns when no policy holds the controller any more, after one did: until then [`wait`] waits.
+pub(crate) async fn lost(client: Client, namespaces: &[String]) {
+    if held::is_to_be_held() {
+        until_lost(async || ask(&client, namespaces).await).await;
+        error!("{NOT_HELD} any more, so it begins anew and waits: {CURE}");
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn until_lost(ask: impl AsyncFn() -> Held) {
+    let mut was_held = false;
+    loop {
+        let held = ask().await;
+        if was_held && held == Held::No {
+            return;
+        }
+        was_held |= held == Held::Yes;
+        tokio::time::sleep(held.pause()).await;
     }
 }
 
@@ -101,8 +121,23 @@ fn forbidden_pod() -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{Held, forbidden_pod, overall};
+    use std::cell::RefCell;
+    use std::time::Duration;
+
+    use super::{Held, forbidden_pod, overall, until_lost};
     use k8s_openapi::api::core::v1::Pod;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_controller_goes_on_asking_and_ends_only_when_it_certainly_is_held_no_more() {
+        let unknown = Held::Unknown("no answer".to_owned());
+        let answers = vec![Held::No, unknown, Held::Yes, Held::No];
+        let (answers, begun) = (RefCell::new(answers), Instant::now());
+        until_lost(async || answers.borrow_mut().pop().unwrap()).await;
+        assert!(answers.borrow().is_empty());
+        // Seldom while it is held, and soon again where it is not yet, or nobody knows.
+        assert_eq!(begun.elapsed(), Duration::from_secs(10 + 120 + 10));
+    }
 
     #[test]
     fn one_namespace_without_a_policy_is_enough_to_stop_and_one_with_a_policy_to_go_on() {

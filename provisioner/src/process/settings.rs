@@ -1,15 +1,24 @@
 //! The administrator's settings: read before the controller leads. When they change, the controller begins anew, as it
 //! does with other flags.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use kube::Client;
 use mooring_contract::names::SETTINGS_CONFIG;
 use mooring_program::settings::{BadSettings, Seen, Settings, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::process::health::{Health, Phase};
+
+/// How long settings stay the same before the controller begins anew with them, so that several changes are one.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// Longest that changes without a pause hold that up.
+const LATEST: Duration = Duration::from_secs(30);
 
 /// What the ConfigMap says, and when that changes.
 pub(crate) struct SettingsWatch {
@@ -39,24 +48,37 @@ impl SettingsWatch {
         }
     }
 
-    /// Returns when settings other than these are to be in force.
+    /// Returns when settings other than these are to be in force, and have not changed for a while.
     pub(crate) async fn changed(&mut self, in_force: &Settings) {
-        while let Some(seen) = self.seen.next().await {
-            match seen.settings {
+        // Those that are to be in force, when they were first other ones, and when they last changed.
+        let mut pending: Option<(Settings, Instant, Instant)> = None;
+        loop {
+            let settled = pending
+                .as_ref()
+                .map(|(_, first, last)| (*last + SETTLED).min(*first + LATEST));
+            let seen = tokio::select! {
+                Some(seen) = self.seen.next() => seen,
+                () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => break,
+            };
+            let now = Instant::now();
+            match seen.settings.map(of_the_controller) {
+                Ok(settings) if settings == *in_force => pending = None,
                 Ok(settings) => {
-                    let settings = of_the_controller(settings);
-                    if settings != *in_force {
-                        info!(
-                            ?settings,
-                            "ConfigMap {SETTINGS_CONFIG} has changed: the controller begins anew with it"
-                        );
-                        return;
-                    }
+                    let first = pending.map_or(now, |(_, first, _)| first);
+                    pending = Some((settings, first, now));
                 }
-                Err(error) => report(&error, "its last good version stays in force"),
+                Err(error) => {
+                    // A controller that began anew with them would not lead.
+                    pending = None;
+                    report(&error, "its last good version stays in force");
+                }
             }
         }
-        std::future::pending::<()>().await;
+        let settings = pending.map(|(settings, ..)| settings);
+        info!(
+            ?settings,
+            "ConfigMap {SETTINGS_CONFIG} has changed: the controller begins anew with it"
+        );
     }
 }
 
@@ -121,7 +143,7 @@ mod tests {
         let in_force = seen("pull-secrets", "login").settings.unwrap();
         let same = || seen("pull-secrets", " login");
         let mut bad = watch(vec![same(), seen("registry", "a/"), same()]);
-        let limit = Duration::from_secs(1);
+        let limit = Duration::from_secs(10);
         assert!(timeout(limit, bad.changed(&in_force)).await.is_err());
         let mut other = watch(vec![seen("registry", "a/"), seen("pull-secrets", "other")]);
         assert!(timeout(limit, other.changed(&in_force)).await.is_ok());
@@ -131,10 +153,34 @@ mod tests {
                 .await
                 .is_err()
         );
+        let mut mistaken = watch(vec![seen("pull-secrets", "other"), seen("registry", "a/")]);
+        assert!(timeout(limit, mistaken.changed(&in_force)).await.is_err());
         let mut removed = watch(vec![Seen {
             config: None,
             settings: Ok(Settings::default()),
         }]);
         assert!(timeout(limit, removed.changed(&in_force)).await.is_ok());
+    }
+    #[tokio::test(start_paused = true)]
+    async fn changes_one_after_the_other_are_one_and_hold_it_up_for_half_a_minute_at_most() {
+        let every = |seconds: u64, values: Vec<&'static str>| SettingsWatch {
+            seen: stream::iter(values)
+                .then(move |value| async move {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    seen("pull-secrets", value)
+                })
+                .chain(stream::pending())
+                .boxed(),
+        };
+        let in_force = seen("pull-secrets", "a").settings.unwrap();
+        let took = async |mut watch: SettingsWatch| {
+            let begun = tokio::time::Instant::now();
+            let ended = timeout(Duration::from_mins(5), watch.changed(&in_force)).await;
+            ended.is_ok().then(|| begun.elapsed().as_secs())
+        };
+        assert_eq!(took(every(2, vec!["b", "c"])).await, Some(2 + 2 + 3));
+        assert_eq!(took(every(2, ["b", "c"].repeat(50))).await, Some(2 + 30));
+        // What is as it was in the end is no change.
+        assert_eq!(took(every(2, vec!["b", "a"])).await, None);
     }
 }

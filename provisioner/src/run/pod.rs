@@ -20,7 +20,7 @@ use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
 use mooring_contract::volume::{self, ClientName, keys};
 use mooring_contract::worker::ASKED_VARIABLE;
 
-use crate::config::ProvisionerConfig;
+use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::run::carrier;
 use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
@@ -404,6 +404,11 @@ pub(super) fn only_node(pod: &Pod) -> Option<&str> {
     Some(fields.first()?.values.as_ref()?.first()?)
 }
 
+/// What keeps it off nodes that can't mount what the image works on, which a Pod has by FlexVolume.
+fn able_to_mount(client: &str) -> Vec<NodeSelectorRequirement> {
+    topology::able(client, VolumeSourceKind::FlexVolume)
+}
+
 /// Where it may run: on this node, if one is given, in one of these topologies, if there are any, and on no node that
 /// can't mount what the image works on, by these clients.
 pub(crate) fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], clients: &[&str]) -> Option<Affinity> {
@@ -415,7 +420,7 @@ pub(crate) fn affinity(node: Option<&str>, allowed: &[TopologySelectorTerm], cli
         }]
     });
     let mut able: Vec<NodeSelectorRequirement> = Vec::new();
-    for requirement in clients.iter().flat_map(|client| topology::able(client)) {
+    for requirement in clients.iter().flat_map(|client| able_to_mount(client)) {
         if !able.contains(&requirement) {
             able.push(requirement);
         }
@@ -465,7 +470,7 @@ mod tests {
     use proptest::test_runner::{Config, TestRunner};
     use serde_json::{Value, json};
 
-    use super::{Skeleton, affinity, as_label, bare_spec, build, secret};
+    use super::{Skeleton, able_to_mount, affinity, as_label, bare_spec, build, secret};
     use crate::config::{ProvisionerConfig, keys};
     use crate::operation::tests::{config, try_config};
     use crate::run::identity::RunId;
@@ -474,7 +479,6 @@ mod tests {
     use crate::run::properties::Properties;
     use crate::run::properties::tests::silver;
     use crate::run::worker_pod;
-    use crate::volume::topology;
 
     fn pod(extra: &[(&str, &str)], node: Option<&str>) -> Pod {
         let mut request = silver();
@@ -540,7 +544,7 @@ mod tests {
                 expressions[0],
                 json!({"key": "zone", "operator": "In", "values": [zone]})
             );
-            assert_eq!(expressions.len(), 1 + topology::able("pool").len());
+            assert_eq!(expressions.len(), 1 + able_to_mount("pool").len());
         }
         assert_eq!(affinity(None, &[], &[]), None);
     }
@@ -839,7 +843,7 @@ mod tests {
         assert_eq!(terms[0]["matchFields"], json!(here));
         let able: Vec<Value> = given
             .iter()
-            .flat_map(|client| topology::able(client))
+            .flat_map(|client| able_to_mount(client))
             .map(|requirement| json!(requirement))
             .collect();
         for requirement in terms[0]["matchExpressions"].as_array().into_iter().flatten() {

@@ -470,7 +470,8 @@ fn check_connection(spec: &PersistentVolumeSpec, expected: &Expected<'_>, refusa
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{Expected, Refusal, check};
-    use crate::volume::topology::Node;
+    use crate::config::VolumeSourceKind;
+    use crate::volume::topology::{self, Node};
     use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
     use serde_json::{Value, json};
 
@@ -673,8 +674,8 @@ pub(crate) mod tests {
         let here = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]}});
         assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = here), []);
-        let unable =
-            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": crate::volume::topology::able("nfs")}]}});
+        let able = topology::able("nfs", VolumeSourceKind::FlexVolume);
+        let unable = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": able}]}});
         assert_eq!(refusals(|pv| pv["spec"]["nodeAffinity"] = unable), []);
     }
 

@@ -144,7 +144,7 @@ pub fn annotations(request: &Request, config: &str, by: &str) -> BTreeMap<String
 /// Which nodes a volume can be used from: the one that it lives on, if it does, or else those that the class `allowed`,
 /// and none that says that it can't mount the volumes of this client. `client` is [`client_of`] the volume.
 pub fn affinity(
-    client: Option<&str>,
+    client: Option<(&str, VolumeSourceKind)>,
     node: Option<&Node>,
     allowed: &[TopologySelectorTerm],
 ) -> Option<VolumeNodeAffinity> {
@@ -157,7 +157,10 @@ pub fn affinity(
         None if allowed.is_empty() => vec![Vec::new()],
         None => allowed.iter().map(topology::within).collect(),
     };
-    let able: Vec<_> = client.into_iter().flat_map(topology::able).collect();
+    let able: Vec<_> = client
+        .into_iter()
+        .flat_map(|(client, by)| topology::able(client, by))
+        .collect();
     let requirements = places.into_iter().map(|place| [place, able.clone()].concat());
     let terms = requirements.filter(|all| !all.is_empty()).map(|all| NodeSelectorTerm {
         match_expressions: Some(all),
@@ -171,14 +174,15 @@ pub fn affinity(
     })
 }
 
-/// The client that mounts a volume; none if that is the kubelet itself.
-pub fn client_of(spec: &PersistentVolumeSpec) -> Option<&str> {
+/// The client that mounts a volume, and the driver by which the kubelet has it mounted; none if the kubelet mounts it
+/// itself.
+pub fn client_of(spec: &PersistentVolumeSpec) -> Option<(&str, VolumeSourceKind)> {
     let flex = spec.flex_volume.as_ref().filter(|flex| flex.driver == FLEX_DRIVER);
     let csi = spec.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER);
-    let options = flex
-        .and_then(|flex| flex.options.as_ref())
-        .or_else(|| csi.and_then(|csi| csi.volume_attributes.as_ref()))?;
-    options.get(keys::CLIENT).map(String::as_str)
+    let flex = flex.map(|flex| (&flex.options, VolumeSourceKind::FlexVolume));
+    let csi = csi.map(|csi| (&csi.volume_attributes, VolumeSourceKind::Csi));
+    let (options, by) = flex.or(csi)?;
+    Some((options.as_ref()?.get(keys::CLIENT)?, by))
 }
 
 /// Who finishes the growth of a volume, once its storage is larger. What the kubelet itself mounts without a driver, it
@@ -199,7 +203,7 @@ pub fn file_system(spec: &PersistentVolumeSpec) -> Option<FileSystem> {
 
 /// The client that mounts a volume, and its type; none if the kubelet itself mounts it.
 fn client_and_type(spec: &PersistentVolumeSpec) -> Option<(&str, &str)> {
-    let client = client_of(spec)?;
+    let (client, _) = client_of(spec)?;
     let (options, field) = match (&spec.flex_volume, &spec.csi) {
         (Some(flex), _) => (flex.options.as_ref(), flex.fs_type.as_deref()),
         (None, csi) => (
@@ -245,7 +249,8 @@ pub fn build(
     let has_mount_options = printed.options.contains_key(keys::MOUNT_OPTIONS);
     let options = all_options(request, config, source, printed.options);
     let secret_ref = secret_ref(request, config, printed.secret);
-    let node_affinity = affinity(options.get(keys::CLIENT).map(String::as_str), node, allowed);
+    let client = options.get(keys::CLIENT).map(|client| (client.as_str(), source));
+    let node_affinity = affinity(client, node, allowed);
     let (mut flex_volume, mut csi, mut mount_options, mut attributes) = (None, None, None, None);
     match source {
         VolumeSourceKind::FlexVolume => {
@@ -647,17 +652,22 @@ mod tests {
         assert_eq!(acceptance::check(&pv, &expected), []);
         assert_eq!(host_of(&pv), Some("host-a"));
         let spec = pv.spec.as_ref().unwrap();
-        assert_eq!(client_of(spec), Some("local"));
+        assert_eq!(client_of(spec), Some(("local", source)));
         // The API server takes this mode alone only.
         assert_eq!(spec.access_modes, Some(vec!["ReadWriteOncePod".to_owned()]));
         let affinity = serde_json::to_value(&spec.node_affinity).unwrap();
+        let mut expected = vec![
+            json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["host-a"]}),
+            json!({"key": "mooring.dev/mounter", "operator": "NotIn", "values": ["not-ready"]}),
+            json!({"key": "client.mooring.dev/local", "operator": "NotIn", "values": ["not-ready"]}),
+        ];
+        if source == VolumeSourceKind::FlexVolume {
+            expected
+                .push(json!({"key": "client.mooring.dev/FlexVolume", "operator": "NotIn", "values": ["not-ready"]}));
+        }
         assert_eq!(
             affinity["required"]["nodeSelectorTerms"],
-            json!([{"matchExpressions": [
-                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["host-a"]},
-                {"key": "mooring.dev/mounter", "operator": "NotIn", "values": ["not-ready"]},
-                {"key": "client.mooring.dev/local", "operator": "NotIn", "values": ["not-ready"]},
-            ]}]),
+            json!([{"matchExpressions": expected}]),
             "one term: all of it has to hold"
         );
         let options = options(&pv);

@@ -6,6 +6,8 @@ use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, Topology
 use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::names::labels;
 
+use crate::config::VolumeSourceKind;
+
 /// A node as far as volumes care.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -14,30 +16,41 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What keeps Pods off nodes that say of themselves that they can't mount a client's volumes. A node that says nothing
+/// What keeps Pods off nodes that say of themselves that they can't mount a client's volumes, which the kubelet has by
+/// this driver. A node that says nothing
 /// is not left out: it may be a new one, whose mounter has not looked yet, or what a cluster autoscaler thinks a new
 /// one would be; and nobody knows what the client of a vendor needs.
-pub fn able(client: &str) -> Vec<NodeSelectorRequirement> {
-    let is_not = |key: String| NodeSelectorRequirement {
+pub fn able(client: &str, by: VolumeSourceKind) -> Vec<NodeSelectorRequirement> {
+    let mut able = [labels::NODE_MOUNTER.to_owned(), of_client(client)]
+        .map(is_not_unready)
+        .to_vec();
+    able.extend((by == VolumeSourceKind::FlexVolume).then(by_flex_volume));
+    able
+}
+
+/// What a volume asks of a node because the kubelet has it by FlexVolume.
+pub fn by_flex_volume() -> NodeSelectorRequirement {
+    is_not_unready(of_client(labels::FLEX_VOLUME))
+}
+
+fn is_not_unready(key: String) -> NodeSelectorRequirement {
+    NodeSelectorRequirement {
         key,
         operator: "NotIn".to_owned(),
         values: Some(vec![labels::NOT_READY.to_owned()]),
-    };
-    [labels::NODE_MOUNTER.to_owned(), of_client(client)]
-        .map(is_not)
-        .to_vec()
+    }
 }
 
 /// The label by which a node says that it can't mount a client's volumes. An annotation of that name says why.
-pub fn mark_of_unable(node: &Node, client: &str) -> Option<String> {
-    let mut wanted = able(client).into_iter();
+pub fn mark_of_unable(node: &Node, client: &str, by: VolumeSourceKind) -> Option<String> {
+    let mut wanted = able(client, by).into_iter();
     let unmet = wanted.find(|wanted| !meets(wanted, node.labels.get(&wanted.key)));
     unmet.map(|wanted| wanted.key)
 }
 
 /// Whether a node says that it can't mount a client's volumes.
-pub fn is_unable(node: &Node, client: &str) -> bool {
-    mark_of_unable(node, client).is_some()
+pub fn is_unable(node: &Node, client: &str, by: VolumeSourceKind) -> bool {
+    mark_of_unable(node, client, by).is_some()
 }
 
 /// A node without what it says of its clients: that can be otherwise when a volume is used.
@@ -116,7 +129,7 @@ pub fn of_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> 
 
 #[cfg(test)]
 mod tests {
-    use super::{Node, able, however_able, is_unable, of_labels, selects};
+    use super::{Node, VolumeSourceKind, able, however_able, is_unable, of_labels, selects};
     use serde_json::json;
     use std::collections::BTreeMap;
 
@@ -179,22 +192,28 @@ mod tests {
 
     #[test]
     fn a_node_is_left_out_only_if_it_says_that_it_can_t() {
-        let selector =
-            serde_json::from_value(json!({"nodeSelectorTerms": [{"matchExpressions": able("sshfs")}]})).unwrap();
-        for (label, word, want) in [
-            ("disks", "4", true),
-            ("client.mooring.dev/sshfs", "ready", true),
-            ("client.mooring.dev/nfs", "not-ready", true),
-            ("client.mooring.dev/sshfs", "not-ready", false),
-            ("mooring.dev/mounter", "not-ready", false),
+        for (label, word, by_flex_volume, by_csi) in [
+            ("disks", "4", true, true),
+            ("client.mooring.dev/sshfs", "ready", true, true),
+            ("client.mooring.dev/nfs", "not-ready", true, true),
+            ("client.mooring.dev/sshfs", "not-ready", false, false),
+            ("client.mooring.dev/FlexVolume", "not-ready", false, true),
+            ("mooring.dev/mounter", "not-ready", false, false),
         ] {
             let node = Node {
                 name: "a".into(),
                 labels: [(label.to_owned(), word.to_owned())].into(),
             };
-            assert_eq!(selects(&selector, "a", &node.labels), want, "{label}={word}");
-            assert_eq!(is_unable(&node, "sshfs"), !want, "{label}={word}");
-            assert!(selects(&selector, "a", &however_able(&node)), "{label}={word}");
+            for (by, want) in [
+                (VolumeSourceKind::FlexVolume, by_flex_volume),
+                (VolumeSourceKind::Csi, by_csi),
+            ] {
+                let terms = json!({"nodeSelectorTerms": [{"matchExpressions": able("sshfs", by)}]});
+                let selector = serde_json::from_value(terms).unwrap();
+                assert_eq!(selects(&selector, "a", &node.labels), want, "{label}={word} {by:?}");
+                assert_eq!(is_unable(&node, "sshfs", by), !want, "{label}={word} {by:?}");
+                assert!(selects(&selector, "a", &however_able(&node)), "{label}={word} {by:?}");
+            }
         }
     }
 

@@ -120,6 +120,14 @@ pub fn first_to_go(pid: i32) -> Result<()> {
         .with_context(|| format!("failed to have the kernel choose {pid} first"))
 }
 
+/// How early the kernel kills a process when memory is short: from 1000, first, to -1000, never. Less than nothing
+/// takes `CAP_SYS_RESOURCE`, which this machine's container runtime may lack.
+pub fn oom_score_adj(pid: i32) -> Result<i16> {
+    let value = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"));
+    let value = value.with_context(|| format!("failed to read when the kernel chooses {pid}"))?;
+    value.trim().parse().with_context(|| value.clone())
+}
+
 /// The name of a process; empty if it has ended.
 pub fn name_of(pid: i32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Mooring on a cluster: `kubectl apply -k configmaps/install` and its settings, then a wait until it is ready.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -26,6 +27,9 @@ const PLAIN: [&str; 2] = ["configmaps/install", "configmaps/install-before-1.36"
 
 /// The same, and what the end-to-end tests need besides.
 const FOR_TESTS: [&str; 2] = ["tests/install", "tests/install-before-1.36"];
+
+/// Those that the tests' ConfigMaps are in.
+const TESTS_NAMESPACES: &str = "mooring,mooring-e2e,admin";
 
 /// A kind that the API serves since Kubernetes 1.36.
 const SINCE_1_36: &str = "mutatingadmissionpolicies.admissionregistration.k8s.io";
@@ -68,7 +72,7 @@ fn install_from(folders: [&'static str; 2], target: &Target, images: &[Built]) -
     let ran_before = is_installed(target)?;
     step(&format!("apply {folder}"), |_| {
         apply(target, &manifest)?;
-        apply_settings(target)
+        apply_settings(target, folders == FOR_TESTS)
     })?;
     let hashes: Vec<_> = images
         .iter()
@@ -112,12 +116,18 @@ pub fn apply(target: &Target, manifest: &str) -> Result<()> {
 }
 
 /// Makes the settings, which the manifests don't have; what others have set in them stays.
-fn apply_settings(target: &Target) -> Result<()> {
-    let data = target.image_registry().map(|registry| json!({"registry": registry}));
+fn apply_settings(target: &Target, for_tests: bool) -> Result<()> {
+    let mut data = BTreeMap::new();
+    data.extend(
+        target
+            .image_registry()
+            .map(|registry| ("registry", registry.to_owned())),
+    );
+    data.extend(for_tests.then(|| ("config-namespaces", TESTS_NAMESPACES.to_owned())));
     let settings = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": SETTINGS_CONFIG, "namespace": NAMESPACE},
-        "data": data.unwrap_or_else(|| json!({})),
+        "data": data,
     });
     let mut apply = target.kubectl([
         "apply",

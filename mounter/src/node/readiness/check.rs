@@ -6,6 +6,7 @@ use serde::Serialize;
 pub type ClientVerdict = Result<(), String>;
 
 /// Checks by name, for those that a client depends on.
+pub(super) const PLUGIN_DIRECTORY: &str = "plugin-directory";
 pub(super) const LOOP_DEVICES: &str = "loop-devices";
 pub(super) const POOL: &str = "pool";
 pub(super) const FUSE: &str = "fuse";

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use mooring_contract::names::labels::FLEX_VOLUME;
 use mooring_contract::volume::clients::{Need, Needs, record};
 
-use super::check::{Check, ClientVerdict, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
+use super::check::{Check, ClientVerdict, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, PLUGIN_DIRECTORY, POOL};
 use super::kernel_modules::NodeKernel;
 use crate::volume::registry::Serving;
 
@@ -16,7 +17,7 @@ const OTHER_FILE_SYSTEMS: [&str; 2] = ["ceph", "9p"];
 pub struct Readiness {
     /// Whether anything can be mounted at all.
     pub node: ClientVerdict,
-    /// By client: all that have a rule, and those that need none.
+    /// By client: all that have a rule, and those that need none. And of [`FLEX_VOLUME`].
     pub clients: BTreeMap<String, ClientVerdict>,
 }
 
@@ -29,10 +30,10 @@ impl Readiness {
             let verdict = node.clone().and_then(|()| judge(client, serving, checks, kernel));
             (client.clone(), verdict)
         };
-        Self {
-            clients: servings.iter().map(judge).collect(),
-            node,
-        }
+        let flex_volume = node.clone().and_then(|()| check(PLUGIN_DIRECTORY, checks));
+        let mut clients: BTreeMap<_, _> = servings.iter().map(judge).collect();
+        clients.insert(FLEX_VOLUME.to_owned(), flex_volume);
+        Self { node, clients }
     }
 
     /// The clients that can't be mounted, and what to do.
@@ -66,11 +67,13 @@ fn all_of(needs: Needs, has: impl Fn(&Need) -> ClientVerdict) -> ClientVerdict {
     })
 }
 
+fn check(name: &str, checks: &[Check]) -> ClientVerdict {
+    let named = checks.iter().find(|check| check.name == name);
+    named.map_or(Ok(()), Check::verdict)
+}
+
 fn is_there(need: &Need, checks: &[Check], kernel: &NodeKernel) -> ClientVerdict {
-    let check = |name: &str| {
-        let named = checks.iter().find(|check| check.name == name);
-        named.map_or(Ok(()), Check::verdict)
-    };
+    let check = |name: &str| check(name, checks);
     match *need {
         Need::Pool => check(POOL),
         Need::LoopDevices => check(LOOP_DEVICES),
@@ -85,10 +88,18 @@ fn is_there(need: &Need, checks: &[Check], kernel: &NodeKernel) -> ClientVerdict
 #[cfg(test)]
 mod tests {
     use super::{Readiness, Serving};
-    use crate::node::readiness::check::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, POOL};
+    use crate::node::readiness::check::{Check, FUSE, HOST_NAMESPACE, ISCSID, LOOP_DEVICES, PLUGIN_DIRECTORY, POOL};
     use crate::node::readiness::kernel_modules::NodeKernel;
 
-    const ALL: [&str; 6] = ["propagation", FUSE, LOOP_DEVICES, POOL, HOST_NAMESPACE, ISCSID];
+    const ALL: [&str; 7] = [
+        "propagation",
+        PLUGIN_DIRECTORY,
+        FUSE,
+        LOOP_DEVICES,
+        POOL,
+        HOST_NAMESPACE,
+        ISCSID,
+    ];
 
     /// The clients that a node can mount if this of it is missing.
     fn able_without(missing: &[&str], kernel: &NodeKernel) -> Vec<String> {
@@ -122,8 +133,9 @@ mod tests {
         let servings = servings.map(|(client, serving)| (client.to_owned(), serving)).into();
         let readiness = Readiness::of(&checks, kernel, &servings);
         let unable = readiness.unable();
-        assert_eq!(unable.len() == servings.len(), readiness.node.is_err());
-        servings
+        assert_eq!(unable.len() == readiness.clients.len(), readiness.node.is_err());
+        readiness
+            .clients
             .into_keys()
             .filter(|client| !unable.contains_key(client))
             .collect()
@@ -132,14 +144,27 @@ mod tests {
     #[test]
     fn a_client_is_ready_where_what_it_is_served_by_is_there() {
         let all = [
-            "block", "cephfs", "iscsi", "local", "nfs", "pool", "rbd", "smb", "sshfs", "tmpfs", "vendor", "zfs",
+            "FlexVolume",
+            "block",
+            "cephfs",
+            "iscsi",
+            "local",
+            "nfs",
+            "pool",
+            "rbd",
+            "smb",
+            "sshfs",
+            "tmpfs",
+            "vendor",
+            "zfs",
         ];
         let kernel = NodeKernel::with_modules("ext4\n", &["nfsv4", "cifs", "iscsi_tcp"]);
         assert_eq!(able_without(&[], &kernel), all);
         assert!(able_without(&["propagation"], &kernel).is_empty());
         let but = |left_out: &[&str]| -> Vec<_> { all.into_iter().filter(|name| !left_out.contains(name)).collect() };
         for (missing, unable) in [
-            (FUSE, &["block", "cephfs", "rbd", "sshfs"][..]),
+            (PLUGIN_DIRECTORY, &["FlexVolume"][..]),
+            (FUSE, &["block", "cephfs", "rbd", "sshfs"]),
             (LOOP_DEVICES, &["block", "local", "rbd"]),
             (POOL, &["local", "pool"]),
             (HOST_NAMESPACE, &["nfs", "smb", "zfs"]),

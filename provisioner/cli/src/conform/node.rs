@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flex_provisioner::config::ProvisionerConfig;
+use flex_provisioner::config::{ProvisionerConfig, VolumeSourceKind};
 use flex_provisioner::process::call::Answer as _;
 use flex_provisioner::volume::topology::{Node, mark_of_unable};
 use k8s_openapi::api::core::v1::Node as ApiNode;
@@ -68,7 +68,8 @@ fn why_unfit(node: &ApiNode, client: &str) -> Option<String> {
         let why = ready.and_then(|ready| ready.message.as_deref());
         return Some(why.unwrap_or("its kubelet has not said that it is ready").to_owned());
     }
-    let mark = mark_of_unable(&as_node(node), client)?;
+    // The images' runs have it by FlexVolume.
+    let mark = mark_of_unable(&as_node(node), client, VolumeSourceKind::FlexVolume)?;
     let why = node.annotations().get(&mark);
     Some(why.map_or_else(|| format!("its label {mark} says so"), Clone::clone))
 }

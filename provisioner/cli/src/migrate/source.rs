@@ -2,11 +2,13 @@
 
 use flex_provisioner::config::VolumeSourceKind;
 use flex_provisioner::volume::persistent_volume::source_name;
+use flex_provisioner::volume::topology;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, FlexPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim,
+    PersistentVolumeSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, finalizers};
+use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER, finalizers, labels};
 use mooring_contract::volume::keys;
 
 /// By which way the kubelet reaches a volume; none if it is not Mooring's.
@@ -191,9 +193,25 @@ pub fn through(volume: &PersistentVolume, to: VolumeSourceKind) -> Result<Persis
             });
         }
         (VolumeSourceKind::Csi, Some(VolumeSourceKind::Csi))
-        | (VolumeSourceKind::FlexVolume, Some(VolumeSourceKind::FlexVolume)) => {}
+        | (VolumeSourceKind::FlexVolume, Some(VolumeSourceKind::FlexVolume)) => return Ok(moved),
     }
+    move_affinity(spec, to);
     Ok(moved)
+}
+
+/// Has Mooring's own terms of the node affinity ask of a node what this source needs there.
+fn move_affinity(spec: &mut PersistentVolumeSpec, to: VolumeSourceKind) {
+    let by_flex_volume = topology::by_flex_volume();
+    let required = spec
+        .node_affinity
+        .iter_mut()
+        .filter_map(|affinity| affinity.required.as_mut());
+    let terms = required.flat_map(|required| &mut required.node_selector_terms);
+    for wanted in terms.filter_map(|term| term.match_expressions.as_mut()) {
+        wanted.retain(|wanted| *wanted != by_flex_volume);
+        let is_ours = wanted.iter().any(|wanted| wanted.key == labels::NODE_MOUNTER);
+        wanted.extend((is_ours && to == VolumeSourceKind::FlexVolume).then(|| by_flex_volume.clone()));
+    }
 }
 
 #[cfg(test)]
@@ -258,6 +276,27 @@ mod tests {
         assert!(seen["spec"]["claimRef"]["resourceVersion"].is_null() && seen["spec"]["flexVolume"].is_null());
         assert_eq!(through(&csi, FlexVolume).unwrap(), plain(&flex));
         assert_eq!(through(&flex, FlexVolume).unwrap(), plain(&flex));
+    }
+
+    #[test]
+    fn only_by_flexvolume_does_a_volume_need_a_node_with_a_plugin_directory() {
+        let is_not = |key: &str| json!({"key": key, "operator": "NotIn", "values": ["not-ready"]});
+        let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]});
+        let any = [is_not("mooring.dev/mounter"), is_not("client.mooring.dev/nfs")];
+        let affinity = |all: &[Value]| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": all}]}});
+        let mut value = by_flex();
+        let by_csi = [std::slice::from_ref(&here), &any].concat();
+        let by_both = [&by_csi[..], &[is_not("client.mooring.dev/FlexVolume")]].concat();
+        value["spec"]["nodeAffinity"] = affinity(&by_both);
+        let flex = read(value);
+        let csi = through(&flex, Csi).unwrap();
+        assert_eq!(json!(csi)["spec"]["nodeAffinity"], affinity(&by_csi));
+        assert_eq!(through(&csi, FlexVolume).unwrap(), plain(&flex));
+        // An image's own stays as it is.
+        let mut own = json!(csi);
+        own["spec"]["nodeAffinity"] = affinity(std::slice::from_ref(&here));
+        let moved = through(&read(own), FlexVolume).unwrap();
+        assert_eq!(json!(moved)["spec"]["nodeAffinity"], affinity(&[here]));
     }
 
     #[test]

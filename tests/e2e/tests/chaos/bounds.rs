@@ -10,7 +10,7 @@ use kube::api::ResourceExt as _;
 use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations};
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::on_own_nodes;
-use mooring_harness::processes::{first_to_go, name_of};
+use mooring_harness::processes::{first_to_go, name_of, oom_score_adj};
 use mooring_harness::rollout::Installed;
 use mooring_harness::{Scope, wait_until};
 use mooring_program::reasons;
@@ -21,11 +21,14 @@ const NODE: &str = "node-1";
 /// Longest wait for a volume to be usable again: the kubelet may wait before it restarts a container.
 const LIMIT: Duration = Duration::from_mins(2);
 
+/// What a Pod requests of the node's processors, and what a client Pod of GlusterFS leaves of them, in thousandths of one:
+/// there is no room for both.
+const BYSTANDER: u64 = 600;
+const LEFT: u64 = 500;
+
 /// Settings of the mounter for this test.
-const SETTINGS: [(&str, &str); 5] = [
+const SETTINGS: [(&str, &str); 4] = [
     ("MOORING_CLIENT_POD_PER_VOLUME", "sshfs"),
-    // No node has as much.
-    ("MOORING_CLIENT_CPU_REQUEST", "glusterfs=100000"),
     ("MOORING_CLIENT_MEMORY_REQUEST", "sshfs=48Mi"),
     ("MOORING_CLIENT_MEMORY_LIMIT", "512Mi,sshfs=96Mi"),
     ("MOORING_MAX_VOLUMES", "40"),
@@ -67,10 +70,11 @@ async fn of_volume(scope: &Scope, image: &str, claim: &str) -> Result<Pod> {
     pods.pop().context("no client Pod")
 }
 
-/// Uses memory in a client container until the kernel kills a process.
+/// Uses memory in a client container until the kernel kills a process: like the agent's own, not before other Pods'.
 fn take_all_memory(scope: &Scope, pod: &str) {
+    let script = "echo 0 >/proc/self/oom_score_adj; exec tail /dev/zero";
     // It fails, whichever process is killed.
-    let _ = scope.elsewhere(NAMESPACE).exec(pod, ["tail", "/dev/zero"]);
+    let _ = scope.elsewhere(NAMESPACE).exec(pod, ["sh", "-c", script]);
 }
 
 /// How its client container ended last: the number of restarts, and the reason.
@@ -99,6 +103,31 @@ async fn can_write(scope: &Scope, pod: &str) -> Result<()> {
     .await
 }
 
+/// A volume whose client Pod, of GlusterFS, requests this much waits where a Pod has taken that, and ends no Pod.
+async fn full_node_waits(scope: &Scope, cpu: &str) -> Result<()> {
+    let requests = json!({"requests": {"cpu": format!("{BYSTANDER}m")}});
+    let main = json!([{
+        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "resources": requests,
+    }]);
+    scope.pod("bystander", NODE, "", json!({"containers": main, "volumes": []}))?;
+    let bystander = scope.pod_ready("bystander").await?.uid();
+    let too_large = json!({"client": "glusterfs", "source": "192.0.2.1:/x"});
+    scope.volume("too-large", &too_large)?;
+    scope.pod("too-large", NODE, "too-large", Value::Null)?;
+    let event = scope.event("too-large", "this node has no room for it").await?;
+    ensure!(
+        event
+            .message
+            .as_ref()
+            .is_some_and(|said| said.contains(&format!("it requests cpu {cpu} "))),
+        "{event:?}"
+    );
+    // Only a Pod that runs is ready, and it is the same.
+    assert_eq!(scope.pod_ready("bystander").await?.uid(), bystander);
+    gone(scope, "too-large").await?;
+    gone(scope, "bystander").await
+}
+
 #[test]
 fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affects_no_other() {
     on_own_nodes("chaos-bounds", async |scope| {
@@ -120,21 +149,21 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
 
         assert_eq!(most_volumes(&scope)?, "");
         let installed = Installed::now(&scope).await?;
-        installed.set(&SETTINGS).await?;
+        let processors = scope.kubectl(["get", "node", NODE, "-o", "jsonpath={.status.allocatable.cpu}"])?;
+        let processors: u64 = processors.parse().context(processors.clone())?;
+        let cpu = format!("{}m", processors * 1000 - LEFT);
+        let request = format!("glusterfs={cpu}");
+        let settings = SETTINGS.iter().copied();
+        let settings: Vec<_> = settings
+            .chain([("MOORING_CLIENT_CPU_REQUEST", request.as_str())])
+            .collect();
+        installed.set(&settings).await?;
         // The new mounter registers again, and the kubelet changes the limit of a driver that it knows.
         wait_until("the node's limit of volumes", LIMIT, async || {
             Ok((most_volumes(&scope)? == "40").then_some(()))
         })
         .await?;
-        let too_large = json!({"client": "glusterfs", "source": "192.0.2.1:/x"});
-        scope.volume("too-large", &too_large)?;
-        scope.pod("too-large", NODE, "too-large", Value::Null)?;
-        let event = scope.event("too-large", "this node has no room for it").await?;
-        ensure!(
-            event.message.as_ref().is_some_and(|said| said.contains("cpu")),
-            "{event:?}"
-        );
-        gone(&scope, "too-large").await?;
+        full_node_waits(&scope, &cpu).await?;
 
         for claim in ["a", "b"] {
             scope.pod(claim, NODE, claim, Value::Null)?;
@@ -155,6 +184,14 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
         for (victim, restarts) in [("sshfs", 0), ("mounter", 1)] {
             let pod = of_volume(&scope, &image, "a").await?.name_any();
             let processes = scope.processes_of(NAMESPACE, &pod).await?;
+            for &pid in &processes {
+                let score = oom_score_adj(pid)?;
+                ensure!(
+                    score <= 0,
+                    "the kernel ends {} before other Pods: {score}",
+                    name_of(pid)
+                );
+            }
             for &pid in processes.iter().filter(|&&pid| name_of(pid) == victim) {
                 first_to_go(pid)?;
             }

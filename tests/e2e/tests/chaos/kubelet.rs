@@ -1,15 +1,16 @@
-//! A kubelet that is reconfigured to look for drivers in another directory. Alone: all Pods of its node are affected.
+//! A kubelet that is reconfigured to look for drivers in another directory, or in none. Alone: all Pods of its node are affected.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use kube::api::DeleteParams;
-use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET, NAMESPACE};
+use kube::api::{DeleteParams, ResourceExt as _};
+use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET, NAMESPACE, labels};
 use mooring_harness::nodes::{driver_directory_outside, on_own_nodes};
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::provisioner::user_of;
+use mooring_harness::{Scope, skipped_without_all, wait_until};
 use mooring_testbed::cluster::Cluster;
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
@@ -21,6 +22,9 @@ const LIMIT: Duration = Duration::from_mins(2);
 
 /// The other directory.
 const ELSEWHERE: &str = "/var/lib/kubelet/drivers";
+
+/// A directory that nobody can make.
+const NOWHERE: &str = "/sys/drivers";
 
 /// Not a kubelet, but a tenant's process with that name, which tries to get the mounter's socket.
 const IMPOSTER: &str = r"printf '#!/bin/sh\nsleep 1000000\n' >/tmp/kubelet; chmod 755 /tmp/kubelet; mkdir /tmp/plugins
@@ -60,7 +64,9 @@ impl Drop for Changed {
             .write(&self.before)
             .and_then(|()| self.cluster.kill_in_node(1, "kubelet"));
         if let Err(error) = restarted {
-            note(format!("the kubelet of {NODE} looks into {ELSEWHERE} still: {error:#}"));
+            note(format!(
+                "the kubelet of {NODE} still looks for drivers elsewhere: {error:#}"
+            ));
         }
     }
 }
@@ -162,6 +168,71 @@ fn the_shim_follows_the_kubelet_to_another_plugin_directory_and_back_and_no_impo
         ensure!(scope.mounts_on(1)?.is_empty(), "{:?}", scope.mounts_on(1)?);
         ensure!(scope.exec("imposter", ["ls", "-A", "/tmp/plugins"])?.is_empty());
         scope.on_node(1, &format!("rmdir {ELSEWHERE}"))?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_node_without_a_plugin_directory_is_ready_for_csi_and_gets_no_pod_with_flexvolume() {
+    if skipped_without_all() {
+        return;
+    }
+    on_own_nodes("chaos-no-plugins", async |scope| {
+        scope.require_mooring().await?;
+        let server = scope.ssh_server("node-2", &["data"]).await?;
+        let changed = Changed::to(scope.own_cluster()?, NOWHERE)?;
+        changed.cluster.kill_in_node(1, "kubelet")?;
+        let label = format!("{}{}", labels::NODE_CLIENT_PREFIX, labels::FLEX_VOLUME);
+        let nodes: Api<Node> = Api::all(scope.client.clone());
+        let node = wait_until("the node to say that it lacks FlexVolume", LIMIT, async || {
+            let node = nodes.get(NODE).await?;
+            let is_unready = node.labels().get(&label).is_some_and(|word| word == labels::NOT_READY);
+            Ok(is_unready.then_some(node))
+        })
+        .await?;
+        let cure = node.annotations().get(&label).context("no annotation")?;
+        ensure!(cure.contains(NOWHERE) && cure.contains("volumePluginDir"), "{cure}");
+        let sshfs = format!("{}sshfs", labels::NODE_CLIENT_PREFIX);
+        for ready in [labels::NODE_MOUNTER, &sshfs] {
+            ensure!(
+                node.labels().get(ready).is_some_and(|word| word == labels::READY),
+                "{ready}"
+            );
+        }
+        let status = scope.mounter_status(NODE).await?;
+        ensure!(
+            status["ready"] == true && status["unable"]["FlexVolume"] == cure.as_str(),
+            "{status:#}"
+        );
+
+        scope.csi_volume("csi", &server.volume("data"), &Value::Null)?;
+        scope.pod("csi", NODE, "csi", Value::Null)?;
+        scope.pod_ready("csi").await?;
+        let script = format!(
+            "pv options client=sshfs source={} secret-name=ssh secret-namespace=$PVC_NAMESPACE",
+            server.source("data")
+        );
+        let provisioner = scope
+            .provisioner()
+            .key("volume-source", "flexVolume")
+            .key("volume-binding-mode", "WaitForFirstConsumer")
+            .on_provision(&script);
+        provisioner.apply().await?;
+        scope.claim("flex", &provisioner.class, "1Mi").await?;
+        let mut pod = user_of("flex", "flex", "sleep 1000000");
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": NODE});
+        scope.apply(&pod.to_string())?;
+        let event = scope
+            .event("flex", "didn't match PersistentVolume's node affinity")
+            .await?;
+        ensure!(event.reason.as_deref() == Some("FailedScheduling"), "{event:?}");
+
+        drop(changed);
+        scope.pod_ready("flex").await?;
+        for name in ["csi", "flex"] {
+            scope.delete(&format!("pod/{name}"))?;
+            scope.pod_gone(name).await?;
+        }
         Ok(())
     });
 }

@@ -1,11 +1,12 @@
-//! The administrator's settings: an upgrade keeps them, and a mistake in them changes nothing that runs. Alone, since they
-//! are those of the whole cluster.
+//! The administrator's settings: an upgrade keeps them, and a mistake in them changes nothing that runs. And records of a
+//! later version. Alone, since they are those of the whole cluster.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use mooring_contract::names::{NAMESPACE, SETTINGS_CONFIG};
+use mooring_contract::names::{NAMESPACE, SETTINGS_CONFIG, annotations};
 use mooring_harness::clients::client_pods_of;
 use mooring_harness::nodes::on_own_nodes_within;
 use mooring_harness::{Scope, wait_until};
@@ -89,6 +90,12 @@ fn settings_with_a_mistake_change_nothing_that_runs_and_let_no_new_controller_le
         scope.require_mooring().await?;
         scope.settings(&json!({"registry": "https://registry.example.com"}))?;
         scope.event_in(NAMESPACE, SETTINGS_CONFIG, "is not a registry").await?;
+        // A mounter that has read no earlier version says so.
+        let mounter = scope.mounter(NODE).await?;
+        scope.kubectl(["-n", NAMESPACE, "delete", "pod", &mounter])?;
+        scope
+            .event_in(NAMESPACE, SETTINGS_CONFIG, "nothing of it is in force")
+            .await?;
         // The controller that leads goes on.
         scope.provisioner().printing().apply().await?;
 
@@ -115,5 +122,31 @@ fn settings_with_a_mistake_change_nothing_that_runs_and_let_no_new_controller_le
         scope.settings(&json!({}))?;
         let later = scope.provisioner_named("-later").printing();
         later.apply().await.context("after the mistake was corrected")
+    });
+}
+
+#[test]
+fn a_controller_does_not_lead_where_one_of_a_later_version_has_written_records_that_it_can_t_read() {
+    on_own_nodes_within(WHOLE_LIMIT, "settings-records", async |scope| {
+        scope.require_mooring().await?;
+        let lease = "lease/flex-provisioner";
+        let annotate = |change: &str| scope.kubectl(["-n", NAMESPACE, "annotate", "--overwrite", lease, change]);
+        annotate(&format!("{}=1000", annotations::RECORDS))?;
+        let controllers = "app.kubernetes.io/name=flex-provisioner";
+        wait_until("each controller to say why it does not lead", LIMIT, async || {
+            let said = scope.kubectl(["-n", NAMESPACE, "logs", "-l", controllers, "--tail=-1", "--prefix"])?;
+            let outdated = said
+                .lines()
+                .filter(|line| line.contains("a controller of a later version has led"));
+            let pods: BTreeSet<_> = outdated.filter_map(|line| line.split(']').next()).collect();
+            Ok((pods.len() >= 2).then_some(()))
+        })
+        .await?;
+        annotate(&format!("{}-", annotations::RECORDS))?;
+        let provisioner = scope.provisioner().printing();
+        provisioner.apply().await?;
+        scope.claim("data", &provisioner.class, "1Gi").await?;
+        scope.claim_bound("data").await?;
+        Ok(())
     });
 }

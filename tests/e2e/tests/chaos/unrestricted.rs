@@ -32,8 +32,8 @@ enum Forbidden {
     Create,
 }
 
-/// Takes a part's policy out of force, has its Pods start again, and puts the policy back in force after the test, also
-/// if that fails.
+/// Takes a part's policy out of force until its Pods have noticed it, has these start again, and puts the policy back in
+/// force after the test, also if that fails.
 async fn unrestricted(
     scope: &Scope,
     binding: &str,
@@ -63,29 +63,36 @@ async fn unrestricted(
             Ok(answer.is_ok().then_some(()))
         })
         .await?;
+        each_says_so(scope, account, before.len()).await?;
+        ensure!(
+            pods_of(scope, account).await? == before,
+            "they noticed it only after a restart"
+        );
         for pod in &before {
             scope.kubectl(["-n", NAMESPACE, "delete", "pod", pod, "--timeout=120s"])?;
         }
-        let log = format!("-l=app.kubernetes.io/name={account}");
-        wait_until(
-            &format!("each {account} to say that nothing restricts it"),
-            LIMIT,
-            async || {
-                let said = scope.kubectl(["-n", NAMESPACE, "logs", &log, "--tail=-1", "--prefix"])?;
-                let say_so = |pod: &String| {
-                    said.lines()
-                        .any(|line| line.contains(pod) && line.contains("no admission policy restricts this"))
-                };
-                let now = pods_of(scope, account).await?;
-                Ok((now.len() == before.len() && now.iter().all(say_so)).then_some(()))
-            },
-        )
-        .await?;
+        each_says_so(scope, account, before.len()).await?;
         test(&pods_of(scope, account).await?).await
     }
     .await;
     bindings.create(&PostParams::default(), &installed).await?;
     told
+}
+
+/// Waits until each of an account's Pods has said that nothing restricts it.
+async fn each_says_so(scope: &Scope, account: &str, count: usize) -> Result<()> {
+    let log = format!("-l=app.kubernetes.io/name={account}");
+    let what = format!("each {account} to say that nothing restricts it");
+    wait_until(&what, LIMIT, async || {
+        let said = scope.kubectl(["-n", NAMESPACE, "logs", &log, "--tail=-1", "--prefix"])?;
+        let say_so = |pod: &String| {
+            said.lines()
+                .any(|line| line.contains(pod) && line.contains("no admission policy restricts this"))
+        };
+        let now = pods_of(scope, account).await?;
+        Ok((now.len() == count && now.iter().all(say_so)).then_some(()))
+    })
+    .await
 }
 
 async fn pods_of(scope: &Scope, account: &str) -> Result<Vec<String>> {

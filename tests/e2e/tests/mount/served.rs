@@ -176,7 +176,7 @@ fn a_mounter_that_lacks_something_says_what_to_do_and_is_not_ready() {
         let checks = status["checks"].as_array().cloned().unwrap_or_default();
         for (name, required, cure) in [
             ("propagation", true, "mountPropagation: Bidirectional"),
-            ("plugin-directory", true, "volumePluginDir"),
+            ("plugin-directory", false, "volumePluginDir"),
             ("pool", false, "--pool-dir"),
             ("host-namespace", false, "hostPID"),
         ] {
