@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, ResourceExt};
+use kube::api::DeleteParams;
 use mooring_contract::names::{CSI_DRIVER, annotations};
 use mooring_harness::backend::POOLED;
 use mooring_harness::nodes::{POOL, on_two_nodes};
