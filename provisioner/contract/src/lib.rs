@@ -9,6 +9,7 @@
 pub mod attachment;
 pub mod discovered;
 pub mod image;
+pub mod named;
 pub mod names;
 pub mod operation;
 pub mod outcome;

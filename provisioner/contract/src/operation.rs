@@ -2,86 +2,43 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One operation on one volume, or on a group of them; property `operation`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Operation {
-    /// Make the volume.
-    Provision,
-    /// Remove the volume.
-    Delete,
-    /// Make the volume larger.
-    Expand,
-    /// Give the volume other attributes.
-    Modify,
-    /// Make the volume as a copy of another.
-    Clone,
-    /// Take a snapshot of the volume.
-    Snapshot,
-    /// Remove a snapshot.
-    DeleteSnapshot,
-    /// Take snapshots of several volumes at once.
-    SnapshotGroup,
-    /// Remove the snapshots of such a group.
-    DeleteGroup,
-    /// Make the volume with the content of a snapshot or a backup.
-    Restore,
-    /// Copy the volume elsewhere.
-    Backup,
-    /// Remove such a copy.
-    DeleteBackup,
-    /// Make the volume reachable from a node.
-    Attach,
-    /// Undo [`Operation::Attach`].
-    Detach,
-    /// List what the storage has.
-    Discover,
-}
+use crate::named;
 
-impl Operation {
-    pub const ALL: [Self; 15] = [
-        Self::Provision,
-        Self::Delete,
-        Self::Expand,
-        Self::Modify,
-        Self::Clone,
-        Self::Snapshot,
-        Self::DeleteSnapshot,
-        Self::SnapshotGroup,
-        Self::DeleteGroup,
-        Self::Restore,
-        Self::Backup,
-        Self::DeleteBackup,
-        Self::Attach,
-        Self::Detach,
-        Self::Discover,
-    ];
-
-    /// The operation's name as the image sees it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Provision => "provision",
-            Self::Delete => "delete",
-            Self::Expand => "expand",
-            Self::Modify => "modify",
-            Self::Clone => "clone",
-            Self::Snapshot => "snapshot",
-            Self::DeleteSnapshot => "delete-snapshot",
-            Self::SnapshotGroup => "snapshot-group",
-            Self::DeleteGroup => "delete-group",
-            Self::Backup => "backup",
-            Self::DeleteBackup => "delete-backup",
-            Self::Restore => "restore",
-            Self::Attach => "attach",
-            Self::Detach => "detach",
-            Self::Discover => "discover",
-        }
-    }
-}
-
-impl std::fmt::Display for Operation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
+named! {
+    /// One operation on one volume, or on a group of them; property `operation`, where the image sees these names.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Operation {
+        /// Make the volume.
+        Provision = "provision",
+        /// Remove the volume.
+        Delete = "delete",
+        /// Make the volume larger.
+        Expand = "expand",
+        /// Give the volume other attributes.
+        Modify = "modify",
+        /// Make the volume as a copy of another.
+        Clone = "clone",
+        /// Take a snapshot of the volume.
+        Snapshot = "snapshot",
+        /// Remove a snapshot.
+        DeleteSnapshot = "delete-snapshot",
+        /// Take snapshots of several volumes at once.
+        SnapshotGroup = "snapshot-group",
+        /// Remove the snapshots of such a group.
+        DeleteGroup = "delete-group",
+        /// Make the volume with the content of a snapshot or a backup.
+        Restore = "restore",
+        /// Copy the volume elsewhere.
+        Backup = "backup",
+        /// Remove such a copy.
+        DeleteBackup = "delete-backup",
+        /// Make the volume reachable from a node.
+        Attach = "attach",
+        /// Undo [`Operation::Attach`].
+        Detach = "detach",
+        /// List what the storage has.
+        Discover = "discover",
     }
 }
 

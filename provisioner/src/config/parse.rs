@@ -384,24 +384,10 @@ impl<'a> Reader<'a> {
     }
 
     fn class_settings(&mut self) -> ClassSettings {
-        let reclaim_policy = self.read(keys::RECLAIM_POLICY, |text| {
-            values::choice(
-                text,
-                &[("Delete", ReclaimPolicy::Delete), ("Retain", ReclaimPolicy::Retain)],
-            )
-        });
-        let binding_mode = self.read(keys::VOLUME_BINDING_MODE, |text| {
-            values::choice(
-                text,
-                &[
-                    (BindingMode::Immediate.as_str(), BindingMode::Immediate),
-                    (
-                        BindingMode::WaitForFirstConsumer.as_str(),
-                        BindingMode::WaitForFirstConsumer,
-                    ),
-                ],
-            )
-        });
+        let policies = |text: &str| values::choice(text, ReclaimPolicy::ALL, ReclaimPolicy::as_str);
+        let reclaim_policy = self.read(keys::RECLAIM_POLICY, policies);
+        let modes = |text: &str| values::choice(text, BindingMode::ALL, BindingMode::as_str);
+        let binding_mode = self.read(keys::VOLUME_BINDING_MODE, modes);
         let allow_expansion = self.read(keys::ALLOW_VOLUME_EXPANSION, values::boolean);
         let mount_options = self.read(keys::MOUNT_OPTIONS, |text| {
             if text.chars().any(|c| c.is_whitespace() || c.is_control()) {

@@ -115,19 +115,14 @@ pub fn boolean(text: &str) -> Result<bool, ValueError> {
     }
 }
 
-/// One word of several, any case; the error names all.
-pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, ValueError> {
-    choices
-        .iter()
-        .find(|(word, _)| word.eq_ignore_ascii_case(text))
-        .map(|(_, value)| *value)
-        .ok_or_else(|| {
-            let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-            ValueError::Choice {
-                text: text.to_owned(),
-                choices: words.join(" or "),
-            }
-        })
+/// The variant with this name, in any case; the error names all.
+pub fn choice<T: Copy, const N: usize>(text: &str, all: [T; N], name: fn(T) -> &'static str) -> Result<T, ValueError> {
+    let mut choices = all.into_iter();
+    let chosen = choices.find(|choice| name(*choice).eq_ignore_ascii_case(text));
+    chosen.ok_or_else(|| ValueError::Choice {
+        text: text.to_owned(),
+        choices: all.map(name).join(" or "),
+    })
 }
 
 /// Labels of nodes: `disk=ssd,zone=west`, or a YAML or JSON mapping.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooring_contract::named;
 use mooring_contract::operation::Operation;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -14,43 +15,25 @@ use prometheus_client::registry::{Metric, Registry};
 
 pub mod api;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OperationResult {
-    /// The image did it.
-    Done,
-    Retry,
-    /// It will not be tried again before something changes.
-    GivenUp,
-}
-
-impl OperationResult {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Retry => "retry",
-            Self::GivenUp => "given-up",
-        }
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum OperationResult {
+        /// The image did it.
+        Done = "done",
+        Retry = "retry",
+        /// It will not be tried again before something changes.
+        GivenUp = "given-up",
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConfigState {
-    InForce,
-    /// An earlier version is in force; the current one has errors.
-    LastGood,
-    /// No version of it is in force.
-    Refused,
-}
-
-impl ConfigState {
-    pub const ALL: [Self; 3] = [Self::InForce, Self::LastGood, Self::Refused];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::InForce => "in-force",
-            Self::LastGood => "last-good",
-            Self::Refused => "refused",
-        }
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum ConfigState {
+        InForce = "in-force",
+        /// An earlier version is in force; the current one has errors.
+        LastGood = "last-good",
+        /// No version of it is in force.
+        Refused = "refused",
     }
 }
 

@@ -5,6 +5,7 @@ pub mod last_words;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::named;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::worker::{Report, RunEnd, take_statement};
 
@@ -56,45 +57,29 @@ impl Finish {
     }
 }
 
-/// Why a run ended as it did; a metric's label, so there are few.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Category {
-    /// Exit 0.
-    Done,
-    /// Exit 75.
-    Temporary,
-    /// Exit 78.
-    Config,
-    /// Any other exit code.
-    Failed,
-    OutOfMemory,
-    /// The limit `timeout` ended it.
-    Timeout,
-    /// The node was lost, drained, or evicted it.
-    Node,
-    /// It never started.
-    NotStarted,
-    /// It was done, but what it made was refused.
-    Refused,
-    /// The API refused what Mooring asked for.
-    Api,
-}
-
-impl Category {
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Temporary => "temporary",
-            Self::Config => "config",
-            Self::Failed => "failed",
-            Self::OutOfMemory => "out-of-memory",
-            Self::Timeout => "timeout",
-            Self::Node => "node",
-            Self::NotStarted => "not-started",
-            Self::Refused => "refused",
-            Self::Api => "api",
-        }
+named! {
+    /// Why a run ended as it did; a metric's label, so there are few.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Category {
+        /// Exit 0.
+        Done = "done",
+        /// Exit 75.
+        Temporary = "temporary",
+        /// Exit 78.
+        Config = "config",
+        /// Any other exit code.
+        Failed = "failed",
+        OutOfMemory = "out-of-memory",
+        /// The limit `timeout` ended it.
+        Timeout = "timeout",
+        /// The node was lost, drained, or evicted it.
+        Node = "node",
+        /// It never started.
+        NotStarted = "not-started",
+        /// It was done, but what it made was refused.
+        Refused = "refused",
+        /// The API refused what Mooring asked for.
+        Api = "api",
     }
 }
 

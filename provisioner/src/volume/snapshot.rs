@@ -10,6 +10,7 @@ use std::str::FromStr;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use mooring_contract::named;
 use mooring_contract::names::parameters;
 use mooring_contract::operation::Operation;
 use serde::{Deserialize, Serialize};
@@ -49,23 +50,15 @@ pub struct ContentSpec {
     pub source_volume_mode: Option<String>,
 }
 
-/// What happens to a snapshot whose `VolumeSnapshot` is deleted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DeletionPolicy {
-    /// It goes too.
-    Delete,
-    /// It stays on the storage.
-    #[default]
-    Retain,
-}
-
-impl DeletionPolicy {
-    /// As Kubernetes spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delete => "Delete",
-            Self::Retain => "Retain",
-        }
+named! {
+    /// What happens to a snapshot whose `VolumeSnapshot` is deleted.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum DeletionPolicy {
+        /// It goes too.
+        Delete = "Delete",
+        /// It stays on the storage.
+        #[default]
+        Retain = "Retain",
     }
 }
 
