@@ -39,7 +39,7 @@ impl Reconciled for PersistentVolumeClaim {
     }
 
     async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
-        act(self, shared).await
+        Box::pin(act(self, shared)).await
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
 use mooring_contract::worker::{Ask, Report};
 use mooring_program::error::chain;
 use tokio::task::JoinSet;
@@ -23,7 +22,7 @@ use crate::cache::expectations::Fact;
 use crate::cache::watches::wake_by_worker;
 use crate::cache::work_queue::WorkQueue;
 use crate::config::ProvisionerConfig;
-use crate::process::call::CallError;
+use crate::process::objects::Objects;
 use crate::run::connection::{Connection, WorkerError};
 use crate::run::error::RunError;
 use crate::run::worker::Worker;
@@ -473,9 +472,8 @@ fn retry(error: &RunError, what: &'static str) -> Duration {
 
 /// Whether a node is being emptied, or is gone. Runs go there all the same, but nothing that stays.
 async fn is_cordoned(shared: &Shared, node: &str) -> Result<bool, RunError> {
-    let nodes: Api<Node> = Api::all(shared.context.client.clone());
-    let found = nodes.get_opt(node).await;
-    let found = found.map_err(|source| CallError::new("read", "Node", node, source))?;
+    let nodes: Objects<Node> = Objects::all(&shared.context.client);
+    let found = nodes.read(node).await?;
     Ok(found.is_none_or(|node| node.spec.is_some_and(|spec| spec.unschedulable == Some(true))))
 }
 
