@@ -107,7 +107,11 @@ pub(crate) async fn make_volume(
     volume: &PersistentVolume,
     uid: &str,
 ) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    match Objects::all(&shared.context.client).create(volume).await.unless(TAKEN)? {
+    match Objects::all(&shared.context.client)
+        .create(volume)
+        .await
+        .unless(TAKEN)?
+    {
         Some(volume) => Ok(vec![Arc::new(volume)]),
         None => live::look_up(shared, uid, vec![]).await,
     }

@@ -344,5 +344,7 @@ pub(super) async fn patched<K: Kind>(objects: &Objects<K>, name: &str, patch: Pa
     } else {
         objects.patch(name, &patch).await
     };
-    patched.unless(GONE)?.ok_or_else(|| ApplyError::Changed(name.to_owned()))
+    patched
+        .unless(GONE)?
+        .ok_or_else(|| ApplyError::Changed(name.to_owned()))
 }

@@ -25,7 +25,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use super::retry::{Pace, RETRY};
 use crate::cache::mirror::Mirror;
-use crate::cache::store::{Cache, is_listed};
+use crate::cache::store::Cache;
 use crate::config::ConfigRef;
 use crate::config::discovered::{self, LastDiscovery, Shown};
 use crate::config::storage_class::{self, Claim, ClassAction};
@@ -168,7 +168,7 @@ impl ConfigLoop {
 
     /// Whether there is enough to go by: all of it, or all that could be read in a fair time.
     fn is_readable(&self, started: Instant) -> bool {
-        is_listed(&self.cache.classes)
+        self.cache.classes.is_listed()
             && (self.config_maps.values().all(Mirror::is_synced) || started.elapsed() >= PATIENCE)
     }
 
@@ -310,7 +310,10 @@ impl ConfigLoop {
             return true;
         }
         let reference = ConfigRef::of(config_map);
-        match self.patch(config_map, json!({"metadata": {"annotations": change}})).await {
+        match self
+            .patch(config_map, json!({"metadata": {"annotations": change}}))
+            .await
+        {
             Ok(Some(_)) => {}
             Ok(None) => return true,
             Err(error) => {

@@ -251,7 +251,7 @@ fn report(
 /// What to do about the `VolumeSnapshotClass`es, where the cluster has any.
 fn snapshot_classes(shared: &Shared, configs: &[Arc<ProvisionerConfig>]) -> Vec<SnapshotClassAction> {
     let cache = &shared.cache;
-    if !cache.snapshots.are_there() {
+    if !cache.knows_snapshots() {
         return Vec::new();
     }
     let (classes, there) = (cache.classes.state(), cache.snapshots.classes.state());

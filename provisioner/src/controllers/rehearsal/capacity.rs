@@ -79,20 +79,13 @@ impl Stage {
 
     /// One look, after the watches have brought everything.
     async fn turn(&mut self, on_pools: bool) {
-        let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        let cache = Cache::new(&self.shared.context.settings.config_namespaces);
         {
             let state = self.api.lock();
-            cache.know_nodes(&mut writers, read(state.each("nodes")));
+            cache.know_nodes(read(state.each("nodes")));
             cache.capacities.know(read(state.each("capacities")));
             let classes = read(state.each("classes"));
-            self.shared.cache = cache.filled(
-                writers,
-                vec![],
-                vec![],
-                &[],
-                (classes, vec![]),
-                (vec![], vec![], vec![]),
-            );
+            self.shared.cache = cache.filled(vec![], vec![], &[], (classes, vec![]), (vec![], vec![], vec![]));
         }
         look(&self.shared).await;
         if std::mem::take(&mut self.api.lock().tripped) {
