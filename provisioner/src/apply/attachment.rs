@@ -31,6 +31,7 @@ use crate::run::RunId;
 use crate::run::begin::answer_key;
 use crate::run::error::RunError;
 use crate::run::input_state::InputState;
+use crate::text::owned;
 use crate::volume::persistent_volume::made_for;
 
 /// Makes the Secret, with a new key; one that exists stays as it is.
@@ -40,14 +41,10 @@ pub(super) async fn make_secret(client: &Client, namespace: &str, name: &str) ->
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(namespace.to_owned()),
-            labels: Some(
-                [
-                    (labels::COMPONENT, labels::COMPONENT_ATTACHMENT),
-                    (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
-                ]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ),
+            labels: Some(owned([
+                (labels::COMPONENT, labels::COMPONENT_ATTACHMENT),
+                (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+            ])),
             ..ObjectMeta::default()
         },
         type_: Some(FLEX_DRIVER.to_owned()),
