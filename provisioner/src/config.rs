@@ -199,7 +199,21 @@ pub struct ProvisionerConfig {
     pub warnings: Vec<ConfigProblem>,
 }
 
+/// An operation that a ConfigMap does not list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
+pub struct NotOffered(ConfigRef, &'static str);
+
 impl ProvisionerConfig {
+    pub fn offers(&self, operation: Operation) -> bool {
+        self.operations.contains(&operation)
+    }
+
+    pub fn check_offered(&self, operation: Operation) -> Result<(), NotOffered> {
+        let refused = || NotOffered(self.reference.clone(), operation.as_str());
+        self.offers(operation).then_some(()).ok_or_else(refused)
+    }
+
     /// Reads a ConfigMap. All errors are found at once, each with its cure, and the warnings come with them.
     pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<Self, Vec<ConfigProblem>> {
         parse::parse(config_map, trust)

@@ -91,7 +91,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     );
 
     let metrics = Metrics::new();
-    let configs = ConfigStore::new();
+    let configs = ConfigStore::default();
     let health = {
         let configs = configs.clone();
         Health::new(move || configs.is_synced(), metrics.clone())

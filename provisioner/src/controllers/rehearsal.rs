@@ -233,7 +233,7 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
 fn shared(api: &FakeApi, script: Script) -> Shared {
     let metrics = Metrics::new();
     let (events, _) = EventRecorder::new(metrics.clone());
-    let store = ConfigStore::new();
+    let store = ConfigStore::default();
     store.replace(configs(script));
     let context = Context {
         client: api.client(),

@@ -197,7 +197,7 @@ async fn what_is_not_listed_yet_is_neither_made_nor_deleted() {
     // As it is at the start: no object, class or ConfigMap has been listed.
     assert!(look(&stage.shared).await);
     let mut unread = shared(&stage.api, SCRIPT);
-    unread.context.configs = crate::config::store::ConfigStore::new();
+    unread.context.configs = crate::config::store::ConfigStore::default();
     unread.cache.capacities.know(vec![]);
     assert!(look(&unread).await);
     assert_eq!(stage.api.lock().log, [""; 0]);
