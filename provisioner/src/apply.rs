@@ -20,7 +20,6 @@ use kube::runtime::controller::Action;
 use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
-use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 use tracing::info;
 
@@ -223,10 +222,7 @@ impl<K: Subject> Apply<'_, K> {
     async fn cancel(&mut self, record: &Record, run: &RunRef) -> Result<Action, ApplyError> {
         self.remove(run).await?;
         let meta = self.subject.meta();
-        let seen = meta
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(annotations::OPERATION));
+        let seen = Record::text_in(meta);
         let path = Record::path();
         self.patch_by(json_patch(json!([
             {"op": "test", "path": "/metadata/uid", "value": meta.uid},
@@ -392,15 +388,7 @@ impl<K: Subject> Apply<'_, K> {
     /// An attempt that the API did not let begin: told and tried again like one that the image failed.
     async fn rejected(&mut self, record: &Record, state: InputState, error: &ApplyError) -> Result<Action, ApplyError> {
         let uid = self.subject.meta().uid.clone();
-        let finish = Finish {
-            outcome: Outcome::Retry,
-            category: Category::Api,
-            why: error.chain(),
-            may_have_run: false,
-            started: false,
-            message: String::new(),
-            can_be_worker: false,
-        };
+        let finish = Finish::unseen(Category::Api, error.chain(), false);
         let now = Timestamp::now();
         let failed = failed(
             record,
@@ -559,7 +547,7 @@ impl Apply<'_, PersistentVolumeClaim> {
     fn connection_of(&self, pv_name: &str) -> Option<(String, String)> {
         let reference = self.record.as_ref()?.config.parse().ok()?;
         let config = self.shared.context.configs.get(&reference)?;
-        let attaches = config.operations.contains(&Operation::Attach);
+        let attaches = config.offers(Operation::Attach);
         attaches.then(|| (reference.namespace, secret_name(pv_name)))
     }
 

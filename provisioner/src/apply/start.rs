@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
-use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 use mooring_program::error::chain;
 use tracing::{debug, info, warn};
@@ -395,10 +395,7 @@ impl<K: Subject> Apply<'_, K> {
             info!(reader, run = %start.run.name(), "what the run changes is being read, which was not seen before");
             return Ok(false);
         }
-        let text = live
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(annotations::OPERATION));
+        let text = Record::text_in(&live);
         Ok(match start.intent {
             Intent::ToRecord | Intent::Recorded => {
                 let record = text.and_then(|text| Record::parse(text).ok());

@@ -46,6 +46,19 @@ pub struct Finish {
 }
 
 impl Finish {
+    /// The end of a run whose container was not seen to end: it is tried again.
+    pub(crate) fn unseen(category: Category, why: impl Into<String>, may_have_run: bool) -> Self {
+        Self {
+            outcome: Outcome::Retry,
+            category,
+            why: why.into(),
+            may_have_run,
+            started: false,
+            message: String::new(),
+            can_be_worker: false,
+        }
+    }
+
     /// As it ended, but with something wrong in what it was asked or has answered: the run is repeated.
     pub(crate) fn refused(&self, why: String) -> Self {
         Self {
@@ -125,15 +138,10 @@ pub(super) fn observe(pod: &Pod) -> State {
             State::Finished(without_container(&status, reason, has_node(pod), outside))
         }
         // A Pod does not succeed without a terminated container; if a kubelet says so, nothing is known: try again.
-        Some("Succeeded") => State::Finished(Finish {
-            outcome: Outcome::Retry,
-            category: Category::Node,
-            why: "the Pod ended without a container status".into(),
-            may_have_run: true,
-            started: false,
-            message: String::new(),
-            can_be_worker: false,
-        }),
+        Some("Succeeded") => {
+            let why = "the Pod ended without a container status";
+            State::Finished(Finish::unseen(Category::Node, why, true))
+        }
         _ if leaving => State::Leaving,
         _ if container.is_some_and(running) => State::Running,
         _ => waiting(pod, container),
@@ -154,15 +162,8 @@ pub(super) fn observe_on_worker(pod: &Pod, number: u64, report: Option<&Report>)
             } else {
                 end.why
             };
-            State::Finished(Finish {
-                outcome: Outcome::Retry,
-                category: Category::Node,
-                why: format!("its worker ended: {why}"),
-                may_have_run: true,
-                started: false,
-                message: String::new(),
-                can_be_worker: false,
-            })
+            let why = format!("its worker ended: {why}");
+            State::Finished(Finish::unseen(Category::Node, why, true))
         }
         State::Leaving => State::Leaving,
         // Another controller may be about to give it: that nothing ran is never certain.
@@ -305,15 +306,9 @@ fn without_container(status: &PodStatus, reason: &str, on_node: bool, outside: O
         _ if turned_away => Category::NotStarted,
         _ => Category::Node,
     };
-    let blocked = status
-        .container_statuses
-        .as_deref()
-        .and_then(<[_]>::first)
-        .is_some_and(cannot_start);
-    let waited = status
-        .container_statuses
-        .as_deref()
-        .and_then(<[_]>::first)
+    let container = status.container_statuses.as_deref().and_then(<[_]>::first);
+    let blocked = container.is_some_and(cannot_start);
+    let waited = container
         .and_then(|container| container.state.as_ref()?.waiting.as_ref())
         .map(|waiting| said(waiting.reason.as_deref(), waiting.message.as_deref()));
     let words = match (category, waited) {
@@ -325,15 +320,7 @@ fn without_container(status: &PodStatus, reason: &str, on_node: bool, outside: O
             Some(message),
         ),
     };
-    Finish {
-        outcome: Outcome::Retry,
-        category,
-        why: words,
-        may_have_run: on_node && !turned_away && !blocked,
-        started: false,
-        message: String::new(),
-        can_be_worker: false,
-    }
+    Finish::unseen(category, words, on_node && !turned_away && !blocked)
 }
 
 fn cannot_start(container: &ContainerStatus) -> bool {
