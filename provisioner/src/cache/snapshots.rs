@@ -56,7 +56,7 @@ impl Snapshots {
     pub(super) fn queue(&self, queue: &WorkQueue, of_volume: Option<&str>) {
         let wanted = |content: &VolumeSnapshotContent| {
             let of = of_volume.is_none_or(|volume| content.spec.source.volume_handle.as_deref() == Some(volume));
-            of && content.is_ours()
+            of && content.view().is_ours()
         };
         for content in self.contents.state_filter(wanted) {
             queue.add(&WorkItem::Snapshot(content.name_any()));
