@@ -276,9 +276,7 @@ impl ConfigLoop {
             parts.push(Part::new(config_map, verdict, claim.as_ref(), shown));
         }
         all_well &= self.sum_up(&status_maps, &parts).await;
-        self.context
-            .metrics
-            .reconciled(CONTROLLER, if all_well { "ok" } else { "api" });
+        self.context.metrics.turned(CONTROLLER, all_well);
         all_well
     }
 

@@ -4,6 +4,7 @@
 //! Workers only make runs quicker: what goes wrong with them is told on the ConfigMap, and runs have Pods of their own
 //! meanwhile. So nothing else waits for this.
 
+use super::retry::woken;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::worker::{Ask, Report};
 use mooring_program::error::chain;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
@@ -60,13 +61,7 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
     let mut changes = shared.context.configs.subscribe();
     let mut keeper = Keeper::new(shared.clone(), queue);
     let mut next = Instant::now();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = shared.cache.workers_changed() => {}
-            woken = changes.changed() => if woken.is_err() { return },
-            () = sleep_until(next) => {}
-        }
+    while woken(&stop, &mut changes, shared.cache.workers_changed(), next).await {
         let after = Box::pin(keeper.turn())
             .instrument(info_span!("turn", controller = CONTROLLER))
             .await;

@@ -143,6 +143,11 @@ impl Metrics {
         self.reconciles.get_or_create(&labels).inc();
     }
 
+    /// Counts one turn of a controller that looks at everything in each.
+    pub fn turned(&self, controller: &'static str, is_well: bool) {
+        self.reconciled(controller, if is_well { "ok" } else { "api" });
+    }
+
     /// Sets the picture of all ConfigMaps: the state of each, and the categories of all errors.
     pub fn set_configs(
         &self,
