@@ -425,17 +425,13 @@ impl Cache {
             match run.operation().map(|kind| describe(kind).subject) {
                 // It belongs to its ConfigMap, and goes with that.
                 Some(SubjectKind::Config) => return None,
-                Some(SubjectKind::Snapshot) => {
-                    let snapshot = run.request().ok()?.snapshot?;
-                    let content = self.snapshots.content(&snapshot.content_name);
-                    let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
-                    return (!there).then(|| uid.to_owned());
-                }
-                Some(SubjectKind::Group) => {
-                    let snapshot = run.request().ok()?.snapshot?;
-                    let content = self.groups.content(&snapshot.content_name);
-                    let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
-                    return (!there).then(|| uid.to_owned());
+                Some(kind @ (SubjectKind::Snapshot | SubjectKind::Group)) => {
+                    let name = run.request().ok()?.snapshot?.content_name;
+                    let there = match kind {
+                        SubjectKind::Group => self.groups.content(&name).and_then(|content| content.uid()),
+                        _ => self.snapshots.content(&name).and_then(|content| content.uid()),
+                    };
+                    return (there.as_deref() != Some(uid)).then(|| uid.to_owned());
                 }
                 Some(SubjectKind::Claim | SubjectKind::Volume) | None => {}
             }
@@ -448,20 +444,18 @@ impl Cache {
     }
 
     pub(super) fn note_volume(&self, volume: &PersistentVolume, there: bool) {
-        let uid = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+        let Some(uid) = persistent_volume::claim_uid(volume) else {
+            return;
+        };
         let mut by_claim = self.by_claim.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(uid) = uid else { return };
-        let names = by_claim.entry(uid.clone()).or_default();
+        let names = by_claim.entry(uid.to_owned()).or_default();
         if there {
             names.insert(volume.name_any());
         } else {
             names.remove(&volume.name_any());
         }
         if names.is_empty() {
-            by_claim.remove(&uid);
+            by_claim.remove(uid);
         }
     }
 

@@ -115,16 +115,7 @@ impl<Own> Decision<Own> {
     pub fn begins(&self) -> Option<Operation> {
         match self {
             Self::Start(start) => Some(start.run.operation),
-            Self::Rest
-            | Self::Wait { .. }
-            | Self::Supply { .. }
-            | Self::Record(_)
-            | Self::Cancel { .. }
-            | Self::Fail(_)
-            | Self::Stop(_)
-            | Self::Tidy(_)
-            | Self::Settle(_)
-            | Self::Own(_) => None,
+            _ => None,
         }
     }
 
@@ -132,15 +123,7 @@ impl<Own> Decision<Own> {
     pub fn due(&self) -> Option<Duration> {
         match self {
             Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
-            Self::Rest
-            | Self::Start(_)
-            | Self::Record(_)
-            | Self::Cancel { .. }
-            | Self::Fail(_)
-            | Self::Stop(_)
-            | Self::Tidy(_)
-            | Self::Settle(_)
-            | Self::Own(_) => None,
+            _ => None,
         }
     }
 
@@ -235,7 +218,7 @@ pub struct Reschedule {
 }
 
 /// What comes after a claim's volume is gone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Undone {
     /// The PVs to remove first, by name and uid.
     pub volumes: Vec<(String, String)>,
