@@ -6,10 +6,11 @@ use crate::named;
 
 named! {
     /// One operation on one volume, or on a group of them; property `operation`, where the image sees these names.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Operation {
         /// Make the volume.
+        #[default]
         Provision = "provision",
         /// Remove the volume.
         Delete = "delete",

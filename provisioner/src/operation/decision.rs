@@ -236,7 +236,7 @@ pub struct Undone {
 }
 
 /// What is left to write about a change of an existing volume, in this order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Altered {
     pub operation: Operation,
     /// A run, with its place (`namespace/name`), that must not exist any more: `apply` looks for it in the API, not in
@@ -259,27 +259,12 @@ pub struct Altered {
 }
 
 impl Altered {
-    /// Nothing to do.
-    pub(super) fn nothing(operation: Operation) -> Self {
-        Self {
-            operation,
-            without: None,
-            pv_name: String::new(),
-            volume_patch: None,
-            status: None,
-            at_once: None,
-            release: false,
-            runs: Vec::new(),
-            say: None,
-            took: None,
-        }
-    }
-
     /// Nothing to do about a PV.
     pub(super) fn of(operation: Operation, volume: &PersistentVolume) -> Self {
         Self {
+            operation,
             pv_name: volume.metadata.name.clone().unwrap_or_default(),
-            ..Self::nothing(operation)
+            ..Self::default()
         }
     }
 }

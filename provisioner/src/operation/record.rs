@@ -18,7 +18,7 @@ use crate::text::cut;
 use crate::time::whole_seconds;
 
 /// One operation on one volume, over all its attempts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(clippy::struct_excessive_bools)] // each is one fact that has to outlive the controller
 pub struct Record {
@@ -108,20 +108,7 @@ impl Record {
             since: whole_seconds(since),
             config: config.reference.to_string(),
             config_uid: config.uid.clone(),
-            node: String::new(),
-            not_before: None,
-            last_error: String::new(),
-            tried: None,
-            gave_up: false,
-            may_exist: false,
-            cancelled: false,
-            refused: false,
-            size: None,
-            uncertain: false,
-            source: String::new(),
-            initiator: String::new(),
-            provider_id: String::new(),
-            attributes: String::new(),
+            ..Self::default()
         }
     }
 
