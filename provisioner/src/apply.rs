@@ -15,13 +15,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch};
 use kube::runtime::controller::Action;
 use mooring_contract::attachment::secret_name;
 use mooring_contract::names::{annotations, finalizers};
 use mooring_contract::operation::Operation;
-use mooring_contract::outcome::Outcome;
 use serde_json::{Value, json};
 use tracing::info;
 
@@ -39,13 +37,14 @@ use crate::operation::attempt::failed;
 use crate::operation::decision::{
     Accept, Altered, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start, Undone,
 };
-use crate::operation::describe::{Effect, SubjectKind, describe, waiting};
+use crate::operation::describe::{Effect, describe, waiting};
 use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::snapshot::error_status;
-use crate::process::call::{CallError, is_conflict, is_not_found, is_there};
+use crate::process::call::{CallError, TAKEN, Tolerant as _};
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::OperationResult;
+use crate::process::objects::{Objects, only};
 use crate::run::RunRef;
 use crate::run::end::{Ended, end, find};
 use crate::run::error::RunError;
@@ -107,11 +106,13 @@ pub(crate) async fn make_volume(
     volume: &PersistentVolume,
     uid: &str,
 ) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
-    match api.create(&PostParams::default(), volume).await {
-        Ok(volume) => Ok(vec![Arc::new(volume)]),
-        Err(error) if is_conflict(&error) => live::look_up(shared, uid, vec![]).await,
-        Err(source) => Err(CallError::new("create", SubjectKind::Volume.name(), &volume.name_any(), source).into()),
+    match Objects::all(&shared.context.client)
+        .create(volume)
+        .await
+        .unless(TAKEN)?
+    {
+        Some(volume) => Ok(vec![Arc::new(volume)]),
+        None => live::look_up(shared, uid, vec![]).await,
     }
 }
 
@@ -182,8 +183,8 @@ impl<K: Subject> Apply<'_, K> {
         }
     }
 
-    fn volumes(&self) -> Api<PersistentVolume> {
-        Api::all(self.shared.context.client.clone())
+    fn volumes(&self) -> Objects<PersistentVolume> {
+        Objects::all(&self.shared.context.client)
     }
 
     /// Changes the subject, and keeps what it has become.
@@ -221,10 +222,7 @@ impl<K: Subject> Apply<'_, K> {
     async fn cancel(&mut self, record: &Record, run: &RunRef) -> Result<Action, ApplyError> {
         self.remove(run).await?;
         let meta = self.subject.meta();
-        let seen = meta
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(annotations::OPERATION));
+        let seen = Record::text_in(meta);
         let path = Record::path();
         self.patch_by(json_patch(json!([
             {"op": "test", "path": "/metadata/uid", "value": meta.uid},
@@ -381,33 +379,16 @@ impl<K: Subject> Apply<'_, K> {
     }
 
     async fn delete_volume(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match self.volumes().delete(name, &params).await {
-            Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
-            Err(source) if is_conflict(&source) && !is_there(&self.volumes(), name, uid).await? => Ok(()),
-            Err(source) => Err(CallError::new("delete", SubjectKind::Volume.name(), name, source).into()),
-        }
+        let volumes = self.volumes();
+        let this = DeleteParams::default().preconditions(only(Some(uid.to_owned()), None));
+        let done = volumes.delete(name, &this).await;
+        Ok(volumes.unless_gone(done, name, uid).await?)
     }
 
     /// An attempt that the API did not let begin: told and tried again like one that the image failed.
     async fn rejected(&mut self, record: &Record, state: InputState, error: &ApplyError) -> Result<Action, ApplyError> {
         let uid = self.subject.meta().uid.clone();
-        let finish = Finish {
-            outcome: Outcome::Retry,
-            category: Category::Api,
-            why: error.chain(),
-            may_have_run: false,
-            started: false,
-            message: String::new(),
-            can_be_worker: false,
-        };
+        let finish = Finish::unseen(Category::Api, error.chain(), false);
         let now = Timestamp::now();
         let failed = failed(
             record,
@@ -437,13 +418,7 @@ impl Apply<'_, PersistentVolumeClaim> {
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
         if let Some(patch) = accept.volume_patch {
-            patched(
-                &self.volumes(),
-                SubjectKind::Volume,
-                &accept.pv_name,
-                Patch::Merge(patch),
-            )
-            .await?;
+            patched(&self.volumes(), &accept.pv_name, Patch::Merge(patch)).await?;
         }
         if let Some((namespace, name)) = &accept.connection {
             // Before the claim is let go: soon after that kubelets read it.
@@ -523,8 +498,7 @@ impl Apply<'_, PersistentVolumeClaim> {
             }
         }
         if let Some(patch) = altered.volume_patch {
-            let patch = Patch::Merge(patch);
-            patched(&self.volumes(), SubjectKind::Volume, &altered.pv_name, patch).await?;
+            patched(&self.volumes(), &altered.pv_name, Patch::Merge(patch)).await?;
         }
         let mut patch = if altered.release {
             self.subject.release_patch()
@@ -573,7 +547,7 @@ impl Apply<'_, PersistentVolumeClaim> {
     fn connection_of(&self, pv_name: &str) -> Option<(String, String)> {
         let reference = self.record.as_ref()?.config.parse().ok()?;
         let config = self.shared.context.configs.get(&reference)?;
-        let attaches = config.operations.contains(&Operation::Attach);
+        let attaches = config.offers(Operation::Attach);
         attaches.then(|| (reference.namespace, secret_name(pv_name)))
     }
 
@@ -582,13 +556,9 @@ impl Apply<'_, PersistentVolumeClaim> {
         self.delete_volume(name, uid).await?;
         // Kubernetes' own protection would keep a PV that has been bound meanwhile, and Pods could use it.
         let patch = json!({"metadata": {"uid": uid, "finalizers": null}});
-        match patched(&self.volumes(), SubjectKind::Volume, name, Patch::Merge(patch)).await {
-            Ok(_) | Err(ApplyError::Changed(_)) => Ok(()),
-            Err(ApplyError::Call(error)) if error.is_conflict() && !is_there(&self.volumes(), name, uid).await? => {
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        let volumes = self.volumes();
+        let done = volumes.patch(name, &Patch::Merge(patch)).await;
+        Ok(volumes.unless_gone(done, name, uid).await?)
     }
 }
 
@@ -621,15 +591,9 @@ impl Apply<'_, PersistentVolume> {
             "$deleteFromPrimitiveList/finalizers": [finalizers::VOLUME],
             "annotations": {annotations::OPERATION: null},
         }});
-        match patched(&self.volumes(), SubjectKind::Volume, &name, Patch::Strategic(patch)).await {
-            Ok(_) | Err(ApplyError::Changed(_)) => {}
-            Err(ApplyError::Call(error)) if error.is_conflict() => {
-                if is_there(&self.volumes(), &name, &uid).await? {
-                    return Err(error.into());
-                }
-            }
-            Err(error) => return Err(error),
-        }
+        let volumes = self.volumes();
+        let done = volumes.patch(&name, &Patch::Strategic(patch)).await;
+        volumes.unless_gone(done, &name, &uid).await?;
         if let Some(run) = &let_go.reclaimed {
             self.shared.expectations.note(run, Fact::Reclaimed);
         }

@@ -16,6 +16,7 @@ pub mod limiter;
 pub mod mirror;
 pub mod snapshots;
 pub mod store;
+pub mod table;
 mod watch;
 pub mod watches;
 pub mod work_queue;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Toleration};
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::named;
 use mooring_contract::operation::Operation;
 use mooring_contract::volume::Volume;
 use secrecy::SecretString;
@@ -81,63 +82,41 @@ impl std::str::FromStr for ConfigRef {
     }
 }
 
-/// The kind of PV source that Mooring makes from the options that the image prints (`volume-source`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VolumeSourceKind {
-    /// `flexVolume` with Mooring's driver.
-    FlexVolume,
-    /// `csi` with Mooring's driver.
-    Csi,
+named! {
+    /// The kind of PV source that Mooring makes from the options that the image prints (`volume-source`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum VolumeSourceKind {
+        /// `flexVolume` with Mooring's driver.
+        FlexVolume = "flexVolume",
+        /// `csi` with Mooring's driver.
+        Csi = "csi",
+    }
 }
 
 impl VolumeSourceKind {
-    /// How the key `volume-source` spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::FlexVolume => "flexVolume",
-            Self::Csi => "csi",
-        }
-    }
-
     /// Reads what [`Self::as_str`] says, in any case.
     pub fn parse(text: &str) -> Result<Self, ValueError> {
-        values::choice(text, &[Self::FlexVolume, Self::Csi].map(|kind| (kind.as_str(), kind)))
+        values::choice(text, Self::ALL, Self::as_str)
     }
 }
 
-/// When claims of a class are bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BindingMode {
-    /// At once.
-    Immediate,
-    /// When a Pod that uses the claim is scheduled.
-    WaitForFirstConsumer,
-}
-
-impl BindingMode {
-    /// As Kubernetes spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Immediate => "Immediate",
-            Self::WaitForFirstConsumer => "WaitForFirstConsumer",
-        }
+named! {
+    /// When claims of a class are bound.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum BindingMode {
+        /// At once.
+        Immediate = "Immediate",
+        /// When a Pod that uses the claim is scheduled.
+        WaitForFirstConsumer = "WaitForFirstConsumer",
     }
 }
 
-/// What happens to a volume whose claim is deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReclaimPolicy {
-    Delete,
-    Retain,
-}
-
-impl ReclaimPolicy {
-    /// As Kubernetes spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delete => "Delete",
-            Self::Retain => "Retain",
-        }
+named! {
+    /// What happens to a volume whose claim is deleted.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ReclaimPolicy {
+        Delete = "Delete",
+        Retain = "Retain",
     }
 }
 
@@ -220,7 +199,21 @@ pub struct ProvisionerConfig {
     pub warnings: Vec<ConfigProblem>,
 }
 
+/// An operation that a ConfigMap does not list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
+pub struct NotOffered(ConfigRef, &'static str);
+
 impl ProvisionerConfig {
+    pub fn offers(&self, operation: Operation) -> bool {
+        self.operations.contains(&operation)
+    }
+
+    pub fn check_offered(&self, operation: Operation) -> Result<(), NotOffered> {
+        let refused = || NotOffered(self.reference.clone(), operation.as_str());
+        self.offers(operation).then_some(()).ok_or_else(refused)
+    }
+
     /// Reads a ConfigMap. All errors are found at once, each with its cure, and the warnings come with them.
     pub fn parse(config_map: &ConfigMap, trust: &Trust) -> Result<Self, Vec<ConfigProblem>> {
         parse::parse(config_map, trust)

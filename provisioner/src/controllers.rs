@@ -40,13 +40,13 @@ pub type Controller = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// All controllers, each with its name; they end when the token is cancelled.
 pub fn all(context: Context, trust: Trust, stop: &CancellationToken) -> Vec<(&'static str, Controller)> {
-    let (cache, writers) = Cache::new(&context.settings.config_namespaces);
+    let cache = Cache::new(&context.settings.config_namespaces);
     let config = config::run(context.clone(), trust, cache.clone(), stop.clone());
     vec![
         ("config", Box::pin(config)),
         (
             "provisioning",
-            Box::pin(provisioning::run(context, cache, writers, stop.clone())),
+            Box::pin(provisioning::run(context, cache, stop.clone())),
         ),
     ]
 }

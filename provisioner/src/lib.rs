@@ -40,6 +40,7 @@ pub mod operation;
 pub mod process;
 pub mod run;
 pub mod runtime;
+mod text;
 mod time;
 pub mod volume;
 

@@ -91,7 +91,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     );
 
     let metrics = Metrics::new();
-    let configs = ConfigStore::new();
+    let configs = ConfigStore::default();
     let health = {
         let configs = configs.clone();
         Health::new(move || configs.is_synced(), metrics.clone())
@@ -131,7 +131,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
     let mut election = None;
     if leader_elect {
         let (client, timing) = (client::unlimited(&config, &metrics)?, Timing::of(lease_duration));
-        election = Some(Election::new(client, &namespace, &lease_name, &identity, timing));
+        election = Some(Election::new(&client, &namespace, &lease_name, &identity, timing));
     }
     let may_lead = async {
         // Outside of a cluster, it has its user's rights.

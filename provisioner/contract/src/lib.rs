@@ -9,7 +9,7 @@
 pub mod attachment;
 pub mod discovered;
 pub mod image;
-mod named_enum;
+pub mod named;
 pub mod names;
 pub mod operation;
 pub mod outcome;

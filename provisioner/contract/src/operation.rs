@@ -2,14 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::named_enum;
+use crate::named;
 
-named_enum! {
-    /// One operation on one volume, or on a group of them; property `operation`.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+named! {
+    /// One operation on one volume, or on a group of them; property `operation`, where the image sees these names.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Operation {
         /// Make the volume.
+        #[default]
         Provision = "provision",
         /// Remove the volume.
         Delete = "delete",
@@ -39,12 +40,6 @@ named_enum! {
         Detach = "detach",
         /// List what the storage has.
         Discover = "discover",
-    }
-}
-
-impl std::fmt::Display for Operation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

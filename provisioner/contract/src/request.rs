@@ -9,7 +9,7 @@ use crate::operation::Operation;
 /// One run of a provisioning image: one operation on one volume, or on a group of them.
 ///
 /// The same values stand in `/run/mooring/properties/` and in the environment; see `docs/vendors.md`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Request {
     /// Contract version, [`crate::CONTRACT_VERSION`].

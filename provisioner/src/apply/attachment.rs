@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch};
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 use mooring_contract::attachment::{AttachedNodes, AttachedTo, CONNECTION, Connection, VolumeKey};
-use mooring_contract::names::{FIELD_MANAGER, FLEX_DRIVER, annotations, labels};
+use mooring_contract::names::{FLEX_DRIVER, annotations, labels};
 use mooring_contract::operation::Operation;
 use mooring_seal::signature::signer_of;
 use mooring_seal::{Purpose, new_key, open, seal};
@@ -25,11 +25,13 @@ use crate::operation::attach::nodes::VolumeNodes;
 use crate::operation::attach::secret_of;
 use crate::operation::decision::{Attached, Detached};
 use crate::operation::record::Record;
-use crate::process::call::{CallError, code, is_conflict, is_not_found};
+use crate::process::call::{CHANGED, GONE, TAKEN, Tolerant as _};
+use crate::process::objects::{Objects, as_read};
 use crate::run::RunId;
 use crate::run::begin::answer_key;
 use crate::run::error::RunError;
 use crate::run::input_state::InputState;
+use crate::text::owned;
 use crate::volume::persistent_volume::made_for;
 
 /// Makes the Secret, with a new key; one that exists stays as it is.
@@ -39,34 +41,23 @@ pub(super) async fn make_secret(client: &Client, namespace: &str, name: &str) ->
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(namespace.to_owned()),
-            labels: Some(
-                [
-                    (labels::COMPONENT, labels::COMPONENT_ATTACHMENT),
-                    (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
-                ]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ),
+            labels: Some(owned([
+                (labels::COMPONENT, labels::COMPONENT_ATTACHMENT),
+                (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+            ])),
             ..ObjectMeta::default()
         },
         type_: Some(FLEX_DRIVER.to_owned()),
         ..Secret::default()
     };
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    match api.create(&PostParams::default(), &secret).await {
-        Ok(_) => Ok(()),
-        Err(error) if is_conflict(&error) => Ok(()),
-        Err(source) => Err(CallError::new("create", "Secret", name, source).into()),
-    }
+    Objects::within(client, namespace).create(&secret).await.unless(TAKEN)?;
+    Ok(())
 }
 
 pub(super) async fn remove_secret(client: &Client, namespace: &str, name: &str) -> Result<(), ApplyError> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    match api.delete(name, &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
-        Err(error) if is_not_found(&error) => Ok(()),
-        Err(source) => Err(CallError::new("delete", "Secret", name, source).into()),
-    }
+    let secrets: Objects<Secret> = Objects::within(client, namespace);
+    secrets.delete(name, &DeleteParams::default()).await.unless(GONE)?;
+    Ok(())
 }
 
 /// What a volume's Secret has: a key that nobody knows yet.
@@ -78,9 +69,8 @@ fn new_data() -> Result<BTreeMap<String, ByteString>, RunError> {
 /// The key of a volume. Where somebody deleted or emptied the Secret, there is a new one, and this is to be tried
 /// again.
 async fn volume_key(client: &Client, namespace: &str, name: &str) -> Result<VolumeKey, ApplyError> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let found = api.get_opt(name).await;
-    let found = found.map_err(|source| CallError::new("read", "Secret", name, source))?;
+    let secrets: Objects<Secret> = Objects::within(client, namespace);
+    let found = secrets.read(name).await?;
     let meta = found.as_ref().map(|found| found.metadata.clone());
     let data = found.and_then(|found| found.data).unwrap_or_default();
     let key = data.get(CONNECTION).map(|key| serde_json::from_slice(&key.0));
@@ -89,15 +79,7 @@ async fn volume_key(client: &Client, namespace: &str, name: &str) -> Result<Volu
     }
     if let Some(meta) = meta {
         // As it was read: another controller may have made it anew.
-        let as_read = DeleteParams::default().preconditions(Preconditions {
-            uid: meta.uid,
-            resource_version: meta.resource_version,
-        });
-        match api.delete(name, &as_read).await {
-            Ok(_) => {}
-            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
-            Err(source) => return Err(CallError::new("delete", "Secret", name, source).into()),
-        }
+        secrets.delete(name, &as_read(&meta)).await.unless(CHANGED)?;
     }
     make_secret(client, namespace, name).await?;
     Err(ApplyError::Changed(name.to_owned()))
@@ -112,48 +94,38 @@ async fn change_key(client: &Client, volume: &PersistentVolume) -> Result<(), Ap
     let Some((namespace, name)) = secret_of(volume) else {
         return Ok(());
     };
-    let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    let found = api.get_metadata_opt(&name).await;
-    let Some(found) = found.map_err(|source| CallError::new("read", "Secret", &name, source))? else {
+    let secrets: Objects<Secret> = Objects::within(client, &namespace);
+    let Some(found) = secrets.meta(&name).await? else {
         // The next attachment makes it.
         return Ok(());
     };
-    let volumes: Api<PersistentVolume> = Api::all(client.clone());
+    let volumes: Objects<PersistentVolume> = Objects::all(client);
     let pv_name = volume.name_any();
-    let live = volumes.get_metadata_opt(&pv_name).await;
-    let live = live.map_err(|source| CallError::new("read", "PersistentVolume", &pv_name, source))?;
-    if live.is_none_or(|live| live.metadata.resource_version != volume.metadata.resource_version) {
+    let live = volumes.meta(&pv_name).await?;
+    if live.is_none_or(|live| live.resource_version != volume.metadata.resource_version) {
         return Err(ApplyError::Changed(pv_name));
     }
     let patch = json!([
-        {"op": "test", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": found.resource_version},
         {"op": "add", "path": "/data", "value": new_data()?},
     ]);
     let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap_or_default());
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
-    let Err(source) = api.patch(&name, &params, &patch).await else {
-        return Ok(());
-    };
-    let is_changed = match code(&source) {
-        404 | 409 => true,
+    let is_changed = match secrets.patch(&name, &patch).await.unless(CHANGED) {
+        Ok(patched) => patched.is_none(),
         // Not what the patch expects any more; otherwise a policy refuses it, and goes on refusing.
-        422 => version(&api, &name).await? != found.metadata.resource_version,
-        _ => false,
+        Err(error) if error.code() == 422 => {
+            let live = secrets.meta(&name).await?;
+            if live.and_then(|live| live.resource_version) == found.resource_version {
+                return Err(error.into());
+            }
+            true
+        }
+        Err(error) => return Err(error.into()),
     };
     if is_changed {
         return Err(ApplyError::Changed(name));
     }
-    Err(CallError::new("patch", "Secret", &name, source).into())
-}
-
-/// The version that the API has of a Secret; `None` if it is gone.
-async fn version(api: &Api<Secret>, name: &str) -> Result<Option<String>, ApplyError> {
-    let live = api.get_metadata_opt(name).await;
-    let live = live.map_err(|source| CallError::new("read", "Secret", name, source))?;
-    Ok(live.and_then(|live| live.metadata.resource_version))
+    Ok(())
 }
 
 /// The keys with which the connections of a volume are signed, by id.

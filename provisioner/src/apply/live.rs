@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use mooring_contract::names::{OUT_OF_SERVICE, annotations};
 use mooring_contract::request::{Request, Snapshot, Source};
-use serde::de::DeserializeOwned;
 
 use super::{ApplyError, Shared};
 use crate::cache::key;
@@ -15,7 +15,8 @@ use crate::operation::attach::observed::{Look, NodeFacts, NodeMounter, ObservedN
 use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
-use crate::process::call::{CallError, is_not_found};
+use crate::process::call::{Answer as _, GONE, Tolerant as _};
+use crate::process::objects::{Kind, Objects};
 use crate::run::carrier::{Carrier, selector};
 use crate::run::end::find;
 use crate::run::{Run, RunId};
@@ -31,11 +32,18 @@ pub(crate) async fn look_up(
     known: Vec<Arc<PersistentVolume>>,
 ) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
     let name = persistent_volume::name_for(uid);
-    let api: Api<PersistentVolume> = Api::all(shared.context.client.clone());
-    let live = api.get_opt(&name).await;
-    let live = live.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?;
+    let live = Objects::all(&shared.context.client).read(&name).await?;
     let others = known.into_iter().filter(|volume| volume.name_any() != name);
     Ok(live.map(Arc::new).into_iter().chain(others).collect())
+}
+
+fn claims(client: &Client, namespace: &str) -> Objects<PersistentVolumeClaim> {
+    Objects::within(client, namespace)
+}
+
+/// Whether this is the object of this uid, and nobody has deleted it.
+fn is_staying(object: &ObjectMeta, uid: &str) -> bool {
+    object.uid.as_deref() == Some(uid) && object.deletion_timestamp.is_none()
 }
 
 /// What there is of what a run is for.
@@ -52,29 +60,19 @@ pub(crate) enum Remains {
 pub(crate) async fn remains(shared: &Shared, run: &Run, uid: &str) -> Result<Remains, ApplyError> {
     let client = &shared.context.client;
     match run.operation().map(|kind| describe(kind).subject) {
-        Some(SubjectKind::Snapshot) => {
-            let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-            return content_of(&contents, SubjectKind::Snapshot, run, uid).await;
-        }
-        Some(SubjectKind::Group) => {
-            let contents: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
-            return content_of(&contents, SubjectKind::Group, run, uid).await;
-        }
+        Some(SubjectKind::Snapshot) => return content_of::<VolumeSnapshotContent>(client, run, uid).await,
+        Some(SubjectKind::Group) => return content_of::<VolumeGroupSnapshotContent>(client, run, uid).await,
         Some(SubjectKind::Claim | SubjectKind::Volume | SubjectKind::Config) | None => {}
     }
     if let Some((namespace, name)) = run.claim() {
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-        let claim = claims.get_metadata_opt(name).await;
-        let claim = claim.map_err(|source| CallError::new("read", SubjectKind::Claim.name(), name, source))?;
-        if claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) {
+        let claim = claims(client, namespace).meta(name).await?;
+        if claim.is_some_and(|claim| claim.uid.as_deref() == Some(uid)) {
             return Ok(Remains::Owner);
         }
     }
     let name = run.pv_name().unwrap_or_else(|| persistent_volume::name_for(uid));
-    let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    let volume = volumes.get_opt(&name).await;
-    let volume = volume.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?;
-    Ok(match volume {
+    let volumes: Objects<PersistentVolume> = Objects::all(client);
+    Ok(match volumes.read(&name).await? {
         Some(volume) if is_ours(&volume) => Remains::Owner,
         Some(_) => Remains::OtherVolume,
         None => Remains::Nothing,
@@ -82,18 +80,13 @@ pub(crate) async fn remains(shared: &Shared, run: &Run, uid: &str) -> Result<Rem
 }
 
 /// Whether the content of this uid, which a run is for, is there. Where the run does not say its name, it may be.
-async fn content_of<K>(contents: &Api<K>, kind: SubjectKind, run: &Run, uid: &str) -> Result<Remains, ApplyError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
+async fn content_of<K: Kind>(client: &Client, run: &Run, uid: &str) -> Result<Remains, ApplyError> {
     let Some(snapshot) = run.request().ok().and_then(|request| request.snapshot) else {
         return Ok(Remains::Owner);
     };
-    let name = &snapshot.content_name;
-    let content = contents.get_metadata_opt(name).await;
-    let content = content.map_err(|source| CallError::new("read", kind.name(), name, source))?;
-    Ok(match content {
-        Some(content) if content.metadata.uid.as_deref() == Some(uid) => Remains::Owner,
+    let contents: Objects<K> = Objects::all(client);
+    Ok(match contents.meta(&snapshot.content_name).await? {
+        Some(content) if content.uid.as_deref() == Some(uid) => Remains::Owner,
         Some(_) | None => Remains::Nothing,
     })
 }
@@ -106,12 +99,8 @@ pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &
     let namespace = Some(source.pvc_namespace.as_str())
         .filter(|there| !there.is_empty())
         .unwrap_or(namespace);
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-    let claim = claims.get_metadata_opt(&source.pvc_name).await;
-    let claim = claim.map_err(|error| CallError::new("read", SubjectKind::Claim.name(), &source.pvc_name, error))?;
-    Ok(claim.is_some_and(|claim| {
-        claim.metadata.uid.as_deref() == Some(&source.pvc_uid) && claim.metadata.deletion_timestamp.is_none()
-    }))
+    let claim = claims(client, namespace).meta(&source.pvc_name).await?;
+    Ok(claim.is_some_and(|claim| is_staying(&claim, &source.pvc_uid)))
 }
 
 /// Whether the content of the snapshot to restore exists and stays, read from the API now.
@@ -119,16 +108,12 @@ pub(crate) async fn is_there_to_copy(client: &Client, namespace: &str, source: &
 /// The run is there before this, without its properties. So a controller that sees the content go finds the run, unless
 /// this has said no: see [`restored_by`].
 pub(crate) async fn is_there_to_restore(client: &Client, snapshot: &Snapshot) -> Result<bool, ApplyError> {
-    let contents: Api<VolumeSnapshotContent> = Api::all(client.clone());
-    let name = &snapshot.content_name;
-    let content = contents.get_opt(name).await;
-    let content = content.map_err(|error| CallError::new("read", SubjectKind::Snapshot.name(), name, error))?;
-    let content = content.filter(|content| {
-        content.metadata.uid.as_deref() == Some(&snapshot.content_uid) && content.metadata.deletion_timestamp.is_none()
-    });
-    match content {
-        Some(content) => is_group_staying(client, &content).await,
-        None => Ok(false),
+    let contents: Objects<VolumeSnapshotContent> = Objects::all(client);
+    match contents.read(&snapshot.content_name).await? {
+        Some(content) if is_staying(&content.metadata, &snapshot.content_uid) => {
+            is_group_staying(client, &content).await
+        }
+        Some(_) | None => Ok(false),
     }
 }
 
@@ -139,10 +124,10 @@ async fn is_group_staying(client: &Client, content: &VolumeSnapshotContent) -> R
         return Ok(true);
     };
     let groups: Api<VolumeGroupSnapshotContent> = Api::all(client.clone());
-    let groups = match groups.list(&ListParams::default()).await {
-        Ok(groups) => groups,
-        Err(error) if is_not_found(&error) => return Ok(true),
-        Err(error) => return Err(CallError::new("list", SubjectKind::Group.name(), "of the cluster", error).into()),
+    let groups = groups.list(&ListParams::default()).await;
+    let groups = groups.or_failed_to("list", SubjectKind::Group.name(), "of the cluster");
+    let Some(groups) = groups.unless(GONE)? else {
+        return Ok(true);
     };
     let of_it = |group: &VolumeGroupSnapshotContent| ContentView::from(group).handle() == Some(handle);
     let going = |group: &VolumeGroupSnapshotContent| group.metadata.deletion_timestamp.is_some();
@@ -151,7 +136,7 @@ async fn is_group_staying(client: &Client, content: &VolumeSnapshotContent) -> R
 
 /// Whether the source claims exist and stay; see [`is_there_to_restore`].
 pub(crate) async fn is_there_to_snapshot(client: &Client, request: &Request) -> Result<bool, ApplyError> {
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &request.pvc_namespace);
+    let claims = claims(client, &request.pvc_namespace);
     let members = request.members().iter();
     let members: Vec<_> = members.map(|member| (&member.pvc_name, &member.pvc_uid)).collect();
     let wanted = if members.is_empty() {
@@ -160,10 +145,9 @@ pub(crate) async fn is_there_to_snapshot(client: &Client, request: &Request) -> 
         members
     };
     for (name, uid) in wanted {
-        let claim = claims.get_metadata_opt(name).await;
-        let claim = claim.map_err(|error| CallError::new("read", SubjectKind::Claim.name(), name, error))?;
+        let claim = claims.meta(name).await?;
         // One that is being deleted stays for as long as somebody holds it, or else this run holds its volume.
-        if claim.is_none_or(|claim| claim.metadata.uid.as_ref() != Some(uid)) {
+        if claim.is_none_or(|claim| claim.uid.as_ref() != Some(uid)) {
             return Ok(false);
         }
     }
@@ -212,7 +196,7 @@ async fn going_on(
         Fresh::Now => {
             let carriers: Api<Carrier> = Api::namespaced(shared.context.client.clone(), namespace);
             let found = carriers.list(&ListParams::default().labels(&selector())).await;
-            let found = found.map_err(|source| CallError::new("list", "provisioning Pods", namespace, source))?;
+            let found = found.or_failed_to("list", "provisioning Pods", namespace)?;
             let runs = found.items.into_iter().map(Run::of);
             runs.map(|run| shared.cache.reported(run)).collect()
         }
@@ -284,9 +268,8 @@ pub(crate) async fn node_now(
     volume: &PersistentVolume,
     look: Look,
 ) -> Result<ObservedNode, ApplyError> {
-    let nodes: Api<Node> = Api::all(shared.context.client.clone());
-    let found = nodes.get_opt(&look.node).await;
-    let found = found.map_err(|source| CallError::new("read", "Node", &look.node, source))?;
+    let nodes: Objects<Node> = Objects::all(&shared.context.client);
+    let found = nodes.read(&look.node).await?;
     let in_use = format!("{}{}", annotations::NODE_ATTACHED_PREFIX, volume.name_any());
     let there = found.map(|node| {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());

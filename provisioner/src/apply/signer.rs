@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
-use kube::api::{Api, PostParams};
 use mooring_contract::names::CONNECTION_KEYS;
 use mooring_seal::signature::SigningKey;
 use tokio::sync::OnceCell;
 
 use super::ApplyError;
 use crate::process::call::CallError;
+use crate::process::objects::Objects;
 use crate::run::error::RunError;
 
 /// This process's key, made when something is signed first. Its public half is in ConfigMap [`CONNECTION_KEYS`] for as
@@ -41,9 +41,8 @@ async fn publish(
     key: &SigningKey,
     in_use: impl FnOnce() -> BTreeSet<String>,
 ) -> Result<(), CallError> {
-    let failed = |verb: &'static str| move |source| CallError::new(verb, "ConfigMap", CONNECTION_KEYS, source);
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let mut keys = api.get(CONNECTION_KEYS).await.map_err(failed("read"))?;
+    let config_maps: Objects<ConfigMap> = Objects::within(client, namespace);
+    let mut keys = config_maps.read_own(CONNECTION_KEYS).await?;
     if keys.data.as_ref().is_some_and(|data| data.contains_key(key.id())) {
         return Ok(());
     }
@@ -53,6 +52,5 @@ async fn publish(
     data.retain(|id, _| in_use.contains(id));
     data.insert(key.id().to_owned(), key.public());
     // As it was read: another controller may have published its key since.
-    let replaced = api.replace(CONNECTION_KEYS, &PostParams::default(), &keys).await;
-    replaced.map(drop).map_err(failed("update"))
+    config_maps.replace(&keys).await.map(drop)
 }

@@ -12,9 +12,8 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::Api;
 use kube::runtime::controller::Action;
-use mooring_contract::names::{annotations, finalizers};
+use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 use mooring_program::error::chain;
 use tracing::{debug, info, warn};
@@ -32,6 +31,7 @@ use crate::operation::reclaim::{ReclaimPolicy, may_delete};
 use crate::operation::record::Record;
 use crate::process::call::CallError;
 use crate::process::events::Note;
+use crate::process::objects::Objects;
 use crate::run::Run;
 use crate::run::begin::{Made, Prepared};
 use crate::run::end::find;
@@ -344,9 +344,8 @@ impl<K: Subject> Apply<'_, K> {
             Some(SubjectKind::Claim) if effect.changes_volume() => start.request.pv_name.clone(),
             _ => return Ok(None),
         };
-        let volumes: Api<PersistentVolume> = Api::all(self.shared.context.client.clone());
-        let live = volumes.get_opt(&name).await;
-        Ok(live.map_err(|source| CallError::new("read", SubjectKind::Volume.name(), &name, source))?)
+        let volumes: Objects<PersistentVolume> = Objects::all(&self.shared.context.client);
+        Ok(volumes.read(&name).await?)
     }
 
     /// What is being made of the volume that a run removes or changes, or of the snapshot that it removes, as the API has
@@ -366,7 +365,6 @@ impl<K: Subject> Apply<'_, K> {
 
     /// Whether the API shows that the PV may be deleted and no claim has it, old or new.
     async fn is_still_unused(&self, start: &Start, live: Option<&PersistentVolume>) -> Result<bool, ApplyError> {
-        let client = &self.shared.context.client;
         let Some(live) = live else { return Ok(false) };
         let policy = ReclaimPolicy::of_volume(live);
         if may_delete(&policy, Operation::Delete, Some(&start.config)).is_err() || !is_unused(live) {
@@ -380,9 +378,8 @@ impl<K: Subject> Apply<'_, K> {
         let (Some(namespace), Some(name)) = (of.namespace, of.name) else {
             return Ok(true);
         };
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
-        let claim = claims.get_opt(&name).await;
-        let claim = claim.map_err(|source| CallError::new("read", SubjectKind::Claim.name(), &name, source))?;
+        let claims: Objects<PersistentVolumeClaim> = Objects::within(&self.shared.context.client, &namespace);
+        let claim = claims.read(&name).await?;
         Ok(!claim.is_some_and(|claim| is_claimed(live, &claim)))
     }
 
@@ -398,10 +395,7 @@ impl<K: Subject> Apply<'_, K> {
             info!(reader, run = %start.run.name(), "what the run changes is being read, which was not seen before");
             return Ok(false);
         }
-        let text = live
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(annotations::OPERATION));
+        let text = Record::text_in(&live);
         Ok(match start.intent {
             Intent::ToRecord | Intent::Recorded => {
                 let record = text.and_then(|text| Record::parse(text).ok());

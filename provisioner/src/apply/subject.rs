@@ -6,12 +6,11 @@ use std::convert::Infallible;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Patch;
 use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
-use mooring_contract::names::{FIELD_MANAGER, annotations};
+use mooring_contract::names::annotations;
 use mooring_contract::request::Request;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Apply;
@@ -23,7 +22,8 @@ use crate::operation::decision::{ForClaim, ForVolume, Start};
 use crate::operation::describe::{Effect, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::operation::{expand, modify};
-use crate::process::call::{CallError, code};
+use crate::process::call::{GONE, Tolerant as _};
+use crate::process::objects::{Kind, Objects};
 use crate::run::Run;
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
@@ -140,11 +140,11 @@ impl Subject for PersistentVolumeClaim {
     }
 
     async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
-        patched(&claims(self, client), SubjectKind::Claim, &self.name_any(), patch).await
+        patched(&claims(self, client), &self.name_any(), patch).await
     }
 
     async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
-        read(&claims(self, client), SubjectKind::Claim, &self.name_any()).await
+        Ok(claims(self, client).meta(&self.name_any()).await?)
     }
 
     fn complete(&self, record: &Record, patch: &mut Value) {
@@ -159,8 +159,8 @@ impl Subject for PersistentVolumeClaim {
     }
 }
 
-fn claims(claim: &PersistentVolumeClaim, client: &Client) -> Api<PersistentVolumeClaim> {
-    Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default())
+fn claims(claim: &PersistentVolumeClaim, client: &Client) -> Objects<PersistentVolumeClaim> {
+    Objects::within(client, &claim.namespace().unwrap_or_default())
 }
 
 impl Subject for PersistentVolume {
@@ -187,11 +187,11 @@ impl Subject for PersistentVolume {
     }
 
     async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
-        patched(&Api::all(client.clone()), SubjectKind::Volume, &self.name_any(), patch).await
+        patched(&Objects::all(client), &self.name_any(), patch).await
     }
 
     async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
-        read::<Self>(&Api::all(client.clone()), SubjectKind::Volume, &self.name_any()).await
+        Ok(Objects::<Self>::all(client).meta(&self.name_any()).await?)
     }
 
     /// What was deferred is this record now.
@@ -237,17 +237,11 @@ macro_rules! content {
             }
 
             async fn patched(&self, client: &Client, patch: Patch<Value>) -> Result<Self, ApplyError> {
-                patched(
-                    &Api::all(client.clone()),
-                    SubjectKind::$subject,
-                    &self.name_any(),
-                    patch,
-                )
-                .await
+                patched(&Objects::all(client), &self.name_any(), patch).await
             }
 
             async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
-                read::<Self>(&Api::all(client.clone()), SubjectKind::$subject, &self.name_any()).await
+                Ok(Objects::<Self>::all(client).meta(&self.name_any()).await?)
             }
 
             fn content(&self) -> Option<ContentView<'_>> {
@@ -339,43 +333,18 @@ pub(super) async fn live<K: Subject>(subject: &K, client: &Client) -> Result<Opt
     Ok(live.filter(|live| live.uid == subject.meta().uid))
 }
 
-/// Patches an object. That it is gone is [`ApplyError::Changed`].
-pub(super) async fn patched<K>(
-    api: &Api<K>,
-    kind: SubjectKind,
-    name: &str,
-    patch: Patch<Value>,
-) -> Result<K, ApplyError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+/// Patches an object. That it is gone is [`ApplyError::Changed`]: what was to be done to it is settled, also if another
+/// has its name by now.
+pub(super) async fn patched<K: Kind>(objects: &Objects<K>, name: &str, patch: Patch<Value>) -> Result<K, ApplyError> {
     // This way metadata can be written too, but no spec (`persistentvolumeclaimStatusStrategy` in
     // `pkg/registry/core/persistentvolumeclaim`).
-    let by_status = match &patch {
-        Patch::Merge(patch) => patch.get("status").is_some(),
-        _ => false,
-    };
-    let answer = if by_status {
-        api.patch_status(name, &params, &patch).await
+    let by_status = matches!(&patch, Patch::Merge(patch) if patch.get("status").is_some());
+    let patched = if by_status {
+        objects.patch_status(name, &patch).await
     } else {
-        api.patch(name, &params, &patch).await
+        objects.patch(name, &patch).await
     };
-    answer.map_err(|source| match code(&source) {
-        // Gone meanwhile, or another of its name in its place: what was to be done to it is settled.
-        404 => ApplyError::Changed(name.to_owned()),
-        _ => CallError::new("patch", kind.name(), name, source).into(),
-    })
-}
-
-async fn read<K>(api: &Api<K>, kind: SubjectKind, name: &str) -> Result<Option<ObjectMeta>, ApplyError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let live = api.get_metadata_opt(name).await;
-    let live = live.map_err(|source| CallError::new("read", kind.name(), name, source))?;
-    Ok(live.map(|live| live.metadata))
+    patched
+        .unless(GONE)?
+        .ok_or_else(|| ApplyError::Changed(name.to_owned()))
 }

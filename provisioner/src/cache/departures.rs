@@ -4,13 +4,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kube::runtime::reflector::Store;
-use kube::runtime::reflector::store::Writer;
+use kube::ResourceExt;
 use kube::runtime::watcher::Event;
-use kube::{Resource, ResourceExt};
 
 use super::expectations::Expectations;
 use super::limiter::Limiter;
+use super::table::{Table, Watched};
 
 /// Who remembers something of objects, by their uids.
 #[derive(Debug, Clone)]
@@ -21,21 +20,18 @@ pub(super) struct Departures {
 
 impl Departures {
     /// Has a store know what a watch has brought, then everybody forget what is gone.
-    pub(super) fn reflect<K>(&self, writer: &mut Writer<K>, event: &Event<K>)
-    where
-        K: Resource<DynamicType = ()> + Clone + 'static,
-    {
+    pub(super) fn reflect<K: Watched>(&self, table: &Table<K>, event: &Event<K>) {
         let gone = match event {
             Event::Delete(object) => object.uid().into_iter().collect(),
-            Event::InitDone => uids(&writer.as_reader()),
+            Event::InitDone => uids(table),
             Event::Apply(_) | Event::Init | Event::InitApply(_) => HashSet::new(),
         };
-        writer.apply_watcher_event(event);
+        table.take(event);
         if gone.is_empty() {
             return;
         }
         let there = match event {
-            Event::InitDone => uids(&writer.as_reader()),
+            Event::InitDone => uids(table),
             _ => HashSet::new(),
         };
         for uid in gone.difference(&there) {
@@ -44,12 +40,9 @@ impl Departures {
     }
 
     /// Has a store know of nothing, as if nothing had been listed.
-    pub(super) fn empty<K>(&self, writer: &mut Writer<K>)
-    where
-        K: Resource<DynamicType = ()> + Clone + 'static,
-    {
-        self.reflect(writer, &Event::Init);
-        self.reflect(writer, &Event::InitDone);
+    pub(super) fn empty<K: Watched>(&self, table: &Table<K>) {
+        self.reflect(table, &Event::Init);
+        self.reflect(table, &Event::InitDone);
     }
 
     /// The object of this uid is gone.
@@ -59,9 +52,6 @@ impl Departures {
     }
 }
 
-fn uids<K>(store: &Store<K>) -> HashSet<String>
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    store.state().iter().filter_map(|object| object.uid()).collect()
+fn uids<K: Watched>(table: &Table<K>) -> HashSet<String> {
+    table.state().iter().filter_map(|object| object.uid()).collect()
 }

@@ -11,7 +11,7 @@ use crate::operation::content::Permission;
 use crate::volume::grant::{ReferenceGrant, Use, Version};
 
 /// The grants that the watch has brought. A clone is another handle on the same.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Grants(Arc<watch::Sender<Known>>);
 
 #[derive(Debug, Default)]
@@ -21,12 +21,6 @@ struct Known {
     /// The version that is watched.
     version: Version,
     grants: Mirror<ReferenceGrant>,
-}
-
-impl Default for Grants {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Known::default())))
-    }
 }
 
 impl Grants {

@@ -4,42 +4,21 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, Store, store};
+use kube::runtime::reflector::ObjectRef;
 
+use super::table::Table;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
-pub(super) const CONTENTS: &str = "volumegroupsnapshotcontents";
-pub(super) const CLASSES: &str = "volumegroupsnapshotclasses";
-
 /// The objects of the API of group snapshots that the watches have brought.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Groups {
-    pub contents: Store<VolumeGroupSnapshotContent>,
-    pub classes: Store<VolumeGroupSnapshotClass>,
-}
-
-/// What fills [`Groups`].
-pub struct GroupWriters {
-    pub(super) contents: Writer<VolumeGroupSnapshotContent>,
-    pub(super) classes: Writer<VolumeGroupSnapshotClass>,
+    pub contents: Table<VolumeGroupSnapshotContent>,
+    pub classes: Table<VolumeGroupSnapshotClass>,
 }
 
 impl Groups {
-    /// Nothing known yet, and what fills it.
-    pub(super) fn new() -> (Self, GroupWriters) {
-        let (contents, contents_writer) = store();
-        let (classes, classes_writer) = store();
-        let known = Self { contents, classes };
-        let writers = GroupWriters {
-            contents: contents_writer,
-            classes: classes_writer,
-        };
-        (known, writers)
-    }
-
     pub fn content(&self, name: &str) -> Option<Arc<VolumeGroupSnapshotContent>> {
         self.contents.get(&ObjectRef::new(name))
     }

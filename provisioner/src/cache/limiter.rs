@@ -214,22 +214,19 @@ impl Limiter {
         // Its class may have another ConfigMap now.
         state.keep(|of, waiting| of == config || !is_same(waiting));
         let queue = state.waiting.entry(config.to_owned()).or_default();
-        let since = match queue.iter_mut().find(|waiting| is_same(waiting)) {
-            Some(there) => {
-                there.waiter = waiter.clone();
-                there.asked = true;
-                there.since
-            }
-            None => {
-                queue.push(Waiting {
-                    waiter: waiter.clone(),
-                    asked: true,
-                    held_up: false,
-                    since: now,
-                    told: false,
-                });
-                now
-            }
+        let since = if let Some(there) = queue.iter_mut().find(|waiting| is_same(waiting)) {
+            there.waiter = waiter.clone();
+            there.asked = true;
+            there.since
+        } else {
+            queue.push(Waiting {
+                waiter: waiter.clone(),
+                asked: true,
+                held_up: false,
+                since: now,
+                told: false,
+            });
+            now
         };
         // Those who wait for other workers take no place until these are free.
         let others = |waiting: &&Waiting| !waiting.held_up || waiting.waiter.workers == waiter.workers;

@@ -9,21 +9,11 @@ use kube::{Resource, ResourceExt};
 pub type Key = (String, String);
 
 /// The objects of one watch, reduced to `V`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Mirror<V> {
     synced: bool,
     known: BTreeMap<Key, V>,
     coming: BTreeMap<Key, V>,
-}
-
-impl<V> Default for Mirror<V> {
-    fn default() -> Self {
-        Self {
-            synced: false,
-            known: BTreeMap::new(),
-            coming: BTreeMap::new(),
-        }
-    }
 }
 
 impl<V> Mirror<V> {

@@ -4,61 +4,24 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, Store, store};
+use kube::runtime::reflector::ObjectRef;
 
-use super::watch::Presence;
+use super::table::Table;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::operation::content::SourceRef;
 use crate::volume::content_view::ContentView;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
-pub(super) const CONTENTS: &str = "volumesnapshotcontents";
-pub(super) const SNAPSHOTS: &str = "volumesnapshots";
-pub(super) const CLASSES: &str = "volumesnapshotclasses";
-
 /// The objects of the snapshot API that the watches have brought.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Snapshots {
-    pub contents: Store<VolumeSnapshotContent>,
-    pub snapshots: Store<VolumeSnapshot>,
-    pub classes: Store<VolumeSnapshotClass>,
-    presence: Presence,
-}
-
-/// What fills [`Snapshots`].
-pub struct SnapshotWriters {
-    pub(super) contents: Writer<VolumeSnapshotContent>,
-    pub(super) snapshots: Writer<VolumeSnapshot>,
-    pub(super) classes: Writer<VolumeSnapshotClass>,
+    pub contents: Table<VolumeSnapshotContent>,
+    pub snapshots: Table<VolumeSnapshot>,
+    pub classes: Table<VolumeSnapshotClass>,
 }
 
 impl Snapshots {
-    /// Nothing known yet, and what fills it.
-    pub(super) fn new(presence: Presence) -> (Self, SnapshotWriters) {
-        let (contents, contents_writer) = store();
-        let (snapshots, snapshots_writer) = store();
-        let (classes, classes_writer) = store();
-        let known = Self {
-            contents,
-            snapshots,
-            classes,
-            presence,
-        };
-        let writers = SnapshotWriters {
-            contents: contents_writer,
-            snapshots: snapshots_writer,
-            classes: classes_writer,
-        };
-        (known, writers)
-    }
-
-    /// Whether the cluster has snapshots, and all that there are are known.
-    pub fn are_there(&self) -> bool {
-        self.presence.has(&[CONTENTS, SNAPSHOTS, CLASSES])
-    }
-
     pub fn content(&self, name: &str) -> Option<Arc<VolumeSnapshotContent>> {
         self.contents.get(&ObjectRef::new(name))
     }
@@ -93,7 +56,7 @@ impl Snapshots {
     pub(super) fn queue(&self, queue: &WorkQueue, of_volume: Option<&str>) {
         let wanted = |content: &VolumeSnapshotContent| {
             let of = of_volume.is_none_or(|volume| content.spec.source.volume_handle.as_deref() == Some(volume));
-            of && content.is_ours()
+            of && content.view().is_ours()
         };
         for content in self.contents.state_filter(wanted) {
             queue.add(&WorkItem::Snapshot(content.name_any()));

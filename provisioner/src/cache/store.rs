@@ -4,16 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node as ApiNode, ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
+use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, Store, store};
-#[cfg(test)]
-use kube::runtime::watcher::Event;
-use kube::{Resource, ResourceExt};
+use kube::runtime::reflector::ObjectRef;
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, annotations, finalizers};
 use mooring_contract::pool::PoolRoom;
@@ -22,9 +18,12 @@ use tokio::sync::Notify;
 use super::capacities::Capacities;
 use super::consumers::Consumers;
 use super::grants::Grants;
-use super::groups::{self, GroupWriters, Groups};
+use super::groups::Groups;
 use super::limiter::InFlight;
-use super::snapshots::{self, SnapshotWriters, Snapshots};
+use super::snapshots::Snapshots;
+use super::table::Table;
+#[cfg(test)]
+use super::table::Watched;
 use super::watch::Presence;
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::config::ProvisionerConfig;
@@ -42,9 +41,9 @@ use crate::run::worker_set::WorkerSet;
 use crate::run::workers::{WorkerPatience, Workers};
 use crate::run::{Run, RunId};
 #[cfg(test)]
-use crate::volume::group_snapshot::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
+use crate::volume::group_snapshot::VolumeGroupSnapshotClass;
+use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::persistent_volume::{self, is_ours};
-#[cfg(test)]
 use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volume::topology::Node;
 
@@ -55,22 +54,22 @@ const PATIENCE: Duration = Duration::from_secs(10);
 type Names = BTreeSet<(String, String)>;
 
 /// What is known of the cluster. A clone is another handle on the same.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Cache {
     /// All claims of the cluster, whether Mooring serves them or not.
-    pub claims: Store<PersistentVolumeClaim>,
-    pub volumes: Store<PersistentVolume>,
+    pub claims: Table<PersistentVolumeClaim>,
+    pub volumes: Table<PersistentVolume>,
     /// What carries out the runs of each namespace that they may be in.
-    carriers: BTreeMap<String, Store<Carrier>>,
+    pub(super) carriers: BTreeMap<String, Table<Carrier>>,
     /// What the workers among them say.
     pub workers: Workers,
     /// The runs that workers have, by uid of the worker's Pod.
     on_workers: Arc<RwLock<BTreeMap<String, Run>>>,
     /// The namespaces whose runs have been listed.
     pub(super) listed: Arc<RwLock<BTreeSet<String>>>,
-    pub classes: Store<StorageClass>,
+    pub classes: Table<StorageClass>,
     /// What claims may ask of volumes that stand.
-    attributes: Store<VolumeAttributesClass>,
+    pub(super) attributes: Table<VolumeAttributesClass>,
     /// The snapshots, where the cluster has any.
     pub snapshots: Snapshots,
     /// The group snapshots, where the cluster has any.
@@ -78,9 +77,7 @@ pub struct Cache {
     /// Which namespaces let claims of others in.
     pub grants: Grants,
     pub(super) presence: Presence,
-    nodes: Store<PartialObjectMeta<ApiNode>>,
-    /// Their names, to see which are new.
-    known_nodes: Arc<RwLock<BTreeSet<String>>>,
+    pub(super) nodes: Table<PartialObjectMeta<ApiNode>>,
     /// The Pods that use claims.
     pub consumers: Consumers,
     /// What the scheduler reads of classes.
@@ -101,72 +98,13 @@ pub struct Cache {
     pub(super) workers_changed: Arc<Notify>,
 }
 
-/// What fills [`Cache`]; see [`Cache::new`].
-pub struct Writers {
-    pub(super) claims: Writer<PersistentVolumeClaim>,
-    pub(super) volumes: Writer<PersistentVolume>,
-    pub(super) carriers: BTreeMap<String, Writer<Carrier>>,
-    pub(super) classes: Writer<StorageClass>,
-    pub(super) attributes: Writer<VolumeAttributesClass>,
-    pub(super) snapshots: SnapshotWriters,
-    pub(super) groups: GroupWriters,
-    pub(super) nodes: Writer<PartialObjectMeta<ApiNode>>,
-}
-
 impl Cache {
-    /// Nothing known yet, and what fills it. Runs are watched in `namespaces` and nowhere else.
-    pub fn new(namespaces: &BTreeSet<String>) -> (Self, Writers) {
-        let (claims, claims_writer) = store();
-        let (volumes, volumes_writer) = store();
-        let mut carriers = BTreeMap::new();
-        let mut carriers_writers = BTreeMap::new();
-        for namespace in namespaces {
-            let (reader, writer) = store();
-            carriers.insert(namespace.clone(), reader);
-            carriers_writers.insert(namespace.clone(), writer);
+    /// Nothing known yet. Runs are watched in `namespaces` and nowhere else.
+    pub fn new(namespaces: &BTreeSet<String>) -> Self {
+        Self {
+            carriers: namespaces.iter().map(|name| (name.clone(), Table::default())).collect(),
+            ..Self::default()
         }
-        let (classes, classes_writer) = store();
-        let (attributes, attributes_writer) = store();
-        let (nodes, nodes_writer) = store();
-        let presence = Presence::default();
-        let (snapshots, snapshot_writers) = Snapshots::new(presence.clone());
-        let (groups, group_writers) = Groups::new();
-        let cache = Self {
-            claims,
-            volumes,
-            carriers,
-            workers: Workers::default(),
-            on_workers: Arc::default(),
-            listed: Arc::default(),
-            classes,
-            attributes,
-            snapshots,
-            groups,
-            grants: Grants::default(),
-            presence,
-            nodes,
-            known_nodes: Arc::default(),
-            consumers: Consumers::default(),
-            capacities: Capacities::default(),
-            by_claim: Arc::default(),
-            by_source: Arc::default(),
-            departed: Arc::default(),
-            classes_changed: Arc::default(),
-            uses_changed: Arc::default(),
-            changed: Arc::default(),
-            workers_changed: Arc::default(),
-        };
-        let writers = Writers {
-            claims: claims_writer,
-            volumes: volumes_writer,
-            carriers: carriers_writers,
-            classes: classes_writer,
-            attributes: attributes_writer,
-            snapshots: snapshot_writers,
-            groups: group_writers,
-            nodes: nodes_writer,
-        };
-        (cache, writers)
     }
 
     /// Returns when everything has been listed once, but for attributes, snapshots, grants and runs: what there are no
@@ -179,7 +117,10 @@ impl Cache {
             self.volumes.wait_until_ready(),
             self.classes.wait_until_ready(),
             self.nodes.wait_until_ready(),
-            tokio::time::timeout(PATIENCE, join_all(self.carriers.values().map(Store::wait_until_ready))),
+            tokio::time::timeout(
+                PATIENCE,
+                join_all(self.carriers.values().map(|table| table.wait_until_ready()))
+            ),
             tokio::time::timeout(PATIENCE, self.attributes.wait_until_ready()),
             tokio::time::timeout(PATIENCE, self.snapshots.contents.wait_until_ready()),
             tokio::time::timeout(PATIENCE, self.snapshots.snapshots.wait_until_ready()),
@@ -245,7 +186,7 @@ impl Cache {
 
     /// The workers that there are.
     pub fn all_workers(&self) -> impl Iterator<Item = Worker> {
-        let carriers = self.carriers.values().flat_map(Store::state);
+        let carriers = self.carriers.values().flat_map(|table| table.state());
         carriers.filter_map(|carrier| Worker::of(&carrier))
     }
 
@@ -294,7 +235,11 @@ impl Cache {
 
     /// The workers of a namespace have been listed anew.
     pub(super) fn note_workers_of(&self, namespace: &str) {
-        let listed = self.carriers.get(namespace).map(Store::state).unwrap_or_default();
+        let listed = self
+            .carriers
+            .get(namespace)
+            .map(|table| table.state())
+            .unwrap_or_default();
         let mut all = self.on_workers.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, run| run.namespace() != Some(namespace));
         let runs = listed.into_iter().map(Run::of).filter(Run::is_run);
@@ -345,7 +290,7 @@ impl Cache {
     }
 
     pub fn runs(&self) -> impl Iterator<Item = Run> {
-        let carriers = self.carriers.values().flat_map(Store::state);
+        let carriers = self.carriers.values().flat_map(|table| table.state());
         carriers.map(|carrier| self.as_run(carrier)).filter(Run::is_run)
     }
 
@@ -480,17 +425,13 @@ impl Cache {
             match run.operation().map(|kind| describe(kind).subject) {
                 // It belongs to its ConfigMap, and goes with that.
                 Some(SubjectKind::Config) => return None,
-                Some(SubjectKind::Snapshot) => {
-                    let snapshot = run.request().ok()?.snapshot?;
-                    let content = self.snapshots.content(&snapshot.content_name);
-                    let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
-                    return (!there).then(|| uid.to_owned());
-                }
-                Some(SubjectKind::Group) => {
-                    let snapshot = run.request().ok()?.snapshot?;
-                    let content = self.groups.content(&snapshot.content_name);
-                    let there = content.is_some_and(|content| content.metadata.uid.as_deref() == Some(uid));
-                    return (!there).then(|| uid.to_owned());
+                Some(kind @ (SubjectKind::Snapshot | SubjectKind::Group)) => {
+                    let name = run.request().ok()?.snapshot?.content_name;
+                    let there = match kind {
+                        SubjectKind::Group => self.groups.content(&name).and_then(|content| content.uid()),
+                        _ => self.snapshots.content(&name).and_then(|content| content.uid()),
+                    };
+                    return (there.as_deref() != Some(uid)).then(|| uid.to_owned());
                 }
                 Some(SubjectKind::Claim | SubjectKind::Volume) | None => {}
             }
@@ -503,20 +444,18 @@ impl Cache {
     }
 
     pub(super) fn note_volume(&self, volume: &PersistentVolume, there: bool) {
-        let uid = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+        let Some(uid) = persistent_volume::claim_uid(volume) else {
+            return;
+        };
         let mut by_claim = self.by_claim.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(uid) = uid else { return };
-        let names = by_claim.entry(uid.clone()).or_default();
+        let names = by_claim.entry(uid.to_owned()).or_default();
         if there {
             names.insert(volume.name_any());
         } else {
             names.remove(&volume.name_any());
         }
         if names.is_empty() {
-            by_claim.remove(&uid);
+            by_claim.remove(uid);
         }
     }
 
@@ -560,9 +499,21 @@ impl Cache {
 
     /// Whether there are snapshots, or may be.
     pub fn has_snapshots(&self) -> bool {
-        [snapshots::CONTENTS, groups::CONTENTS]
-            .iter()
-            .any(|kind| self.presence.may_have(kind))
+        let (snapshots, groups) = (
+            self.presence.of::<VolumeSnapshotContent>(),
+            self.presence.of::<VolumeGroupSnapshotContent>(),
+        );
+        snapshots != Some(false) || groups != Some(false)
+    }
+
+    /// Whether the cluster has snapshots, and all that there are are known.
+    pub fn knows_snapshots(&self) -> bool {
+        let presence = &self.presence;
+        [
+            presence.of::<VolumeSnapshotContent>(),
+            presence.of::<VolumeSnapshot>(),
+            presence.of::<VolumeSnapshotClass>(),
+        ] == [Some(true); 3]
     }
 
     /// The PV of this handle of a CSI volume of Mooring's.
@@ -590,22 +541,6 @@ impl Cache {
         let handle = csi.map_or(volume, |csi| &csi.volume_handle);
         self.snapshots.queue(queue, Some(handle));
         self.groups.queue(queue, Some(handle));
-    }
-
-    /// A node is there, or gone; whether it has come just now.
-    pub(super) fn note_node(&self, node: &str, there: bool) -> bool {
-        let mut known = self.known_nodes.write().unwrap_or_else(PoisonError::into_inner);
-        if there {
-            known.insert(node.to_owned())
-        } else {
-            known.remove(node);
-            false
-        }
-    }
-
-    /// All nodes are about to be listed.
-    pub(super) fn forget_nodes(&self) {
-        self.known_nodes.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The claims that copy this one's volume, and exist.
@@ -693,38 +628,26 @@ impl Cache {
 }
 
 #[cfg(test)]
-fn fill<K: Resource<DynamicType = ()> + Clone + 'static>(writer: &mut Writer<K>, objects: Vec<K>) {
-    writer.apply_watcher_event(&Event::Init);
-    for object in objects {
-        writer.apply_watcher_event(&Event::InitApply(object));
+impl Cache {
+    /// Knows just these nodes, as if they had been listed.
+    pub(crate) fn know_nodes(&self, nodes: Vec<PartialObjectMeta<ApiNode>>) {
+        self.nodes.fill(nodes);
+        self.capacities.wake();
     }
-    writer.apply_watcher_event(&Event::InitDone);
-}
 
-#[cfg(test)]
-impl Writers {
-    /// Writes just these groups, as if they had been listed.
+    /// Knows just these groups, as if they had been listed.
     pub(crate) fn know_groups(
-        &mut self,
+        &self,
         contents: Vec<VolumeGroupSnapshotContent>,
         classes: Vec<VolumeGroupSnapshotClass>,
     ) {
-        fill(&mut self.groups.contents, contents);
-        fill(&mut self.groups.classes, classes);
-    }
-}
-
-#[cfg(test)]
-impl Cache {
-    /// Knows just these nodes, as if they had been listed.
-    pub(crate) fn know_nodes(&self, writers: &mut Writers, nodes: Vec<PartialObjectMeta<ApiNode>>) {
-        fill(&mut writers.nodes, nodes);
-        self.capacities.wake();
+        self.groups.contents.fill(contents);
+        self.groups.classes.fill(classes);
     }
 
     /// The versions of what is known that rehearsals change, by kind and `namespace/name`.
     pub(crate) fn versions(&self) -> BTreeMap<&'static str, BTreeMap<String, serde_json::Value>> {
-        fn of<K: Resource<DynamicType = ()> + Clone>(store: &Store<K>) -> BTreeMap<String, serde_json::Value> {
+        fn of<K: Watched>(store: &Table<K>) -> BTreeMap<String, serde_json::Value> {
             let of_one = |object: Arc<K>| {
                 let key = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
                 (key, object.resource_version().into())
@@ -747,7 +670,6 @@ impl Cache {
     /// Knows just these, as if they had been listed.
     pub(crate) fn filled(
         self,
-        mut writers: Writers,
         claims: Vec<PersistentVolumeClaim>,
         volumes: Vec<PersistentVolume>,
         carriers: &[Carrier],
@@ -758,39 +680,29 @@ impl Cache {
             Vec<VolumeSnapshotClass>,
         ),
     ) -> Self {
+        use kube::Resource as _;
         for volume in &volumes {
             self.note_volume(volume, true);
         }
         for claim in &claims {
             self.note_copy(claim, true);
         }
-        fill(&mut writers.claims, claims);
-        fill(&mut writers.volumes, volumes);
-        fill(&mut writers.classes, classes.0);
-        fill(&mut writers.attributes, classes.1);
-        fill(&mut writers.snapshots.contents, snapshots.0);
-        fill(&mut writers.snapshots.snapshots, snapshots.1);
-        fill(&mut writers.snapshots.classes, snapshots.2);
-        for kind in [snapshots::CONTENTS, snapshots::SNAPSHOTS, snapshots::CLASSES] {
-            self.presence.note(kind, true);
-        }
-        for (namespace, writer) in &mut writers.carriers {
-            fill(writer, carriers.to_vec());
+        self.claims.fill(claims);
+        self.volumes.fill(volumes);
+        self.classes.fill(classes.0);
+        self.attributes.fill(classes.1);
+        self.snapshots.contents.fill(snapshots.0);
+        self.snapshots.snapshots.fill(snapshots.1);
+        self.snapshots.classes.fill(snapshots.2);
+        self.presence.note(&VolumeSnapshotContent::plural(&()), true);
+        self.presence.note(&VolumeSnapshot::plural(&()), true);
+        self.presence.note(&VolumeSnapshotClass::plural(&()), true);
+        for (namespace, table) in &self.carriers {
+            table.fill(carriers.to_vec());
             self.listed.write().unwrap().insert(namespace.clone());
         }
         self
     }
-}
-
-/// Whether all objects of a kind have been listed: before that, what is not known may be there all the same.
-pub fn is_listed<K>(store: &Store<K>) -> bool
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    store
-        .wait_until_ready()
-        .now_or_never()
-        .is_some_and(|ready| ready.is_ok())
 }
 
 fn as_node(node: &PartialObjectMeta<ApiNode>) -> Node {

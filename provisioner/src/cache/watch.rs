@@ -1,5 +1,6 @@
 //! One watch, of any kind, and which kinds a cluster has. It may get some at any time, or lose them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,12 +22,12 @@ use crate::process::call::is_not_found;
 pub(super) const LOOK_FOR_API: Duration = Duration::from_secs(10);
 
 /// What a watch is of, as logs call it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Kind {
     /// Every cluster has it: that it is not found is a failure like any other.
-    Required(&'static str),
+    Required(Cow<'static, str>),
     /// A cluster may lack it.
-    Optional(&'static str),
+    Optional(Cow<'static, str>),
 }
 
 /// All objects, in pages.
@@ -35,7 +36,7 @@ pub(super) fn pages() -> Config {
 }
 
 /// Watches objects of a kind for as long as the cluster has it, which for a required kind is for good.
-pub(super) async fn follow<K>(kind: Kind, api: &Api<K>, config: Config, mut seen: impl FnMut(Event<K>) + Send)
+pub(super) async fn follow<K>(kind: &Kind, api: &Api<K>, config: Config, mut seen: impl FnMut(Event<K>) + Send)
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -49,7 +50,7 @@ where
                 return;
             }
             (Err(error), Kind::Required(kind) | Kind::Optional(kind)) => warn!(
-                kind,
+                kind = kind.as_ref(),
                 error = &error as &dyn std::error::Error,
                 "failed to watch; trying again"
             ),
@@ -59,25 +60,19 @@ where
 
 /// Which optional kinds the cluster has, as far as that is known. A clone is another handle on the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Presence(Arc<RwLock<BTreeMap<&'static str, bool>>>);
+pub(super) struct Presence(Arc<RwLock<BTreeMap<String, bool>>>);
 
 impl Presence {
-    /// Whether the cluster has all these kinds, and their objects are known.
-    pub(super) fn has(&self, kinds: &[&str]) -> bool {
+    /// Whether the cluster has this kind, and its objects are known; `None` where that is not known yet.
+    pub(super) fn of<K: Resource<DynamicType = ()>>(&self) -> Option<bool> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        kinds.iter().all(|kind| known.get(kind) == Some(&true))
-    }
-
-    /// Whether the cluster has this kind, or may have it.
-    pub(super) fn may_have(&self, kind: &str) -> bool {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(kind) != Some(&false)
+        known.get(K::plural(&()).as_ref()).copied()
     }
 
     /// The cluster has this kind, and its objects have been listed; or it does not have it.
-    pub(super) fn note(&self, kind: &'static str, there: bool) {
+    pub(super) fn note(&self, kind: &str, there: bool) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.insert(kind, there) != Some(there) && !there {
+        if known.insert(kind.to_owned(), there) != Some(there) && !there {
             info!(kind, "the cluster has no such API; looked for from time to time");
         }
     }

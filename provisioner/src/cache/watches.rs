@@ -2,7 +2,6 @@
 //! controllers.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::sync::{Arc, PoisonError};
 
 use futures::future::join_all;
@@ -10,21 +9,19 @@ use k8s_openapi::api::core::v1::{Node as ApiNode, PersistentVolume, PersistentVo
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass, VolumeAttributesClass};
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{Config, Event};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use mooring_contract::names::labels;
 use mooring_contract::operation::Operation;
-use serde::de::DeserializeOwned;
 
 use super::departures::Departures;
 use super::expectations::Expectations;
 use super::limiter::Limiter;
-use super::store::{Cache, Writers, claim_target, is_open};
+use super::store::{Cache, claim_target, is_open};
+use super::table::{Table, Watched};
 use super::watch::Kind::{Optional, Required};
 use super::watch::{Kind, LOOK_FOR_API, follow, pages};
 use super::work_queue::{WorkItem, WorkQueue};
-use super::{groups, snapshots};
 use crate::config::storage_class::is_discovered;
 use crate::config::store::ConfigStore;
 use crate::context::Context;
@@ -42,7 +39,6 @@ use crate::volume::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapsho
 pub async fn watch(
     context: Context,
     cache: Cache,
-    writers: Writers,
     queue: WorkQueue,
     limiter: Arc<Limiter>,
     expectations: Arc<Expectations>,
@@ -60,57 +56,61 @@ pub async fn watch(
         departures: Departures { limiter, expectations },
         metrics,
     };
-    let runs = writers.carriers.into_iter().map(|(namespace, writer)| {
-        let api = Api::namespaced(client.clone(), &namespace);
+    let Cache { snapshots, groups, .. } = &seen.cache;
+    let runs = seen.cache.carriers.iter().map(|(namespace, table)| {
+        let api = Api::namespaced(client.clone(), namespace);
         let ours = pages().labels(&selector());
-        seen.keep(Required("pods"), api, ours, writer, move |seen, event| {
-            seen.run(&namespace, event);
+        seen.keep(Required("pods".into()), api, ours, table, move |seen, change| {
+            seen.run(namespace, change);
         })
     });
-    let (snapshots, groups) = (writers.snapshots, writers.groups);
     tokio::join!(
-        seen.all(Required("claims"), &client, writers.claims, Seen::claim),
-        seen.all(Required("persistentvolumes"), &client, writers.volumes, Seen::volume),
+        seen.required(&client, &seen.cache.claims, Seen::claim),
+        seen.required(&client, &seen.cache.volumes, Seen::volume),
         join_all(runs),
-        seen.all(Required("storageclasses"), &client, writers.classes, Seen::class),
-        seen.all(
-            Optional("volumeattributesclasses"),
-            &client,
-            writers.attributes,
-            Seen::attributes
-        ),
-        seen.all(Required("nodes"), &client, writers.nodes, Seen::node),
-        seen.all(
-            Optional(snapshots::CONTENTS),
-            &client,
-            snapshots.contents,
-            Seen::snapshot_content
-        ),
-        seen.all(
-            Optional(snapshots::SNAPSHOTS),
-            &client,
-            snapshots.snapshots,
-            Seen::snapshot
-        ),
-        seen.all(
-            Optional(snapshots::CLASSES),
-            &client,
-            snapshots.classes,
-            Seen::snapshot_class
-        ),
-        seen.all(
-            Optional(groups::CONTENTS),
-            &client,
-            groups.contents,
-            Seen::group_content
-        ),
-        seen.all(Optional(groups::CLASSES), &client, groups.classes, Seen::group_class),
+        seen.required(&client, &seen.cache.classes, Seen::class),
+        seen.optional(&client, &seen.cache.attributes, Seen::attributes),
+        seen.required(&client, &seen.cache.nodes, Seen::node),
+        seen.optional(&client, &snapshots.contents, Seen::snapshot_content),
+        seen.optional(&client, &snapshots.snapshots, Seen::snapshot),
+        seen.optional(&client, &snapshots.classes, Seen::snapshot_class),
+        seen.optional(&client, &groups.contents, Seen::group_content),
+        seen.optional(&client, &groups.classes, Seen::group_class),
         seen.grants(&client),
         seen.consumers(&client, &configs),
         seen.capacities(&client, &settings.namespace),
         seen.follow_configs(&configs),
         seen.take_turns(),
     );
+}
+
+/// What a watch has brought of a kind, which its table knows by now.
+#[derive(Debug)]
+enum Change<K> {
+    /// The object is there; whether it has come just now.
+    There {
+        object: Arc<K>,
+        is_new: bool,
+    },
+    Gone(Arc<K>),
+    /// The object is in the list that is being read; its table knows it when all have been listed.
+    Coming(Arc<K>),
+    /// All that there are have been listed.
+    Listed,
+}
+
+impl<K> Change<K> {
+    /// The object that has come, changed or gone.
+    fn object(&self) -> Option<&Arc<K>> {
+        match self {
+            Self::There { object, .. } | Self::Gone(object) => Some(object),
+            Self::Coming(_) | Self::Listed => None,
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        matches!(self, Self::There { .. })
+    }
 }
 
 /// What a change that a watch shows is written to, and whom it wakes.
@@ -122,58 +122,89 @@ struct Seen {
 }
 
 impl Seen {
-    /// Watches objects of a kind for good: what it sees goes into the store, then to `seen`.
-    async fn keep<K>(
+    /// Watches objects of a kind for good: what it sees goes into the table, then to `seen`.
+    async fn keep<K: Watched>(
         &self,
         kind: Kind,
         api: Api<K>,
         config: Config,
-        mut writer: Writer<K>,
-        seen: impl Fn(&Self, Event<K>) + Send + Sync,
-    ) where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    {
+        table: &Table<K>,
+        seen: impl Fn(&Self, &Change<K>) + Send + Sync,
+    ) {
         loop {
-            let take = |event: Event<K>| {
-                self.departures.reflect(&mut writer, &event);
-                if let (Optional(kind), Event::InitDone) = (kind, &event) {
-                    self.cache.presence.note(kind, true);
-                }
-                seen(self, event);
-            };
-            follow(kind, &api, config.clone(), take).await;
-            if let Optional(kind) = kind {
-                self.departures.empty(&mut writer);
+            let take = |event: Event<K>| self.take(&kind, table, event, &seen);
+            follow(&kind, &api, config.clone(), take).await;
+            if let Optional(kind) = &kind {
+                self.departures.empty(table);
                 self.cache.presence.note(kind, false);
             }
             tokio::time::sleep(LOOK_FOR_API).await;
         }
     }
 
-    /// The same for all objects of a kind.
-    fn all<K>(
+    fn take<K: Watched>(
         &self,
-        kind: Kind,
+        kind: &Kind,
+        table: &Table<K>,
+        event: Event<K>,
+        seen: &(impl Fn(&Self, &Change<K>) + Send + Sync),
+    ) {
+        let is_new = matches!(&event, Event::Apply(object) if !table.knows(object));
+        self.departures.reflect(table, &event);
+        let change = match event {
+            Event::Apply(object) => Change::There {
+                object: object.into(),
+                is_new,
+            },
+            Event::Delete(object) => Change::Gone(object.into()),
+            Event::InitApply(object) => Change::Coming(object.into()),
+            Event::InitDone => Change::Listed,
+            Event::Init => return,
+        };
+        let is_listed = matches!(change, Change::Listed);
+        if let (true, Optional(kind)) = (is_listed, kind) {
+            self.cache.presence.note(kind, true);
+        }
+        seen(self, &change);
+        if is_listed {
+            self.cache.queue_all(&self.queue);
+        }
+    }
+
+    /// Watches all objects of a kind that every cluster has.
+    fn required<K: Watched>(
+        &self,
         client: &Client,
-        writer: Writer<K>,
-        seen: impl Fn(&Self, Event<K>) + Send + Sync,
-    ) -> impl Future<Output = ()> + Send
-    where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    {
-        self.keep(kind, Api::all(client.clone()), pages(), writer, seen)
+        table: &Table<K>,
+        seen: impl Fn(&Self, &Change<K>) + Send + Sync,
+    ) -> impl Future<Output = ()> + Send {
+        let kind = Required(K::plural(&()));
+        self.keep(kind, Api::all(client.clone()), pages(), table, seen)
+    }
+
+    /// The same of a kind that a cluster may lack.
+    fn optional<K: Watched>(
+        &self,
+        client: &Client,
+        table: &Table<K>,
+        seen: impl Fn(&Self, &Change<K>) + Send + Sync,
+    ) -> impl Future<Output = ()> + Send {
+        let kind = Optional(K::plural(&()));
+        self.keep(kind, Api::all(client.clone()), pages(), table, seen)
     }
 
     /// Watches the `ReferenceGrant`s in the newest version that the cluster has.
     async fn grants(&self, client: &Client) {
-        const KIND: &str = "referencegrants";
+        let kind = Optional("referencegrants".into());
         loop {
             for version in Version::ALL {
                 let api = Api::all_with(client.clone(), &version);
-                follow(Optional(KIND), &api, pages(), |event| self.grant(version, event)).await;
+                follow(&kind, &api, pages(), |event| self.grant(version, event)).await;
             }
             self.cache.grants.none();
-            self.cache.presence.note(KIND, false);
+            if let Optional(kind) = &kind {
+                self.cache.presence.note(kind, false);
+            }
             tokio::time::sleep(LOOK_FOR_API).await;
         }
     }
@@ -195,13 +226,13 @@ impl Seen {
     async fn consumers(&self, client: &Client, configs: &ConfigStore) {
         let mut changes = configs.subscribe();
         let offered = || configs.offers(Operation::Attach) || configs.offers(Operation::Detach);
-        let api = Api::all(client.clone());
+        let (kind, api) = (Required("pods of the cluster".into()), Api::all(client.clone()));
         loop {
             if offered() {
                 let pods = pages().fields("spec.nodeName!=");
                 let over = async { while offered() && changes.changed().await.is_ok() {} };
                 tokio::select! {
-                    () = follow(Required("pods of the cluster"), &api, pods, |event| self.consumer(event)) => {}
+                    () = follow(&kind, &api, pods, |event| self.consumer(event)) => {}
                     () = over => {}
                 }
                 self.cache.consumers.clear();
@@ -238,37 +269,33 @@ impl Seen {
                 capacities.wake();
             }
         };
-        follow(Required("csistoragecapacities"), &api, pages().labels(&own), take).await;
+        follow(
+            &Required("csistoragecapacities".into()),
+            &api,
+            pages().labels(&own),
+            take,
+        )
+        .await;
     }
 
-    fn snapshot_content(&self, event: Event<VolumeSnapshotContent>) {
+    fn snapshot_content(&self, change: &Change<VolumeSnapshotContent>) {
         let Self { cache, queue, .. } = self;
-        match event {
-            Event::Apply(content) | Event::Delete(content) => {
-                queue.add(&WorkItem::Snapshot(content.name_any()));
-                let of = &content.spec.volume_snapshot_ref;
-                if let (Some(namespace), Some(name)) = (&of.namespace, &of.name) {
-                    self.queue_restores(namespace, name);
-                }
-                queue.add(&WorkItem::Configs);
-                // What a volume's deletion waits for may be over.
-                if let Some(handle) = content.spec.source.volume_handle {
-                    cache.queue_handle(queue, &handle);
-                }
-            }
-            Event::InitDone => cache.queue_all(queue),
-            Event::Init | Event::InitApply(_) => {}
+        let Some(content) = change.object() else { return };
+        queue.add(&WorkItem::Snapshot(content.name_any()));
+        let of = &content.spec.volume_snapshot_ref;
+        if let (Some(namespace), Some(name)) = (&of.namespace, &of.name) {
+            self.queue_restores(namespace, name);
+        }
+        queue.add(&WorkItem::Configs);
+        // What a volume's deletion waits for may be over.
+        if let Some(handle) = &content.spec.source.volume_handle {
+            cache.queue_handle(queue, handle);
         }
     }
 
-    #[allow(clippy::needless_pass_by_value)] // as the others
-    fn snapshot(&self, event: Event<VolumeSnapshot>) {
-        match event {
-            Event::Apply(snapshot) | Event::Delete(snapshot) => {
-                self.queue_restores(&snapshot.namespace().unwrap_or_default(), &snapshot.name_any());
-            }
-            Event::InitDone => self.cache.queue_all(&self.queue),
-            Event::Init | Event::InitApply(_) => {}
+    fn snapshot(&self, change: &Change<VolumeSnapshot>) {
+        if let Some(snapshot) = change.object() {
+            self.queue_restores(&snapshot.namespace().unwrap_or_default(), &snapshot.name_any());
         }
     }
 
@@ -283,42 +310,29 @@ impl Seen {
         });
     }
 
-    #[allow(clippy::needless_pass_by_value)] // as the others
-    fn snapshot_class(&self, event: Event<VolumeSnapshotClass>) {
-        let Self { cache, queue, .. } = self;
-        match event {
-            Event::Apply(_) => {
-                cache.snapshots.queue(queue, None);
-                queue.add(&WorkItem::Configs);
-            }
-            Event::Delete(_) => queue.add(&WorkItem::Configs),
-            Event::InitDone => cache.queue_all(queue),
-            Event::Init | Event::InitApply(_) => {}
+    fn snapshot_class(&self, change: &Change<VolumeSnapshotClass>) {
+        if change.is_there() {
+            self.cache.snapshots.queue(&self.queue, None);
+        }
+        if change.object().is_some() {
+            self.queue.add(&WorkItem::Configs);
         }
     }
 
-    fn group_content(&self, event: Event<VolumeGroupSnapshotContent>) {
+    fn group_content(&self, change: &Change<VolumeGroupSnapshotContent>) {
         let Self { cache, queue, .. } = self;
-        match event {
-            Event::Apply(content) | Event::Delete(content) => {
-                queue.add(&WorkItem::Group(content.name_any()));
-                cache.snapshots.queue_members(queue, &content);
-                // What a volume's deletion waits for may be over.
-                for handle in content.spec.source.volume_handles {
-                    cache.queue_handle(queue, &handle);
-                }
-            }
-            Event::InitDone => cache.queue_all(queue),
-            Event::Init | Event::InitApply(_) => {}
+        let Some(content) = change.object() else { return };
+        queue.add(&WorkItem::Group(content.name_any()));
+        cache.snapshots.queue_members(queue, content);
+        // What a volume's deletion waits for may be over.
+        for handle in &content.spec.source.volume_handles {
+            cache.queue_handle(queue, handle);
         }
     }
 
-    #[allow(clippy::needless_pass_by_value)] // as the others
-    fn group_class(&self, event: Event<VolumeGroupSnapshotClass>) {
-        match event {
-            Event::Apply(_) => self.cache.groups.queue(&self.queue, None),
-            Event::InitDone => self.cache.queue_all(&self.queue),
-            Event::Delete(_) | Event::Init | Event::InitApply(_) => {}
+    fn group_class(&self, change: &Change<VolumeGroupSnapshotClass>) {
+        if change.is_there() {
+            self.cache.groups.queue(&self.queue, None);
         }
     }
 
@@ -348,64 +362,52 @@ impl Seen {
         }
     }
 
-    fn claim(&self, event: Event<PersistentVolumeClaim>) {
+    fn claim(&self, change: &Change<PersistentVolumeClaim>) {
         let Self { cache, queue, .. } = self;
         cache.uses_changed.notify_one();
-        match event {
-            Event::Apply(claim) => {
-                cache.note_copy(&claim, true);
-                queue.add(&claim_target(&claim));
-                cache.queue_copies(queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
-                cache.queue_sources(queue, &claim);
-                if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
-                    // A snapshot may be waiting for the end of what was done to it.
-                    cache.queue_snapshots_of(queue, volume);
-                    // A Pod that was seen before may be waiting for it.
-                    if cache
-                        .consumers
-                        .has(&claim.namespace().unwrap_or_default(), &claim.name_any())
-                    {
-                        queue.add(&WorkItem::Volume(volume.to_owned()));
-                    }
-                }
-            }
-            Event::Delete(claim) => {
-                cache.note_copy(&claim, false);
-                cache.queue_copies(queue, &claim.namespace().unwrap_or_default(), &claim.name_any());
-                cache.queue_sources(queue, &claim);
-                cache.forget_departed(&claim);
-                // Its volume may be waiting for it to go.
-                for volume in cache.volumes_of(claim.metadata.uid.as_deref().unwrap_or_default()) {
-                    queue.add(&WorkItem::Volume(volume.name_any()));
-                }
-            }
+        let claim = match change {
+            Change::There { object, .. } | Change::Gone(object) => object,
+            Change::Coming(claim) => return cache.note_copy(claim, true),
             // Of claims that went while nobody watched there is no other sign, and their volumes wait for one.
-            Event::InitDone => {
-                cache.queue_claims(queue, |_| true);
-                cache.queue_all(queue);
+            Change::Listed => return cache.queue_claims(queue, |_| true),
+        };
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        cache.note_copy(claim, change.is_there());
+        cache.queue_copies(queue, &namespace, &name);
+        cache.queue_sources(queue, claim);
+        if !change.is_there() {
+            cache.forget_departed(claim);
+            // Its volume may be waiting for it to go.
+            for volume in cache.volumes_of(claim.metadata.uid.as_deref().unwrap_or_default()) {
+                queue.add(&WorkItem::Volume(volume.name_any()));
             }
-            Event::InitApply(claim) => cache.note_copy(&claim, true),
-            Event::Init => {}
+            return;
+        }
+        queue.add(&claim_target(claim));
+        if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
+            // A snapshot may be waiting for the end of what was done to it.
+            cache.queue_snapshots_of(queue, volume);
+            // A Pod that was seen before may be waiting for it.
+            if cache.consumers.has(&namespace, &name) {
+                queue.add(&WorkItem::Volume(volume.to_owned()));
+            }
         }
     }
 
-    fn volume(&self, event: Event<PersistentVolume>) {
+    fn volume(&self, change: &Change<PersistentVolume>) {
         let Self { cache, queue, .. } = self;
         cache.uses_changed.notify_one();
-        let there = !matches!(event, Event::Delete(_));
-        match event {
-            Event::Apply(volume) | Event::Delete(volume) => {
-                cache.note_volume(&volume, there);
-                queue.add(&WorkItem::Volume(volume.name_any()));
-                if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
-                    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-                    queue.add(&WorkItem::Claim(part(&claim.namespace), part(&claim.name)));
-                    cache.queue_copies(queue, &part(&claim.namespace), &part(&claim.name));
-                }
-            }
-            Event::InitApply(volume) => cache.note_volume(&volume, true),
-            Event::InitDone => cache.queue_all(queue),
-            Event::Init => {}
+        let volume = match change {
+            Change::There { object, .. } | Change::Gone(object) => object,
+            Change::Coming(volume) => return cache.note_volume(volume, true),
+            Change::Listed => return,
+        };
+        cache.note_volume(volume, change.is_there());
+        queue.add(&WorkItem::Volume(volume.name_any()));
+        if let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) {
+            let part = |part: &Option<String>| part.clone().unwrap_or_default();
+            queue.add(&WorkItem::Claim(part(&claim.namespace), part(&claim.name)));
+            cache.queue_copies(queue, &part(&claim.namespace), &part(&claim.name));
         }
     }
 
@@ -433,20 +435,20 @@ impl Seen {
         self.cache.workers_changed.notify_one();
     }
 
-    fn run(&self, namespace: &str, event: Event<Carrier>) {
-        let Self { cache, queue, .. } = self;
-        let gone = matches!(event, Event::Delete(_));
-        match event {
-            Event::Apply(carrier) | Event::Delete(carrier) => {
-                let run = cache.as_run(Arc::new(carrier));
+    fn run(&self, namespace: &str, change: &Change<Carrier>) {
+        let cache = &self.cache;
+        match change {
+            Change::There { object, .. } | Change::Gone(object) => {
+                let run = cache.as_run(object.clone());
                 if run.is_on_worker() {
-                    self.worker(&run, gone);
+                    self.worker(&run, !change.is_there());
                 } else {
-                    self.run_is(&run, gone);
+                    self.run_is(&run, !change.is_there());
                 }
                 self.departures.limiter.wake();
             }
-            Event::InitDone => {
+            Change::Coming(_) => return,
+            Change::Listed => {
                 let mut listed = cache.listed.write().unwrap_or_else(PoisonError::into_inner);
                 listed.insert(namespace.to_owned());
                 drop(listed);
@@ -455,65 +457,44 @@ impl Seen {
                     .keep_runs(&cache.runs().map(|run| run.uid().into_owned()).collect());
                 cache.note_workers_of(namespace);
                 cache.runs().for_each(|run| cache.note_answer(&run));
-                cache.queue_all(queue);
             }
-            Event::Init | Event::InitApply(_) => {}
         }
         cache.changed.notify_one();
         self.count();
     }
 
-    fn class(&self, event: Event<StorageClass>) {
+    fn class(&self, change: &Change<StorageClass>) {
         let Self { cache, queue, .. } = self;
         cache.capacities.wake();
         cache.classes_changed.notify_one();
-        match event {
-            Event::Apply(class) | Event::Delete(class) => {
-                let name = class.name_any();
-                if is_discovered(&class) {
-                    queue.add(&WorkItem::Configs);
-                }
-                cache.queue_claims(queue, |claim| {
-                    let of = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
-                    of == Some(&name) && is_open(claim)
-                });
-            }
-            Event::InitDone => cache.queue_all(queue),
-            Event::Init | Event::InitApply(_) => {}
+        let Some(class) = change.object() else { return };
+        let name = class.name_any();
+        if is_discovered(class) {
+            queue.add(&WorkItem::Configs);
+        }
+        cache.queue_claims(queue, |claim| {
+            let of = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+            of == Some(&name) && is_open(claim)
+        });
+    }
+
+    /// What goes by a class that is gone is waited for as if it had never been there.
+    fn attributes(&self, change: &Change<VolumeAttributesClass>) {
+        if let Change::There { object, .. } = change {
+            let (cache, name) = (&self.cache, object.name_any());
+            cache.queue_claims(&self.queue, |claim| modify::names(claim, &name) && is_open(claim));
         }
     }
 
-    fn attributes(&self, event: Event<VolumeAttributesClass>) {
-        let Self { cache, queue, .. } = self;
-        match event {
-            Event::Apply(class) => {
-                let name = class.name_any();
-                cache.queue_claims(queue, |claim| modify::names(claim, &name) && is_open(claim));
-            }
-            Event::InitDone => cache.queue_all(queue),
-            // What goes by it is waited for as if it had never been there.
-            Event::Delete(_) | Event::Init | Event::InitApply(_) => {}
-        }
-    }
-
-    #[allow(clippy::needless_pass_by_value)] // as the others
-    fn node(&self, event: Event<PartialObjectMeta<ApiNode>>) {
+    fn node(&self, change: &Change<PartialObjectMeta<ApiNode>>) {
         let Self { cache, queue, .. } = self;
         cache.capacities.wake();
-        match event {
-            Event::Delete(node) => {
-                cache.note_node(&node.name_any(), false);
-                cache.queue_all(queue);
-            }
-            // Volumes, copies and snapshots on it may have waited for it.
-            Event::Apply(node) if cache.note_node(&node.name_any(), true) => cache.queue_all(queue),
+        match change {
             // It may not use a volume any more, or be out of service.
-            Event::Apply(node) => cache.queue_attached(queue, &node.name_any()),
-            Event::Init => cache.forget_nodes(),
-            Event::InitApply(node) => {
-                cache.note_node(&node.name_any(), true);
-            }
-            Event::InitDone => cache.queue_all(queue),
+            Change::There { object, is_new: false } => cache.queue_attached(queue, &object.name_any()),
+            // Volumes, copies and snapshots on it may have waited for it.
+            Change::There { is_new: true, .. } | Change::Gone(_) => cache.queue_all(queue),
+            Change::Coming(_) | Change::Listed => {}
         }
     }
 
@@ -586,10 +567,10 @@ mod tests {
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
-    use super::{Carrier, Seen};
+    use super::{Carrier, Change, Required, Seen};
     use crate::cache::departures::Departures;
     use crate::cache::limiter::Limiter;
-    use crate::cache::store::{Cache, Writers};
+    use crate::cache::store::Cache;
     use crate::cache::work_queue::{Queued, WorkQueue};
     use crate::operation::tests::ended;
     use crate::process::metrics::Metrics;
@@ -610,11 +591,11 @@ mod tests {
 
     /// What the watches have brought: a claim with the PV `disk`, which an image made with a handle of its own, and a
     /// snapshot of that handle.
-    fn seen(change: impl FnOnce(Cache, Writers) -> Cache) -> (Seen, Queued) {
-        let (cache, writers) = Cache::new(&["admin".to_owned()].into());
+    fn seen(change: impl FnOnce(Cache) -> Cache) -> (Seen, Queued) {
+        let cache = Cache::new(&["admin".to_owned()].into());
         let (queue, queued) = WorkQueue::new();
         let seen = Seen {
-            cache: change(cache, writers),
+            cache: change(cache),
             queue,
             departures: Departures {
                 limiter: Arc::new(Limiter::new(1)),
@@ -625,7 +606,7 @@ mod tests {
         (seen, queued)
     }
 
-    fn known(cache: Cache, writers: Writers) -> Cache {
+    fn known(cache: Cache) -> Cache {
         let volume: PersistentVolume = object(json!({
             "metadata": {"name": "disk", "uid": "v1", "finalizers": ["mooring.dev/volume"], "annotations": {
                 "pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"}},
@@ -634,13 +615,19 @@ mod tests {
         }));
         let snapshot = content(&json!({"spec": {"source": {"volumeHandle": "lun-7"}}}));
         cache.filled(
-            writers,
             vec![claim()],
             vec![volume],
             &[],
             (vec![], vec![]),
             (vec![object(snapshot)], vec![], vec![]),
         )
+    }
+
+    fn there<K>(object: K) -> Change<K> {
+        Change::There {
+            object: Arc::new(object),
+            is_new: false,
+        }
     }
 
     fn names<K: kube::Resource<DynamicType = ()>>(
@@ -655,7 +642,7 @@ mod tests {
     #[test]
     fn the_end_of_a_claim_s_change_wakes_the_snapshots_of_its_volume_whatever_that_is_called() {
         let (seen, queued) = seen(known);
-        seen.claim(Event::Apply(claim()));
+        seen.claim(&there(claim()));
         assert_eq!(names(queued.snapshots), ["snapcontent-s1"], "no snapshot is woken");
     }
 
@@ -681,15 +668,15 @@ mod tests {
         let (plain, stating) = (r#"{"client":"nfs"}"#, r#"{"client":"nfs","mooring.dev/workers":true}"#);
         for (message, is_capable) in [(plain, false), (stating, true)] {
             let (seen, _queued) = seen(known);
-            seen.run("admin", Event::Apply(carrier(message)));
+            seen.run("admin", &there(carrier(message)));
             assert_eq!(seen.cache.workers.capable.has("f"), is_capable);
         }
-        let listed = |cache: Cache, writers| {
+        let listed = |cache: Cache| {
             let nothing = (vec![], vec![], vec![]);
-            cache.filled(writers, vec![], vec![], &[carrier(stating)], (vec![], vec![]), nothing)
+            cache.filled(vec![], vec![], &[carrier(stating)], (vec![], vec![]), nothing)
         };
         let (seen, _queued) = seen(listed);
-        seen.run("admin", Event::InitDone);
+        seen.run("admin", &Change::Listed);
         assert!(seen.cache.workers.capable.has("f"));
     }
 
@@ -702,15 +689,18 @@ mod tests {
             let next = std::iter::from_fn(|| snapshots.next().now_or_never().flatten());
             next.count()
         };
-        for there_since in [Event::InitApply(node()), Event::Apply(node())] {
-            seen.node(Event::Init);
-            seen.node(there_since);
+        let kind = Required("nodes".into());
+        let take = |event| seen.take(&kind, &seen.cache.nodes, event, &Seen::node);
+        let listed = [Event::Init, Event::InitApply(node()), Event::InitDone];
+        let came = [Event::Init, Event::InitDone, Event::Apply(node())];
+        for there_since in [listed, came] {
+            there_since.into_iter().for_each(take);
             woken();
-            seen.node(Event::Apply(node()));
+            take(Event::Apply(node()));
             assert_eq!(woken(), 0, "it was there");
-            seen.node(Event::Delete(node()));
+            take(Event::Delete(node()));
             assert_eq!(woken(), 1, "it is gone");
-            seen.node(Event::Apply(node()));
+            take(Event::Apply(node()));
             assert_eq!(woken(), 1, "it is back");
         }
     }

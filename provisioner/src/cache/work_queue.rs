@@ -77,19 +77,15 @@ impl WorkQueue {
     /// Has an object looked at. After the controllers have stopped it does nothing.
     pub fn add(&self, target: &WorkItem) {
         match target {
-            WorkItem::Claim(namespace, name) => {
-                let _ = self.claims.unbounded_send(ObjectRef::new(name).within(namespace));
-            }
-            WorkItem::Volume(name) => {
-                let _ = self.volumes.unbounded_send(ObjectRef::new(name));
-            }
-            WorkItem::Snapshot(name) => {
-                let _ = self.snapshots.unbounded_send(ObjectRef::new(name));
-            }
-            WorkItem::Group(name) => {
-                let _ = self.groups.unbounded_send(ObjectRef::new(name));
-            }
+            WorkItem::Claim(namespace, name) => send(&self.claims, ObjectRef::new(name).within(namespace)),
+            WorkItem::Volume(name) => send(&self.volumes, ObjectRef::new(name)),
+            WorkItem::Snapshot(name) => send(&self.snapshots, ObjectRef::new(name)),
+            WorkItem::Group(name) => send(&self.groups, ObjectRef::new(name)),
             WorkItem::Configs => self.configs.notify_one(),
         }
     }
+}
+
+fn send<T>(queue: &UnboundedSender<T>, item: T) {
+    let _ = queue.unbounded_send(item);
 }

@@ -30,7 +30,7 @@ const CAPACITY_STEP: u64 = 20;
 
 /// What this process knows of the discovery of each ConfigMap: its last good answer, and how the last run ended. A clone
 /// is another handle on the same.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Discoveries {
     known: Arc<RwLock<Known>>,
     version: watch::Sender<u64>,
@@ -73,15 +73,6 @@ pub enum LastDiscovery {
     UnderWay,
     Listed,
     Failed(String),
-}
-
-impl Default for Discoveries {
-    fn default() -> Self {
-        Self {
-            known: Arc::default(),
-            version: watch::Sender::new(0),
-        }
-    }
 }
 
 impl Discoveries {
@@ -175,7 +166,7 @@ pub fn plan<'a>(
     let discovering: Vec<&ProvisionerConfig> = good
         .iter()
         .map(|config| -> &ProvisionerConfig { config })
-        .filter(|config| config.operations.contains(&Operation::Discover))
+        .filter(|config| config.offers(Operation::Discover))
         .collect();
     let ours = |class: &StorageClass| is_own(class) && is_discovered(class);
     let mut own: BTreeMap<ConfigRef, Vec<&StorageClass>> = BTreeMap::new();
@@ -333,7 +324,7 @@ fn class_of(
     let mut all = thing.parameters.clone();
     all.extend(own);
     class.parameters = Some(all);
-    let can_grow = config.operations.contains(&Operation::Expand);
+    let can_grow = config.offers(Operation::Expand);
     class.allow_volume_expansion = Some(can_grow && thing.expansion.unwrap_or(config.class.allow_expansion));
     if let Some(options) = &thing.mount_options {
         class.mount_options = Some(options.clone()).filter(|options| !options.is_empty());
@@ -341,7 +332,7 @@ fn class_of(
     class.allowed_topologies = Some(topologies(thing)).filter(|terms| !terms.is_empty());
 
     let has_snapshots = thing.snapshots == Some(true)
-        && config.operations.contains(&Operation::Snapshot)
+        && config.offers(Operation::Snapshot)
         && config.volume_source == Some(VolumeSourceKind::Csi);
     let notes = class.metadata.annotations.get_or_insert_default();
     notes.remove(annotations::VANISHED);

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
 use mooring_contract::names;
 use mooring_contract::names::{annotations, labels, parameters};
 use mooring_contract::operation::Operation;
@@ -14,7 +15,6 @@ use mooring_contract::volume::{
     CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, check_options, split_list,
 };
 use secrecy::SecretString;
-use sha2::{Digest, Sha256};
 
 use super::near_miss::{asks_for_fs_type, near_miss};
 use super::problem::{ConfigProblem, ProblemKind, Severity};
@@ -22,6 +22,7 @@ use super::{
     BindingMode, ClassSettings, ConfigRef, ProvisionerConfig, ReclaimPolicy, VolumeSourceKind, keys, properties, values,
 };
 use crate::config::trust::Trust;
+use crate::text::digest;
 
 /// How long one run may take when the ConfigMap does not say.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
@@ -174,33 +175,16 @@ fn fingerprint(config_map: &ConfigMap, image: &str, pull_secrets: &[String]) -> 
         image,
         pull_secrets,
         &config_map.metadata.uid,
-        config_map
-            .metadata
-            .labels
-            .as_ref()
-            .and_then(|all| all.get(labels::STORAGE_CLASS)),
-        config_map
-            .metadata
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(annotations::PASS_THROUGH)),
+        config_map.labels().get(labels::STORAGE_CLASS),
+        config_map.annotations().get(annotations::PASS_THROUGH),
         &config_map.data,
         config_map
             .binary_data
             .iter()
-            .flatten()
-            .map(|(key, _)| key)
+            .flat_map(BTreeMap::keys)
             .collect::<Vec<_>>(),
     );
-    let text = serde_json::to_vec(&read).unwrap_or_default();
-    Sha256::digest(text)
-        .iter()
-        .take(16)
-        .fold(String::new(), |mut hex, byte| {
-            use std::fmt::Write as _;
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    digest(serde_json::to_vec(&read).unwrap_or_default(), 16)
 }
 
 struct Reader<'a> {
@@ -384,24 +368,10 @@ impl<'a> Reader<'a> {
     }
 
     fn class_settings(&mut self) -> ClassSettings {
-        let reclaim_policy = self.read(keys::RECLAIM_POLICY, |text| {
-            values::choice(
-                text,
-                &[("Delete", ReclaimPolicy::Delete), ("Retain", ReclaimPolicy::Retain)],
-            )
-        });
-        let binding_mode = self.read(keys::VOLUME_BINDING_MODE, |text| {
-            values::choice(
-                text,
-                &[
-                    (BindingMode::Immediate.as_str(), BindingMode::Immediate),
-                    (
-                        BindingMode::WaitForFirstConsumer.as_str(),
-                        BindingMode::WaitForFirstConsumer,
-                    ),
-                ],
-            )
-        });
+        let policies = |text: &str| values::choice(text, ReclaimPolicy::ALL, ReclaimPolicy::as_str);
+        let reclaim_policy = self.read(keys::RECLAIM_POLICY, policies);
+        let modes = |text: &str| values::choice(text, BindingMode::ALL, BindingMode::as_str);
+        let binding_mode = self.read(keys::VOLUME_BINDING_MODE, modes);
         let allow_expansion = self.read(keys::ALLOW_VOLUME_EXPANSION, values::boolean);
         let mount_options = self.read(keys::MOUNT_OPTIONS, |text| {
             if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
@@ -421,14 +391,8 @@ impl<'a> Reader<'a> {
     }
 
     fn pass_through(&mut self, config_map: &ConfigMap) -> BTreeMap<String, String> {
-        let meant: BTreeSet<String> = config_map
-            .metadata
-            .annotations
-            .iter()
-            .flatten()
-            .filter(|(key, _)| *key == annotations::PASS_THROUGH)
-            .flat_map(|(_, list)| split_list(list))
-            .collect();
+        let meant = config_map.annotations().get(annotations::PASS_THROUGH);
+        let meant: BTreeSet<String> = meant.into_iter().flat_map(|list| split_list(list)).collect();
         let mut passed = BTreeMap::new();
         for (key, value) in self.data {
             if let Some(problem) = missing_space(key, value) {

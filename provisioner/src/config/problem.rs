@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use mooring_contract::named;
+
 /// Whether a problem keeps a ConfigMap from coming into force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -11,41 +13,26 @@ pub enum Severity {
     Warning,
 }
 
-/// The kinds of problem: few, since they are metric labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProblemKind {
-    /// The file is not what `kubectl apply` would take.
-    Syntax,
-    MissingKey,
-    BadValue,
-    /// A key that all but spells a known one.
-    NearMiss,
-    /// What a colon without a space behind it leaves.
-    MissingSpace,
-    /// Two properties that an image could not tell apart, or one that only Mooring may set.
-    Collision,
-    /// Two settings that can't both hold.
-    Contradiction,
-    /// Something that the administrator of the cluster does not allow.
-    Untrusted,
-    /// The ConfigMap is too long for its last good version to be kept.
-    TooLong,
-}
-
-impl ProblemKind {
-    /// Bounded name for metrics.
-    pub fn category(self) -> &'static str {
-        match self {
-            Self::Syntax => "syntax",
-            Self::MissingKey => "missing-key",
-            Self::BadValue => "bad-value",
-            Self::NearMiss => "near-miss",
-            Self::MissingSpace => "missing-space",
-            Self::Collision => "collision",
-            Self::Contradiction => "contradiction",
-            Self::Untrusted => "untrusted",
-            Self::TooLong => "too-long",
-        }
+named! {
+    /// The kinds of problem: few, since they are metric labels.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum ProblemKind {
+        /// The file is not what `kubectl apply` would take.
+        Syntax = "syntax",
+        MissingKey = "missing-key",
+        BadValue = "bad-value",
+        /// A key that all but spells a known one.
+        NearMiss = "near-miss",
+        /// What a colon without a space behind it leaves.
+        MissingSpace = "missing-space",
+        /// Two properties that an image could not tell apart, or one that only Mooring may set.
+        Collision = "collision",
+        /// Two settings that can't both hold.
+        Contradiction = "contradiction",
+        /// Something that the administrator of the cluster does not allow.
+        Untrusted = "untrusted",
+        /// The ConfigMap is too long for its last good version to be kept.
+        TooLong = "too-long",
     }
 }
 
@@ -85,7 +72,7 @@ impl ConfigProblem {
 
     /// Bounded name for metrics.
     pub fn category(&self) -> &'static str {
-        self.kind.category()
+        self.kind.as_str()
     }
 }
 

@@ -14,6 +14,7 @@ use mooring_contract::names::{self, annotations, labels, parameters};
 
 use crate::config::store::{Entry, claimant};
 use crate::config::{ConfigRef, ProvisionerConfig};
+use crate::text::owned;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClassAction {
@@ -211,12 +212,9 @@ pub(super) fn desired(config: &ProvisionerConfig, name: &str, there: Option<&Sto
         .and_then(|class| class.metadata.annotations.clone())
         .unwrap_or_default();
     all_annotations.insert(annotations::CONFIG_UID.to_owned(), config.uid.clone());
-    let parameters = BTreeMap::from([
-        (
-            parameters::CONFIG_NAMESPACE.to_owned(),
-            config.reference.namespace.clone(),
-        ),
-        (parameters::CONFIG_NAME.to_owned(), config.reference.name.clone()),
+    let parameters = owned([
+        (parameters::CONFIG_NAMESPACE, &config.reference.namespace),
+        (parameters::CONFIG_NAME, &config.reference.name),
     ]);
     StorageClass {
         metadata: ObjectMeta {

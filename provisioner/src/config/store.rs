@@ -1,5 +1,6 @@
 //! The provisioner ConfigMaps in force, for all controllers to read.
 
+use kube::ResourceExt as _;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -141,7 +142,7 @@ impl NoConfig {
 }
 
 /// The ConfigMaps in force. A clone is another handle on the same store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ConfigStore {
     state: Arc<RwLock<State>>,
     version: watch::Sender<u64>,
@@ -153,21 +154,7 @@ struct State {
     entries: BTreeMap<ConfigRef, Entry>,
 }
 
-impl Default for ConfigStore {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl ConfigStore {
-    /// An empty store that has read nothing yet.
-    pub fn new() -> Self {
-        Self {
-            state: Arc::default(),
-            version: watch::Sender::new(0),
-        }
-    }
-
     /// The version of a ConfigMap that is in force.
     pub fn get(&self, reference: &ConfigRef) -> Option<Arc<ProvisionerConfig>> {
         self.read(|state| state.entries.get(reference).and_then(|entry| entry.good.clone()))
@@ -188,7 +175,7 @@ impl ConfigStore {
     pub fn offers(&self, operation: Operation) -> bool {
         self.read(|state| {
             let mut good = state.entries.values().filter_map(|entry| entry.good.as_ref());
-            good.any(|config| config.operations.contains(&operation))
+            good.any(|config| config.offers(operation))
         })
     }
 
@@ -259,13 +246,7 @@ impl State {
         ) {
             (Some(namespace), Some(config)) => self.by_reference(name.into(), ConfigRef::new(namespace, config)),
             (None, None) => {
-                let label = class
-                    .metadata
-                    .labels
-                    .as_ref()
-                    .and_then(|all| all.get(labels::STORAGE_CLASS))
-                    .cloned()
-                    .unwrap_or_else(|| name.clone());
+                let label = class.labels().get(labels::STORAGE_CLASS).unwrap_or(&name).clone();
                 claimant(self.entries.values().filter_map(|entry| entry.good.as_ref()), &label)
                     .cloned()
                     .ok_or(NoConfig::Unclaimed {
@@ -323,7 +304,7 @@ mod tests {
 
     #[test]
     fn classes_find_their_config_map_by_parameters_then_label_then_name() {
-        let store = ConfigStore::new();
+        let store = ConfigStore::default();
         let mut bad = config("bad", "bad", "2026-01-01T00:00:00Z");
         bad.1.good = None;
         bad.1.problems = vec![ConfigProblem::error(ProblemKind::MissingKey, "image", "is missing")];
@@ -372,7 +353,7 @@ mod tests {
 
     #[test]
     fn subscribers_are_woken_by_changes_only() {
-        let store = ConfigStore::new();
+        let store = ConfigStore::default();
         let mut woken = store.subscribe();
         let ours = class("provisioner: mooring.dev/flex-provisioner\nmetadata: {name: silver}");
         assert_eq!(store.for_class(&ours).unwrap_err().category(), "not-read-yet");

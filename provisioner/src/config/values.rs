@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Toleration;
@@ -12,10 +13,10 @@ use serde_json::Value;
 use crate::yaml;
 
 /// Shortest and longest time of one run.
-const TIMEOUT_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(24));
+const TIMEOUT_LIMITS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
 
 /// Shortest and longest time from one discovery to the next, and that a worker stays without a run.
-const INTERVAL_LIMITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
+const INTERVAL_LIMITS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_hours(24);
 
 /// Most workers of one ConfigMap.
 const MAX_WORKERS: usize = 20;
@@ -61,22 +62,24 @@ pub enum ValueError {
 
 /// A length of time that one run of an image may take.
 pub fn timeout(text: &str) -> Result<Duration, ValueError> {
-    let timeout = parse_duration(text)?;
-    let (least, most) = TIMEOUT_LIMITS;
-    if timeout < least || timeout > most {
-        return Err(ValueError::Timeout(text.to_owned()));
-    }
-    Ok(timeout)
+    within(text, TIMEOUT_LIMITS, ValueError::Timeout)
 }
 
 /// A length of time from one discovery to the next, or that a worker stays without a run.
 pub fn interval(text: &str) -> Result<Duration, ValueError> {
-    let interval = parse_duration(text)?;
-    let (least, most) = INTERVAL_LIMITS;
-    if interval < least || interval > most {
-        return Err(ValueError::Interval(text.to_owned()));
-    }
-    Ok(interval)
+    within(text, INTERVAL_LIMITS, ValueError::Interval)
+}
+
+fn within(
+    text: &str,
+    limits: RangeInclusive<Duration>,
+    error: fn(String) -> ValueError,
+) -> Result<Duration, ValueError> {
+    let time = parse_duration(text)?;
+    limits
+        .contains(&time)
+        .then_some(time)
+        .ok_or_else(|| error(text.to_owned()))
 }
 
 /// A count from 1.
@@ -115,19 +118,14 @@ pub fn boolean(text: &str) -> Result<bool, ValueError> {
     }
 }
 
-/// One word of several, any case; the error names all.
-pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, ValueError> {
-    choices
-        .iter()
-        .find(|(word, _)| word.eq_ignore_ascii_case(text))
-        .map(|(_, value)| *value)
-        .ok_or_else(|| {
-            let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-            ValueError::Choice {
-                text: text.to_owned(),
-                choices: words.join(" or "),
-            }
-        })
+/// The variant with this name, in any case; the error names all.
+pub fn choice<T: Copy, const N: usize>(text: &str, all: [T; N], name: fn(T) -> &'static str) -> Result<T, ValueError> {
+    let mut choices = all.into_iter();
+    let chosen = choices.find(|choice| name(*choice).eq_ignore_ascii_case(text));
+    chosen.ok_or_else(|| ValueError::Choice {
+        text: text.to_owned(),
+        choices: all.map(name).join(" or "),
+    })
 }
 
 /// Labels of nodes: `disk=ssd,zone=west`, or a YAML or JSON mapping.

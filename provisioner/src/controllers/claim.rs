@@ -1,10 +1,8 @@
 //! Brings every claim of Mooring's to its volume, and every one that is deleted on the way to its end.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -18,16 +16,11 @@ use crate::apply::live::{Fresh, copied_by, look_up};
 use crate::apply::{self, ApplyError, Shared, make_volume};
 use crate::cache::expectations::Fact;
 use crate::cache::key;
-use crate::config::ProvisionerConfig;
-use crate::config::store::NoConfig;
-use crate::operation::content::ObservedSource;
 use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
 use crate::operation::describe::describe;
 use crate::operation::observed::ObservedClaim;
-use crate::operation::record::Record;
 use crate::operation::{content, is_change_asked, plan_claim, provision, standing};
-use crate::run::departed::Departed;
-use crate::run::{Run, RunId};
+use crate::run::RunId;
 
 impl Reconciled for PersistentVolumeClaim {
     const CONTROLLER: &'static str = "claims";
@@ -39,7 +32,7 @@ impl Reconciled for PersistentVolumeClaim {
     }
 
     async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
-        act(self, shared).await
+        Box::pin(act(self, shared)).await
     }
 }
 
@@ -92,111 +85,91 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
         return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
     }
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
-    let changes = volume.filter(|_| is_change_asked(claim));
-    let copied_by = match changes {
+    let copied_by = match volume.filter(|_| is_change_asked(claim)) {
         Some(volume) => copied_by(shared, volume, namespace.as_deref(), Fresh::Watched).await?,
         None => None,
     };
     let making = RunId::new(content::making(claim), &uid);
-    let known = Known {
-        provision_run: find(making.operation),
-        making: namespace.as_deref().map(|namespace| making.in_namespace(namespace)),
-        delete_run: find(Operation::Delete),
-        changes: Operation::ALL
-            .into_iter()
-            .filter(|operation| describe(*operation).effect.changes_volume())
+    let place = namespace.as_deref().map(|namespace| making.in_namespace(namespace));
+    let (provision_run, delete_run, departed) = (find(making.operation), find(Operation::Delete), cache.departed(&uid));
+    let changes = Operation::ALL.into_iter();
+    let changes = changes.filter(|operation| describe(*operation).effect.changes_volume());
+    let seen = ObservedClaim {
+        claim,
+        record: record.as_ref(),
+        class: class.as_deref(),
+        config: &config,
+        unserved_since: Timestamp::now(),
+        provision_run: provision_run.as_ref(),
+        delete_run: delete_run.as_ref(),
+        changes: &changes
             .filter_map(|operation| Some((operation, find(operation)?)))
             .collect(),
-        departed: cache.departed(&uid),
-        source: cache.source_of(claim),
-        claim,
-        uid,
-        record,
-        class,
-        config,
-        copied_by,
+        departed: departed.as_ref(),
+        volumes: &[],
+        looked_up: false,
+        nodes: &|name| cache.node(name),
+        by_host: &|host| cache.node_by_host(host),
+        attributes: &|name| cache.attributes(name),
+        source: &cache.source_of(claim),
+        copied_by: copied_by.as_deref(),
+        kube_api: &shared.context.settings.kube_api,
+        limits: &shared.limits,
     };
-    known.settle(volumes, shared).await
+    settle(seen, volumes, place.as_deref(), shared).await
 }
 
-/// What is known of a claim before anything is read from the API.
-struct Known<'a> {
-    claim: &'a PersistentVolumeClaim,
-    uid: String,
-    record: Option<Record>,
-    class: Option<Arc<StorageClass>>,
-    config: Result<Arc<ProvisionerConfig>, NoConfig>,
-    provision_run: Option<Run>,
-    /// The place of that run.
-    making: Option<String>,
-    delete_run: Option<Run>,
-    changes: BTreeMap<Operation, Run>,
-    departed: Option<Departed>,
-    source: ObservedSource,
-    copied_by: Option<String>,
-}
-
-impl Known<'_> {
-    /// Decides, after what has to be done first, and does what was decided.
-    async fn settle(self, mut volumes: Vec<Arc<PersistentVolume>>, shared: &Shared) -> Result<Action, ApplyError> {
-        let (claim, uid) = (self.claim, &self.uid);
-        let (mut looked_up, mut made) = (false, false);
-        loop {
-            let decision = match self.plan(&volumes, looked_up, shared) {
-                Decision::Own(ForClaim::First(First::LookUp)) if !looked_up => {
-                    volumes = look_up(shared, uid, volumes).await?;
-                    looked_up = true;
-                    continue;
-                }
-                // Judged and let go at once: a later turn would have to wait for the watch first.
-                Decision::Own(ForClaim::First(First::MakeVolume(volume))) if !made => {
-                    volumes = make_volume(shared, &volume, uid).await?;
-                    looked_up = true;
-                    made = true;
-                    continue;
-                }
-                decision => decision,
-            };
-            if decision.begins() == Some(Operation::Delete)
-                && let Some(left) = self.making.as_deref().and_then(|place| shared.limiter.unseen(place))
-            {
-                // What made the volume was begun just now, and may still do so: its watch wakes us.
-                tracing::debug!(claim = key(claim), "the deletion waits until the run before it is seen");
-                return Ok(Action::requeue(left));
+/// Decides, after what has to be done first, and does what was decided. `making` is the place of the run that makes the
+/// claim's volume.
+async fn settle(
+    seen: ObservedClaim<'_>,
+    mut volumes: Vec<Arc<PersistentVolume>>,
+    making: Option<&str>,
+    shared: &Shared,
+) -> Result<Action, ApplyError> {
+    let (claim, uid) = (seen.claim, seen.uid());
+    let (mut looked_up, mut made) = (false, false);
+    loop {
+        let decision = match plan(seen, &volumes, looked_up, shared) {
+            Decision::Own(ForClaim::First(First::LookUp)) if !looked_up => {
+                volumes = look_up(shared, uid, volumes).await?;
+                looked_up = true;
+                continue;
             }
-            tracing::debug!(claim = key(claim), ?decision);
-            return apply::carry_out(shared, claim, self.record, decision).await;
-        }
-    }
-
-    /// What to do, by what is known, with these PVs for the claim.
-    fn plan(&self, volumes: &[Arc<PersistentVolume>], looked_up: bool, shared: &Shared) -> ClaimDecision {
-        let (cache, now) = (&shared.cache, Timestamp::now());
-        let mut seen = ObservedClaim {
-            claim: self.claim,
-            record: self.record.as_ref(),
-            class: self.class.as_deref(),
-            config: &self.config,
-            unserved_since: now,
-            provision_run: self.provision_run.as_ref(),
-            delete_run: self.delete_run.as_ref(),
-            changes: &self.changes,
-            departed: self.departed.as_ref(),
-            volumes,
-            looked_up,
-            nodes: &|name| cache.node(name),
-            by_host: &|host| cache.node_by_host(host),
-            attributes: &|name| cache.attributes(name),
-            source: &self.source,
-            copied_by: self.copied_by.as_deref(),
-            kube_api: &shared.context.settings.kube_api,
-            limits: &shared.limits,
+            // Judged and let go at once: a later turn would have to wait for the watch first.
+            Decision::Own(ForClaim::First(First::MakeVolume(volume))) if !made => {
+                volumes = make_volume(shared, &volume, uid).await?;
+                looked_up = true;
+                made = true;
+                continue;
+            }
+            decision => decision,
         };
-        if provision::is_unserved(&seen) {
-            seen.unserved_since = shared.expectations.unserved_since(&self.uid, now);
-        } else {
-            shared.expectations.served(&self.uid);
+        if decision.begins() == Some(Operation::Delete)
+            && let Some(left) = making.and_then(|place| shared.limiter.unseen(place))
+        {
+            // What made the volume was begun just now, and may still do so: its watch wakes us.
+            tracing::debug!(claim = key(claim), "the deletion waits until the run before it is seen");
+            return Ok(Action::requeue(left));
         }
-        plan_claim(&seen, now)
+        tracing::debug!(claim = key(claim), ?decision);
+        return apply::carry_out(shared, claim, seen.record.cloned(), decision).await;
     }
+}
+
+/// What to do, by what is known, with these PVs for the claim.
+fn plan(seen: ObservedClaim<'_>, volumes: &[Arc<PersistentVolume>], looked_up: bool, shared: &Shared) -> ClaimDecision {
+    let now = Timestamp::now();
+    let mut seen = ObservedClaim {
+        volumes,
+        looked_up,
+        unserved_since: now,
+        ..seen
+    };
+    if provision::is_unserved(&seen) {
+        seen.unserved_since = shared.expectations.unserved_since(seen.uid(), now);
+    } else {
+        shared.expectations.served(seen.uid());
+    }
+    plan_claim(&seen, now)
 }

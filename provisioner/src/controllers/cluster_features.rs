@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
-use kube::api::{Api, PostParams};
 use mooring_contract::names::CLUSTER_FEATURES;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +13,8 @@ use tracing::{info, warn};
 
 use super::retry::Pace;
 use crate::apply::Shared;
-use crate::process::call::{CallError, is_not_found};
+use crate::process::call::{Answer as _, CallError, GONE, Tolerant as _};
+use crate::process::objects::Objects;
 
 /// How often the API server is asked. Its version changes when somebody updates the cluster.
 const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -108,7 +108,7 @@ pub(super) async fn run(shared: Shared, stop: CancellationToken) {
 /// Asks the API server, and writes what has changed.
 async fn look(client: &Client, namespace: &str) -> Result<(), CallError> {
     let version = client.apiserver_version().await;
-    let version = version.map_err(|source| CallError::new("read", "version of", "the API server", source))?;
+    let version = version.or_failed_to("read", "version of", "the API server")?;
     let mut kinds = BTreeMap::new();
     for api in FEATURES.iter().flat_map(|feature| feature.apis) {
         if !kinds.contains_key(api) {
@@ -122,11 +122,10 @@ async fn look(client: &Client, namespace: &str) -> Result<(), CallError> {
 
 /// The kinds of a group that the API server has.
 async fn served(client: &Client, api: &'static str) -> Result<Vec<String>, CallError> {
-    match client.list_api_group_resources(api).await {
-        Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.kind).collect()),
-        Err(error) if is_not_found(&error) => Ok(Vec::new()),
-        Err(source) => Err(CallError::new("list", "kinds of", api, source)),
-    }
+    let list = client.list_api_group_resources(api).await;
+    let list = list.or_failed_to("list", "kinds of", api).unless(GONE)?;
+    let resources = list.into_iter().flat_map(|list| list.resources);
+    Ok(resources.map(|resource| resource.kind).collect())
 }
 
 fn said(version: &str, has: impl Fn(&str, &str) -> bool) -> BTreeMap<String, String> {
@@ -139,9 +138,8 @@ fn said(version: &str, has: impl Fn(&str, &str) -> bool) -> BTreeMap<String, Str
 }
 
 async fn write(client: &Client, namespace: &str, data: BTreeMap<String, String>) -> Result<(), CallError> {
-    let failed = |verb: &'static str| move |source| CallError::new(verb, "ConfigMap", CLUSTER_FEATURES, source);
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let mut found = api.get(CLUSTER_FEATURES).await.map_err(failed("read"))?;
+    let config_maps: Objects<ConfigMap> = Objects::within(client, namespace);
+    let mut found = config_maps.read_own(CLUSTER_FEATURES).await?;
     if found.data.as_ref() == Some(&data) {
         return Ok(());
     }
@@ -153,8 +151,7 @@ async fn write(client: &Client, namespace: &str, data: BTreeMap<String, String>)
         "ConfigMap {CLUSTER_FEATURES} says what of Mooring this cluster is without"
     );
     found.data = Some(data);
-    let replaced = api.replace(CLUSTER_FEATURES, &PostParams::default(), &found).await;
-    replaced.map(drop).map_err(failed("update"))
+    config_maps.replace(&found).await.map(drop)
 }
 
 #[cfg(test)]

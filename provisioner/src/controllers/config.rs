@@ -13,34 +13,35 @@ use futures::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, labels};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use super::retry::{Pace, RETRY};
 use crate::cache::mirror::Mirror;
-use crate::cache::store::{Cache, is_listed};
+use crate::cache::store::Cache;
 use crate::config::ConfigRef;
 use crate::config::discovered::{self, LastDiscovery, Shown};
 use crate::config::storage_class::{self, Claim, ClassAction};
 use crate::config::store::Entry;
 use crate::config::trust::Trust;
 use crate::context::Context;
+use crate::process::call::{CHANGED, CallError, Tolerant as _};
 use crate::process::events::{Note, reasons};
 use crate::process::metrics::ConfigState;
+use crate::process::objects::Objects;
 
 pub mod classes;
 pub mod summary;
 pub mod usage;
 pub mod verdict;
 
-use classes::ClassError;
 use summary::Part;
 use usage::{Uses, uses};
 use verdict::{Verdict, verdict, without_last_discovery};
@@ -167,7 +168,7 @@ impl ConfigLoop {
 
     /// Whether there is enough to go by: all of it, or all that could be read in a fair time.
     fn is_readable(&self, started: Instant) -> bool {
-        is_listed(&self.cache.classes)
+        self.cache.classes.is_listed()
             && (self.config_maps.values().all(Mirror::is_synced) || started.elapsed() >= PATIENCE)
     }
 
@@ -275,9 +276,7 @@ impl ConfigLoop {
             parts.push(Part::new(config_map, verdict, claim.as_ref(), shown));
         }
         all_well &= self.sum_up(&status_maps, &parts).await;
-        self.context
-            .metrics
-            .reconciled(CONTROLLER, if all_well { "ok" } else { "api" });
+        self.context.metrics.turned(CONTROLLER, all_well);
         all_well
     }
 
@@ -309,15 +308,12 @@ impl ConfigLoop {
             return true;
         }
         let reference = ConfigRef::of(config_map);
-        let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &reference.namespace);
-        let patch = json!({ "metadata": { "annotations": change, "uid": config_map.metadata.uid } });
-        let patched = api
-            .patch_metadata(&reference.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        match patched {
-            Ok(_) => {}
-            // Deleted or created again meanwhile: the watch brings what there is now.
-            Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => return true,
+        match self
+            .patch(config_map, json!({"metadata": {"annotations": change}}))
+            .await
+        {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
             Err(error) => {
                 warn!(
                     error = &error as &dyn std::error::Error,
@@ -345,6 +341,14 @@ impl ConfigLoop {
         true
     }
 
+    /// `None` if it was deleted or created again meanwhile: the watch brings what there is now.
+    async fn patch(&self, config_map: &ConfigMap, mut patch: Value) -> Result<Option<ConfigMap>, CallError> {
+        let ConfigRef { namespace, name } = ConfigRef::of(config_map);
+        patch["metadata"]["uid"] = json!(config_map.metadata.uid);
+        let config_maps: Objects<ConfigMap> = Objects::within(&self.context.client, &namespace);
+        config_maps.patch(&name, &Patch::Merge(patch)).await.unless(CHANGED)
+    }
+
     /// Writes into each ConfigMap of a status what there is to say of all its parts; false if that failed.
     async fn sum_up(&self, status_maps: &[ConfigMap], parts: &[Part<'_>]) -> bool {
         let mut all_well = true;
@@ -353,19 +357,13 @@ impl ConfigLoop {
             let conditions = summary::conditions(status_map, parts, Timestamp::now());
             if let Some(data) = summary::change(status_map, &conditions) {
                 let reference = ConfigRef::of(status_map);
-                let api: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &reference.namespace);
-                let patch = json!({ "metadata": { "uid": status_map.metadata.uid }, "data": data });
-                let patched = api
-                    .patch(&reference.name, &PatchParams::default(), &Patch::Merge(patch))
-                    .await;
-                match patched {
-                    Ok(_) => info!(
+                match self.patch(status_map, json!({"metadata": {}, "data": data})).await {
+                    Ok(Some(_)) => info!(
                         status.namespace = reference.namespace,
                         status.name = reference.name,
                         ?data
                     ),
-                    // Deleted or created again meanwhile: the watch brings what there is now.
-                    Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => {}
+                    Ok(None) => {}
                     Err(error) => {
                         warn!(
                             error = &error as &dyn std::error::Error,
@@ -387,7 +385,7 @@ impl ConfigLoop {
     }
 
     /// Acts on the classes; what failed, by class.
-    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, ClassError> {
+    async fn act(&mut self, actions: Vec<ClassAction>) -> BTreeMap<String, CallError> {
         let client = self.context.client.clone();
         let mut failed = BTreeMap::new();
         let mut given_up = Vec::new();
@@ -413,7 +411,7 @@ impl ConfigLoop {
         failed
     }
 
-    async fn make(&mut self, class: &StorageClass) -> Result<(), ClassError> {
+    async fn make(&mut self, class: &StorageClass) -> Result<(), CallError> {
         if let Some(made) = classes::create(&self.context.client, class).await? {
             self.made.push((Instant::now(), Arc::new(made)));
         }
@@ -421,7 +419,7 @@ impl ConfigLoop {
     }
 
     /// Deletes those of these classes that nothing uses.
-    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, ClassError>) {
+    async fn give_up(&mut self, classes: Vec<StorageClass>, failed: &mut BTreeMap<String, CallError>) {
         self.given_up = classes.iter().map(ResourceExt::name_any).collect();
         self.uses = if classes.is_empty() {
             None
@@ -472,7 +470,7 @@ impl ConfigLoop {
     }
 }
 
-fn note_failure(failed: &mut BTreeMap<String, ClassError>, class: String, done: Result<(), ClassError>) {
+fn note_failure(failed: &mut BTreeMap<String, CallError>, class: String, done: Result<(), CallError>) {
     if let Err(error) = done {
         warn!(
             error = &error as &dyn std::error::Error,

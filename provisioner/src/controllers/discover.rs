@@ -14,11 +14,11 @@ use k8s_openapi::jiff::Timestamp;
 use mooring_contract::discovered::Discovered;
 use mooring_contract::operation::Operation;
 use mooring_contract::outcome::Outcome;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, info, info_span, warn};
 
-use super::retry::Pace;
+use super::retry::{Pace, woken};
 use crate::apply::{self, ApplyError, ConfigMeta, Shared};
 use crate::cache::work_queue::WorkQueue;
 use crate::config::discovered::{Ending, Endings, Listing, Listings};
@@ -44,20 +44,11 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
     let mut reported = Reported::default();
     let mut next = Instant::now();
     let mut pace = Pace::new();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = queue.configs_queued() => {}
-            woken = changes.changed() => if woken.is_err() { return },
-            () = sleep_until(next) => {}
-        }
+    while woken(&stop, &mut changes, queue.configs_queued(), next).await {
         let (after, is_well) = Box::pin(look(&shared, &mut reported))
             .instrument(info_span!("turn", controller = CONTROLLER))
             .await;
-        shared
-            .context
-            .metrics
-            .reconciled(CONTROLLER, if is_well { "ok" } else { "api" });
+        shared.context.metrics.turned(CONTROLLER, is_well);
         next = pace.next(is_well, after);
     }
 }
@@ -134,7 +125,7 @@ pub(crate) async fn look(shared: &Shared, reported: &mut Reported) -> (Duration,
     }
     let discovering = all
         .iter()
-        .filter(|config| config.operations.contains(&Operation::Discover))
+        .filter(|config| config.offers(Operation::Discover))
         .map(|config| (config.reference.clone(), config.uid.clone()))
         .collect();
     shared.context.discoveries.update(&discovering, answers, endings);
@@ -251,7 +242,7 @@ fn report(
 /// What to do about the `VolumeSnapshotClass`es, where the cluster has any.
 fn snapshot_classes(shared: &Shared, configs: &[Arc<ProvisionerConfig>]) -> Vec<SnapshotClassAction> {
     let cache = &shared.cache;
-    if !cache.snapshots.are_there() {
+    if !cache.knows_snapshots() {
         return Vec::new();
     }
     let (classes, there) = (cache.classes.state(), cache.snapshots.classes.state());

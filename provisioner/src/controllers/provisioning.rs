@@ -9,7 +9,7 @@ use crate::apply::Shared;
 use crate::apply::signer::Signer;
 use crate::cache::expectations::Expectations;
 use crate::cache::limiter::Limiter;
-use crate::cache::store::{Cache, Writers};
+use crate::cache::store::Cache;
 use crate::cache::watches::watch;
 use crate::cache::work_queue::WorkQueue;
 use crate::context::Context;
@@ -18,7 +18,7 @@ use crate::operation::limits::Limits;
 
 /// Provisions and deletes until `stop`. Only one replica should be in here, but two are harmless: names derive from
 /// uids, and every write expects what was seen.
-pub async fn run(context: Context, cache: Cache, writers: Writers, stop: CancellationToken) {
+pub async fn run(context: Context, cache: Cache, stop: CancellationToken) {
     let (queue, queued) = WorkQueue::new();
     let limiter = Arc::new(Limiter::new(usize::from(context.settings.max_pods)));
     let expectations = Arc::new(Expectations::default());
@@ -37,27 +37,18 @@ pub async fn run(context: Context, cache: Cache, writers: Writers, stop: Cancell
         signer: Signer::default(),
         context: context.clone(),
     };
-    let stores = watch(context, cache.clone(), writers, queue.clone(), limiter, expectations);
+    let stores = watch(context, cache.clone(), queue.clone(), limiter, expectations);
     let controllers = async {
         tokio::select! {
             () = cache.ready() => {}
             () = stop.cancelled() => return,
         }
+        let (snapshots, groups) = (&cache.snapshots.contents, &cache.groups.contents);
         tokio::join!(
-            reconcile::run(shared.clone(), cache.claims.clone(), queued.claims, stop.clone()),
-            reconcile::run(shared.clone(), cache.volumes.clone(), queued.volumes, stop.clone()),
-            reconcile::run(
-                shared.clone(),
-                cache.snapshots.contents.clone(),
-                queued.snapshots,
-                stop.clone()
-            ),
-            reconcile::run(
-                shared.clone(),
-                cache.groups.contents.clone(),
-                queued.groups,
-                stop.clone()
-            ),
+            reconcile::run(shared.clone(), &cache.claims, queued.claims, stop.clone()),
+            reconcile::run(shared.clone(), &cache.volumes, queued.volumes, stop.clone()),
+            reconcile::run(shared.clone(), snapshots, queued.snapshots, stop.clone()),
+            reconcile::run(shared.clone(), groups, queued.groups, stop.clone()),
             discover::run(shared.clone(), queue.clone(), stop.clone()),
             workers::run(shared.clone(), queue.clone(), stop.clone()),
             storage_capacity::run(shared.clone(), stop.clone()),

@@ -40,12 +40,12 @@ pub(crate) trait Reconciled:
 /// Works until `stop`; what has been begun then is brought to its end.
 pub(super) async fn run<K: Reconciled>(
     shared: Shared,
-    reader: Store<K>,
+    known: &Store<K>,
     queued: impl Stream<Item = ObjectRef<K>> + Send + 'static,
     stop: CancellationToken,
 ) {
     let concurrency = shared.context.settings.max_in_flight;
-    Controller::for_stream(futures::stream::pending(), reader)
+    Controller::for_stream(futures::stream::pending(), known.clone())
         .with_config(Config::default().concurrency(concurrency))
         .reconcile_on(queued)
         .graceful_shutdown_on(stop.cancelled_owned())

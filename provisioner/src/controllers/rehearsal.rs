@@ -233,7 +233,7 @@ fn configs(script: Script) -> BTreeMap<ConfigRef, Entry> {
 fn shared(api: &FakeApi, script: Script) -> Shared {
     let metrics = Metrics::new();
     let (events, _) = EventRecorder::new(metrics.clone());
-    let store = ConfigStore::new();
+    let store = ConfigStore::default();
     store.replace(configs(script));
     let context = Context {
         client: api.client(),
@@ -256,7 +256,7 @@ fn shared(api: &FakeApi, script: Script) -> Shared {
         cap: Duration::ZERO,
     };
     Shared {
-        cache: Cache::new(&context.settings.config_namespaces).0,
+        cache: Cache::new(&context.settings.config_namespaces),
         context,
         limiter: Arc::new(Limiter::new(1)),
         expectations: Arc::default(),
@@ -376,12 +376,11 @@ impl Theatre {
             self.listen(&self.shared.cache);
             return;
         }
-        let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
-        writers.know_groups(read(state.each("groups")), read(state.each("groupclasses")));
+        let cache = Cache::new(&self.shared.context.settings.config_namespaces);
+        cache.know_groups(read(state.each("groups")), read(state.each("groupclasses")));
         let pods: Vec<_> = self.shown(&state, "pods");
         let workers = self.shared.cache.workers.clone();
         self.shared.cache = cache.filled(
-            writers,
             self.shown(&state, "claims"),
             self.shown(&state, "volumes"),
             &pods,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use kube::runtime::controller::Action;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::apply::ApplyError;
@@ -32,6 +34,22 @@ pub(super) fn again(controller: &'static str, key: &str, error: &ApplyError, fai
         );
     }
     Action::requeue(delay)
+}
+
+/// Waits until a loop has another turn: by `call`, since ConfigMaps have changed, or since it is time. False if it is to
+/// end.
+pub(super) async fn woken(
+    stop: &CancellationToken,
+    changes: &mut watch::Receiver<u64>,
+    call: impl Future<Output = ()>,
+    next: Instant,
+) -> bool {
+    tokio::select! {
+        () = stop.cancelled() => false,
+        () = call => true,
+        woken = changes.changed() => woken.is_ok(),
+        () = sleep_until(next) => true,
+    }
 }
 
 /// First and longest wait before a loop tries again what failed.

@@ -10,7 +10,7 @@ use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use crate::apply::Shared;
-use crate::config::store::NoConfig;
+use crate::config::store::{ClassRef, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
@@ -38,21 +38,8 @@ pub(crate) fn config_for(
         }
         return found;
     }
-    if !shared.context.configs.is_synced() {
-        return Err(NoConfig::NotReadYet);
-    }
-    let reference: Option<ConfigRef> = record.and_then(|record| record.config.parse().ok());
-    let Some(reference) = reference else {
-        return Err(NoConfig::Unclaimed {
-            class: class_name.into(),
-            label: class_name.to_owned(),
-        });
-    };
-    let missing = NoConfig::Missing {
-        class: class_name.into(),
-        reference: reference.clone(),
-    };
-    elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
+    let reference = record.and_then(|record| record.config.parse().ok());
+    named(shared, class_name.into(), class_name, reference)
 }
 
 /// The ConfigMap in force for an existing volume: it stays with the one that made it, whatever has become of its class.
@@ -64,18 +51,29 @@ pub(crate) fn config_of(
     record: Option<&Record>,
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {
     let made_by = volume.annotations().get(annotations::CONFIG);
-    let made_by: Option<ConfigRef> = made_by.and_then(|text| text.parse().ok());
-    match made_by {
-        Some(_) if !shared.context.configs.is_synced() => Err(NoConfig::NotReadYet),
-        Some(reference) => {
-            let missing = NoConfig::Missing {
-                class: class_name.into(),
-                reference: reference.clone(),
-            };
-            elsewhere(shared, shared.context.configs.get(&reference).ok_or(missing))
-        }
+    match made_by.and_then(|text| text.parse().ok()) {
+        Some(reference) => named(shared, class_name.into(), class_name, Some(reference)),
         None => config_for(shared, class, class_name, record),
     }
+}
+
+/// The ConfigMap of this name, if it is in force. `label` is what the class has instead, where it names none.
+pub(crate) fn named(
+    shared: &Shared,
+    class: ClassRef,
+    label: &str,
+    reference: Option<ConfigRef>,
+) -> Result<Arc<ProvisionerConfig>, NoConfig> {
+    let configs = &shared.context.configs;
+    if !configs.is_synced() {
+        return Err(NoConfig::NotReadYet);
+    }
+    let Some(reference) = reference else {
+        let label = label.to_owned();
+        return Err(NoConfig::Unclaimed { class, label });
+    };
+    let found = configs.get(&reference);
+    elsewhere(shared, found.ok_or(NoConfig::Missing { class, reference }))
 }
 
 /// Whether ConfigMaps of this namespace are this Mooring's business.
@@ -84,7 +82,7 @@ fn honours(shared: &Shared, namespace: &str) -> bool {
 }
 
 /// A ConfigMap that is not known because it is not looked for may be another Mooring's.
-pub(crate) fn elsewhere(
+fn elsewhere(
     shared: &Shared,
     found: Result<Arc<ProvisionerConfig>, NoConfig>,
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {

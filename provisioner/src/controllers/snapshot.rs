@@ -11,7 +11,7 @@ use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
-use super::serving::{elsewhere, not_known, runs_in};
+use super::serving::{named, not_known, runs_in};
 use crate::apply::live::{Fresh, restored_by};
 use crate::apply::{self, ApplyError, Shared, Subject};
 use crate::cache::store::Cache;
@@ -31,7 +31,7 @@ impl Reconciled for VolumeSnapshotContent {
     const FIRST: Operation = Operation::Snapshot;
 
     fn may_be_ours(&self) -> bool {
-        self.is_ours()
+        self.view().is_ours()
     }
 
     async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
@@ -168,22 +168,11 @@ fn config(
     reference: Option<ConfigRef>,
     content: &ContentView<'_>,
 ) -> Result<Arc<ProvisionerConfig>, NoConfig> {
-    let name = content.class.unwrap_or_default().to_owned();
+    let name = content.class.unwrap_or_default();
     let class = if content.is_group {
-        ClassRef::Group(name.clone())
+        ClassRef::Group(name.to_owned())
     } else {
-        ClassRef::Snapshot(name.clone())
+        ClassRef::Snapshot(name.to_owned())
     };
-    let configs = &shared.context.configs;
-    if !configs.is_synced() {
-        return Err(NoConfig::NotReadYet);
-    }
-    let Some(reference) = reference else {
-        return Err(NoConfig::Unclaimed { class, label: name });
-    };
-    let missing = NoConfig::Missing {
-        class,
-        reference: reference.clone(),
-    };
-    elsewhere(shared, configs.get(&reference).ok_or(missing))
+    named(shared, class, name, reference)
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use mooring_contract::names::CSI_DRIVER;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span, warn};
 
-use super::retry::Pace;
+use super::retry::{Pace, woken};
 use crate::apply::{Shared, storage_capacity};
 use crate::volume::storage_capacity::{CapacityAction, plan};
 
@@ -30,20 +30,11 @@ pub(super) async fn run(shared: Shared, stop: CancellationToken) {
     let mut changes = shared.context.configs.subscribe();
     let mut next = Instant::now();
     let mut pace = Pace::new();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = shared.cache.capacities.changed() => {}
-            woken = changes.changed() => if woken.is_err() { return },
-            () = sleep_until(next) => {}
-        }
+    while woken(&stop, &mut changes, shared.cache.capacities.changed(), next).await {
         let is_well = Box::pin(look(&shared))
             .instrument(info_span!("turn", controller = CONTROLLER))
             .await;
-        shared
-            .context
-            .metrics
-            .reconciled(CONTROLLER, if is_well { "ok" } else { "api" });
+        shared.context.metrics.turned(CONTROLLER, is_well);
         next = pace.next(is_well, LOOK_AGAIN);
         tokio::select! {
             () = stop.cancelled() => return,

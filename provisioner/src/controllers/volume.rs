@@ -32,7 +32,7 @@ impl Reconciled for PersistentVolume {
     }
 
     async fn act(&self, shared: &Shared) -> Result<Action, ApplyError> {
-        act(self, shared).await
+        Box::pin(act(self, shared)).await
     }
 }
 

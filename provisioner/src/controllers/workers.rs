@@ -4,17 +4,17 @@
 //! Workers only make runs quicker: what goes wrong with them is told on the ConfigMap, and runs have Pods of their own
 //! meanwhile. So nothing else waits for this.
 
+use super::retry::woken;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
 use mooring_contract::worker::{Ask, Report};
 use mooring_program::error::chain;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
@@ -23,7 +23,7 @@ use crate::cache::expectations::Fact;
 use crate::cache::watches::wake_by_worker;
 use crate::cache::work_queue::WorkQueue;
 use crate::config::ProvisionerConfig;
-use crate::process::call::CallError;
+use crate::process::objects::Objects;
 use crate::run::connection::{Connection, WorkerError};
 use crate::run::error::RunError;
 use crate::run::worker::Worker;
@@ -61,13 +61,7 @@ pub(super) async fn run(shared: Shared, queue: WorkQueue, stop: CancellationToke
     let mut changes = shared.context.configs.subscribe();
     let mut keeper = Keeper::new(shared.clone(), queue);
     let mut next = Instant::now();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = shared.cache.workers_changed() => {}
-            woken = changes.changed() => if woken.is_err() { return },
-            () = sleep_until(next) => {}
-        }
+    while woken(&stop, &mut changes, shared.cache.workers_changed(), next).await {
         let after = Box::pin(keeper.turn())
             .instrument(info_span!("turn", controller = CONTROLLER))
             .await;
@@ -473,9 +467,8 @@ fn retry(error: &RunError, what: &'static str) -> Duration {
 
 /// Whether a node is being emptied, or is gone. Runs go there all the same, but nothing that stays.
 async fn is_cordoned(shared: &Shared, node: &str) -> Result<bool, RunError> {
-    let nodes: Api<Node> = Api::all(shared.context.client.clone());
-    let found = nodes.get_opt(node).await;
-    let found = found.map_err(|source| CallError::new("read", "Node", node, source))?;
+    let nodes: Objects<Node> = Objects::all(&shared.context.client);
+    let found = nodes.read(node).await?;
     Ok(found.is_none_or(|node| node.spec.is_some_and(|spec| spec.unschedulable == Some(true))))
 }
 

@@ -393,7 +393,7 @@ impl Plan<'_> {
     }
 
     fn not_offered(&self, operation: Operation) -> Option<VolumeDecision> {
-        (!self.config.operations.contains(&operation)).then(|| {
+        (!self.config.offers(operation)).then(|| {
             let text = format!(
                 "key operations of ConfigMap {} lacks {operation}, which this volume needs: add it again",
                 self.config.reference,
@@ -467,11 +467,7 @@ impl Operate for Turn<'_> {
             let known = self.look.map(ObservedNode::provider_id).unwrap_or_default();
             known.clone_into(&mut record.provider_id);
         }
-        let around = Surroundings {
-            class: seen.class,
-            config,
-            kube_api: seen.kube_api,
-        };
+        let around = Surroundings::new(seen.class, config, seen.kube_api);
         let options = persistent_volume::options(seen.volume);
         let request = Request {
             node_name: record.node.clone(),

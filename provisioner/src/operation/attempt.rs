@@ -19,6 +19,7 @@ use crate::process::events::{Note, reasons};
 use crate::run::RunRef;
 use crate::run::input_state::InputState;
 use crate::run::outcome::{Category, Finish};
+use crate::text::hex;
 use crate::time::{elapsed, later, whole_seconds};
 
 /// The record of an attempt that begins: for as long as there is a `not-before`, it has not, and has made nothing.
@@ -131,7 +132,5 @@ pub(crate) fn state_of(
     if let Some(class) = class {
         hash.update(serde_json::json!([class.parameters, class.mount_options]).to_string());
     }
-    let hash = hash.finalize();
-    let hash = hash.iter().take(8);
-    InputState::Known(hash.fold(String::new(), |text, byte| format!("{text}{byte:02x}")))
+    InputState::Known(hex(&hash.finalize()[..8]))
 }

@@ -2,13 +2,11 @@
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use mooring_contract::names::CSI_DRIVER;
-use mooring_contract::operation::Operation;
 use mooring_contract::request::Attributes;
 
-use super::claim_error::{AttributesError, ClaimError};
+use super::claim_error::AttributesError;
 use super::observed::ObservedClaim;
 use super::parameters::parameters_of;
-use crate::config::ProvisionerConfig;
 
 /// The class that a claim names; empty for none.
 pub(crate) fn wanted(claim: &PersistentVolumeClaim) -> &str {
@@ -38,15 +36,4 @@ pub(crate) fn of_claim(seen: &ObservedClaim<'_>) -> Result<Option<Attributes>, A
         "" => Ok(None),
         name => find(seen, name).map(Some),
     }
-}
-
-/// Whether the ConfigMap says that the image gives volumes other attributes.
-pub(crate) fn check_offered(config: &ProvisionerConfig) -> Result<(), ClaimError> {
-    if config.operations.contains(&Operation::Modify) {
-        return Ok(());
-    }
-    Err(ClaimError::NoOperation(
-        config.reference.to_string(),
-        Operation::Modify.as_str(),
-    ))
 }

@@ -251,9 +251,10 @@ pub(super) fn set_aside(seen: &ObservedClaim<'_>, record: &Record) -> ClaimDecis
 /// Ends a change of which no run is there. What the claim's status says of it stays.
 fn given_up(seen: &ObservedClaim<'_>, record: &Record, say: Option<Note>) -> ClaimDecision {
     Decision::Own(ForClaim::Altered(Box::new(Altered {
+        operation: record.operation,
         release: true,
         without: Some((record.run.clone(), seen.run(record.operation))),
         say,
-        ..Altered::nothing(record.operation)
+        ..Altered::default()
     })))
 }

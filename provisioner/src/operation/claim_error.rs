@@ -4,6 +4,7 @@ use mooring_contract::names::CSI_DRIVER;
 
 use super::parameters::FsTypeError;
 use super::source::SourceError;
+use crate::config::NotOffered;
 use crate::config::values::ValueError;
 use crate::volume::capacity::CapacityError;
 
@@ -46,8 +47,8 @@ pub enum ClaimError {
     )]
     ManyNodes(String),
     /// The ConfigMap says that its image does not do this operation.
-    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
-    NoOperation(String, &'static str),
+    #[error(transparent)]
+    NoOperation(#[from] NotOffered),
 }
 
 impl ClaimError {
@@ -64,7 +65,7 @@ impl ClaimError {
             | Self::AttributesNotByCsi
             | Self::FlexVolume
             | Self::ManyNodes(_)
-            | Self::NoOperation(..) => false,
+            | Self::NoOperation(_) => false,
         }
     }
 }

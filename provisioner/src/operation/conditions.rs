@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCon
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::text::cut;
 use crate::time::whole_seconds;
 
 /// Longest message of a condition, in bytes.
@@ -31,16 +32,9 @@ pub(super) fn condition(
         type_: kind.to_owned(),
         status: "True".to_owned(),
         last_transition_time: Some(since.unwrap_or(Time(whole_seconds(now)))),
-        message: message.map(cut),
+        message: message.map(|message| cut(message, MAX_MESSAGE).to_owned()),
         ..PersistentVolumeClaimCondition::default()
     }
-}
-
-fn cut(text: &str) -> String {
-    let end = (0..=text.len().min(MAX_MESSAGE))
-        .rev()
-        .find(|at| text.is_char_boundary(*at));
-    text[..end.unwrap_or(0)].to_owned()
 }
 
 /// The claim's conditions, those of these kinds replaced by others.

@@ -115,16 +115,7 @@ impl<Own> Decision<Own> {
     pub fn begins(&self) -> Option<Operation> {
         match self {
             Self::Start(start) => Some(start.run.operation),
-            Self::Rest
-            | Self::Wait { .. }
-            | Self::Supply { .. }
-            | Self::Record(_)
-            | Self::Cancel { .. }
-            | Self::Fail(_)
-            | Self::Stop(_)
-            | Self::Tidy(_)
-            | Self::Settle(_)
-            | Self::Own(_) => None,
+            _ => None,
         }
     }
 
@@ -132,15 +123,7 @@ impl<Own> Decision<Own> {
     pub fn due(&self) -> Option<Duration> {
         match self {
             Self::Wait { after, .. } | Self::Supply { after, .. } => *after,
-            Self::Rest
-            | Self::Start(_)
-            | Self::Record(_)
-            | Self::Cancel { .. }
-            | Self::Fail(_)
-            | Self::Stop(_)
-            | Self::Tidy(_)
-            | Self::Settle(_)
-            | Self::Own(_) => None,
+            _ => None,
         }
     }
 
@@ -235,7 +218,7 @@ pub struct Reschedule {
 }
 
 /// What comes after a claim's volume is gone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Undone {
     /// The PVs to remove first, by name and uid.
     pub volumes: Vec<(String, String)>,
@@ -253,7 +236,7 @@ pub struct Undone {
 }
 
 /// What is left to write about a change of an existing volume, in this order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Altered {
     pub operation: Operation,
     /// A run, with its place (`namespace/name`), that must not exist any more: `apply` looks for it in the API, not in
@@ -276,27 +259,12 @@ pub struct Altered {
 }
 
 impl Altered {
-    /// Nothing to do.
-    pub(super) fn nothing(operation: Operation) -> Self {
-        Self {
-            operation,
-            without: None,
-            pv_name: String::new(),
-            volume_patch: None,
-            status: None,
-            at_once: None,
-            release: false,
-            runs: Vec::new(),
-            say: None,
-            took: None,
-        }
-    }
-
     /// Nothing to do about a PV.
     pub(super) fn of(operation: Operation, volume: &PersistentVolume) -> Self {
         Self {
+            operation,
             pv_name: volume.metadata.name.clone().unwrap_or_default(),
-            ..Self::nothing(operation)
+            ..Self::default()
         }
     }
 }

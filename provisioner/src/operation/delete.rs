@@ -175,11 +175,7 @@ fn deletion<'a>(
             return Err(Box::new(Decision::wait_for(waiting(Operation::Delete, text))));
         }
     };
-    let around = Surroundings {
-        class: seen.class,
-        config,
-        kube_api: seen.kube_api,
-    };
+    let around = Surroundings::new(seen.class, config, seen.kube_api);
     Ok(Deletion {
         progress: Progress {
             id: RunId::new(Operation::Delete, uid),

@@ -7,8 +7,7 @@
 //! Of an operation on a volume that is there, the vendor's kit tries what it tries of any; checks of its own are named in
 //! `provisioner/cli/src/conform/checks.rs`. If it is asked for by another object, such as a `VolumeSnapshotContent`, the
 //! attachment of a volume to a node or a ConfigMap, that is an arm of [`SubjectKind`] too. The compiler then names what
-//! is left to decide. So each description is written in full: a struct update would decide silently what a new field
-//! means for it.
+//! is left to decide. So each description is a full row: a default would decide silently what a new column means for it.
 
 use crate::process::events::{Note, reasons};
 use mooring_contract::names::finalizers;
@@ -200,267 +199,100 @@ pub struct EventText {
     pub done: Option<&'static str>,
 }
 
-pub fn describe(operation: Operation) -> &'static Description {
-    match operation {
-        Operation::Provision => &PROVISION,
-        Operation::Delete => &DELETE,
-        Operation::Expand => &EXPAND,
-        Operation::Modify => &MODIFY,
-        Operation::Clone => &CLONE,
-        Operation::Snapshot => &SNAPSHOT,
-        Operation::DeleteSnapshot => &DELETE_SNAPSHOT,
-        Operation::SnapshotGroup => &SNAPSHOT_GROUP,
-        Operation::DeleteGroup => &DELETE_GROUP,
-        Operation::Restore => &RESTORE,
-        Operation::Backup => &BACKUP,
-        Operation::DeleteBackup => &DELETE_BACKUP,
-        Operation::Discover => &DISCOVER,
-        Operation::Attach => &ATTACH,
-        Operation::Detach => &DETACH,
-    }
+/// A row for each operation. Every fact has its column, so a new one is decided for each of them.
+macro_rules! descriptions {
+    ($(
+        $(#[doc = $says:literal])*
+        $operation:ident: $subject:ident, $intent:ident, $effect:ident, undone by $undone_by:expr, reads $reads:ident;
+        $action:literal, $doing:literal, $failed:literal, begun $begun:expr, done $done:expr;
+    )+) => {
+        pub fn describe(operation: Operation) -> &'static Description {
+            match operation {
+                $(Operation::$operation => &Description {
+                    subject: SubjectKind::$subject,
+                    intent: Intent::$intent,
+                    effect: Effect::$effect,
+                    undone_by: $undone_by,
+                    reads: Reads::$reads,
+                    events: EventText {
+                        action: $action,
+                        doing: $doing,
+                        failed: $failed,
+                        begun: $begun,
+                        done: $done,
+                    },
+                },)+
+            }
+        }
+    };
 }
 
-/// Makes a volume for a claim.
-const PROVISION: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    effect: Effect::MakesVolume,
-    undone_by: Some(Operation::Delete),
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "Provision",
-        doing: "provisioning",
-        failed: "ProvisioningFailed",
-        begun: Some(("ProvisioningStarted", "makes the volume")),
-        done: Some("Provisioned"),
-    },
-};
+descriptions! {
+    /// Makes a volume for a claim.
+    Provision: Claim, ToRecord, MakesVolume, undone by Some(Operation::Delete), reads Nothing;
+        "Provision", "provisioning", "ProvisioningFailed",
+        begun Some(("ProvisioningStarted", "makes the volume")), done Some("Provisioned");
 
-/// Deletes a volume.
-const DELETE: Description = Description {
-    subject: SubjectKind::Volume,
-    intent: Intent::Released,
-    effect: Effect::RemovesVolume,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "Delete",
-        doing: "deleting",
-        failed: "VolumeDeletionFailed",
-        begun: None,
-        done: None,
-    },
-};
+    /// Deletes a volume.
+    Delete: Volume, Released, RemovesVolume, undone by None, reads Nothing;
+        "Delete", "deleting", "VolumeDeletionFailed", begun None, done None;
 
-/// Grows a volume to the requested size.
-const EXPAND: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    effect: Effect::ExpandsVolume,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "Expand",
-        doing: "expanding",
-        failed: "VolumeResizeFailed",
-        begun: Some(("Resizing", "makes the volume larger")),
-        done: Some("VolumeResizeSuccessful"),
-    },
-};
+    /// Grows a volume to the requested size.
+    Expand: Claim, ToRecord, ExpandsVolume, undone by None, reads Nothing;
+        "Expand", "expanding", "VolumeResizeFailed",
+        begun Some(("Resizing", "makes the volume larger")), done Some("VolumeResizeSuccessful");
 
-/// Gives a volume the attributes of a class.
-const MODIFY: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    effect: Effect::ModifiesVolume,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "Modify",
-        doing: "modifying",
-        failed: "VolumeModifyFailed",
-        begun: Some(("VolumeModify", "gives the volume other attributes")),
-        done: Some("VolumeModifySuccessful"),
-    },
-};
+    /// Gives a volume the attributes of a class.
+    Modify: Claim, ToRecord, ModifiesVolume, undone by None, reads Nothing;
+        "Modify", "modifying", "VolumeModifyFailed",
+        begun Some(("VolumeModify", "gives the volume other attributes")), done Some("VolumeModifySuccessful");
 
-/// Makes a volume for a claim, with the content of another volume.
-const CLONE: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    effect: Effect::MakesVolume,
-    undone_by: Some(Operation::Delete),
-    reads: Reads::SourceVolume,
-    events: EventText {
-        action: "Clone",
-        doing: "cloning",
-        failed: "ProvisioningFailed",
-        begun: Some(("ProvisioningStarted", "copies the volume")),
-        done: Some("Provisioned"),
-    },
-};
+    /// Makes a volume for a claim, with the content of another volume.
+    Clone: Claim, ToRecord, MakesVolume, undone by Some(Operation::Delete), reads SourceVolume;
+        "Clone", "cloning", "ProvisioningFailed",
+        begun Some(("ProvisioningStarted", "copies the volume")), done Some("Provisioned");
 
-/// Takes a snapshot for a `VolumeSnapshotContent`.
-const SNAPSHOT: Description = Description {
-    subject: SubjectKind::Snapshot,
-    intent: Intent::ToRecord,
-    effect: Effect::TakesSnapshot,
-    undone_by: Some(Operation::DeleteSnapshot),
-    reads: Reads::SnapshotVolume,
-    events: EventText {
-        action: "Snapshot",
-        doing: "taking the snapshot",
-        failed: "SnapshotCreationFailed",
-        // snapshot-controller tells of it.
-        begun: None,
-        done: None,
-    },
-};
+    /// Takes a snapshot for a `VolumeSnapshotContent`. That it has begun and is done, snapshot-controller says.
+    Snapshot: Snapshot, ToRecord, TakesSnapshot, undone by Some(Operation::DeleteSnapshot), reads SnapshotVolume;
+        "Snapshot", "taking the snapshot", "SnapshotCreationFailed", begun None, done None;
 
-/// Deletes a snapshot.
-const DELETE_SNAPSHOT: Description = Description {
-    subject: SubjectKind::Snapshot,
-    intent: Intent::ToRecord,
-    effect: Effect::RemovesSnapshot,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "DeleteSnapshot",
-        doing: "deleting the snapshot",
-        failed: "SnapshotDeleteError",
-        begun: None,
-        done: None,
-    },
-};
+    /// Deletes a snapshot.
+    DeleteSnapshot: Snapshot, ToRecord, RemovesSnapshot, undone by None, reads Nothing;
+        "DeleteSnapshot", "deleting the snapshot", "SnapshotDeleteError", begun None, done None;
 
-/// Takes the snapshots of a group for a `VolumeGroupSnapshotContent`.
-const SNAPSHOT_GROUP: Description = Description {
-    subject: SubjectKind::Group,
-    intent: Intent::ToRecord,
-    effect: Effect::TakesSnapshot,
-    undone_by: Some(Operation::DeleteGroup),
-    reads: Reads::SnapshotVolume,
-    events: EventText {
-        action: "SnapshotGroup",
-        doing: "taking the snapshots of the group",
-        failed: "GroupSnapshotCreationFailed",
-        // snapshot-controller tells of it.
-        begun: None,
-        done: None,
-    },
-};
+    /// Takes the snapshots of a group for a `VolumeGroupSnapshotContent`; snapshot-controller speaks of them too.
+    SnapshotGroup: Group, ToRecord, TakesSnapshot, undone by Some(Operation::DeleteGroup), reads SnapshotVolume;
+        "SnapshotGroup", "taking the snapshots of the group", "GroupSnapshotCreationFailed", begun None, done None;
 
-/// Deletes the snapshots of a group.
-const DELETE_GROUP: Description = Description {
-    subject: SubjectKind::Group,
-    intent: Intent::ToRecord,
-    effect: Effect::RemovesSnapshot,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "DeleteGroup",
-        doing: "deleting the snapshots of the group",
-        failed: "GroupSnapshotDeleteError",
-        begun: None,
-        done: None,
-    },
-};
+    /// Deletes the snapshots of a group.
+    DeleteGroup: Group, ToRecord, RemovesSnapshot, undone by None, reads Nothing;
+        "DeleteGroup", "deleting the snapshots of the group", "GroupSnapshotDeleteError", begun None, done None;
 
-/// Makes a volume for a claim, with the content of a snapshot or a backup.
-const RESTORE: Description = Description {
-    subject: SubjectKind::Claim,
-    intent: Intent::ToRecord,
-    effect: Effect::MakesVolume,
-    undone_by: Some(Operation::Delete),
-    reads: Reads::Snapshot,
-    events: EventText {
-        action: "Restore",
-        doing: "restoring",
-        failed: "ProvisioningFailed",
-        begun: Some(("ProvisioningStarted", "makes the volume of its snapshot")),
-        done: Some("Provisioned"),
-    },
-};
+    /// Makes a volume for a claim, with the content of a snapshot or a backup.
+    Restore: Claim, ToRecord, MakesVolume, undone by Some(Operation::Delete), reads Snapshot;
+        "Restore", "restoring", "ProvisioningFailed",
+        begun Some(("ProvisioningStarted", "makes the volume of its snapshot")), done Some("Provisioned");
 
-/// Makes a backup for a `VolumeSnapshotContent`.
-const BACKUP: Description = Description {
-    subject: SubjectKind::Snapshot,
-    intent: Intent::ToRecord,
-    effect: Effect::TakesSnapshot,
-    undone_by: Some(Operation::DeleteBackup),
-    reads: Reads::SnapshotVolume,
-    events: EventText {
-        action: "Backup",
-        doing: "backing up the volume",
-        failed: "SnapshotCreationFailed",
-        begun: None,
-        done: None,
-    },
-};
+    /// Makes a backup for a `VolumeSnapshotContent`.
+    Backup: Snapshot, ToRecord, TakesSnapshot, undone by Some(Operation::DeleteBackup), reads SnapshotVolume;
+        "Backup", "backing up the volume", "SnapshotCreationFailed", begun None, done None;
 
-/// Deletes a backup.
-const DELETE_BACKUP: Description = Description {
-    subject: SubjectKind::Snapshot,
-    intent: Intent::ToRecord,
-    effect: Effect::RemovesSnapshot,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "DeleteBackup",
-        doing: "deleting the backup",
-        failed: "SnapshotDeleteError",
-        begun: None,
-        done: None,
-    },
-};
+    /// Deletes a backup.
+    DeleteBackup: Snapshot, ToRecord, RemovesSnapshot, undone by None, reads Nothing;
+        "DeleteBackup", "deleting the backup", "SnapshotDeleteError", begun None, done None;
 
-/// Lists what the storage of a ConfigMap can serve.
-const DISCOVER: Description = Description {
-    subject: SubjectKind::Config,
-    intent: Intent::Configured,
-    effect: Effect::KeepsAll,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "Discover",
-        doing: "discovering",
-        failed: "DiscoveryFailed",
-        begun: None,
-        done: None,
-    },
-};
+    /// Lists what the storage of a ConfigMap can serve.
+    Discover: Config, Configured, KeepsAll, undone by None, reads Nothing;
+        "Discover", "discovering", "DiscoveryFailed", begun None, done None;
 
-/// Attaches a volume to a node.
-const ATTACH: Description = Description {
-    subject: SubjectKind::Volume,
-    intent: Intent::ToRecord,
-    effect: Effect::AttachesVolume,
-    undone_by: Some(Operation::Detach),
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "Attach",
-        doing: "attaching",
-        failed: "VolumeAttachFailed",
-        begun: None,
-        done: Some("VolumeAttached"),
-    },
-};
+    /// Attaches a volume to a node.
+    Attach: Volume, ToRecord, AttachesVolume, undone by Some(Operation::Detach), reads Nothing;
+        "Attach", "attaching", "VolumeAttachFailed", begun None, done Some("VolumeAttached");
 
-/// Detaches a volume from its node.
-const DETACH: Description = Description {
-    subject: SubjectKind::Volume,
-    intent: Intent::ToRecord,
-    effect: Effect::DetachesVolume,
-    undone_by: None,
-    reads: Reads::Nothing,
-    events: EventText {
-        action: "Detach",
-        doing: "detaching",
-        failed: "VolumeDetachFailed",
-        begun: None,
-        done: None,
-    },
-};
+    /// Detaches a volume from its node.
+    Detach: Volume, ToRecord, DetachesVolume, undone by None, reads Nothing;
+        "Detach", "detaching", "VolumeDetachFailed", begun None, done None;
+}
 
 pub(crate) fn action(operation: Operation) -> &'static str {
     describe(operation).events.action

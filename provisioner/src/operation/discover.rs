@@ -85,13 +85,12 @@ pub fn plan(seen: &ObservedDiscovery<'_>, now: Timestamp) -> RunDecision {
     let config = seen.config;
     let Some(run) = seen.run else {
         return match seen.due {
-            _ if !config.operations.contains(&Operation::Discover) => RunDecision::Rest,
+            _ if !config.offers(Operation::Discover) => RunDecision::Rest,
             None => begin(&Discovery::of(seen, None, now)),
             Some(due) => wait_or(due, now, || begin(&Discovery::of(seen, None, now))),
         };
     };
-    let outdated =
-        !config.operations.contains(&Operation::Discover) || run.fingerprint() != Some(config.fingerprint.as_str());
+    let outdated = !config.offers(Operation::Discover) || run.fingerprint() != Some(config.fingerprint.as_str());
     if outdated && run.leaving_since().is_none() {
         return RunDecision::Tidy(vec![run.to_remove()]);
     }
@@ -181,11 +180,7 @@ fn jittered(full: Duration, uid: &str) -> Duration {
 
 /// What the image is asked: nothing of a volume.
 pub fn request(config: &ProvisionerConfig, kube_api: &str) -> Request {
-    let around = Surroundings {
-        class: None,
-        config,
-        kube_api,
-    };
+    let around = Surroundings::new(None, config, kube_api);
     Request {
         storage_class: discovered::prefix(config).to_owned(),
         mount_options: config.class.mount_options.clone(),

@@ -172,14 +172,15 @@ pub(super) fn drive<O: Operate>(operation: &O, record: &Record) -> Decision<O::O
         (State::Running, None) => {
             let text =
                 "it did not end in time, and Kubernetes did not report that it was stopped: its node may be lost";
-            operation.fail(record, &overdue(text.to_owned(), true))
+            operation.fail(record, &Finish::unseen(Category::Timeout, text, true))
         }
         (State::Waiting { why, never_ran }, left) => {
             // The node says so, and will go on saying so until somebody does something: waiting makes nothing clearer.
             let blocked = never_ran && run.node().is_some();
             let why = if why.is_empty() { "no reason given yet" } else { &why };
             let Some(left) = left else {
-                return operation.fail(record, &overdue(format!("it did not start in time: {why}"), !never_ran));
+                let why = format!("it did not start in time: {why}");
+                return operation.fail(record, &Finish::unseen(Category::Timeout, why, !never_ran));
             };
             if let Some(decision) = operation.meanwhile(record) {
                 return decision;
@@ -206,18 +207,6 @@ fn ended<O: Operate>(operation: &O, run: &Run, record: &Record, finish: &Finish)
             .apply(run, record, finish)
             .unwrap_or_else(|refused| operation.fail(record, &refused)),
         Outcome::Retry | Outcome::GiveUp => operation.fail(record, finish),
-    }
-}
-
-fn overdue(why: String, may_have_run: bool) -> Finish {
-    Finish {
-        outcome: Outcome::Retry,
-        category: Category::Timeout,
-        why,
-        may_have_run,
-        started: false,
-        message: String::new(),
-        can_be_worker: false,
     }
 }
 

@@ -10,6 +10,7 @@ mod status;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use mooring_contract::names::{FLEX_DRIVER, annotations};
 use mooring_contract::operation::Operation;
 use mooring_contract::request::Request;
@@ -20,7 +21,6 @@ use serde_json::{Value, json};
 use self::status::Resize;
 pub(crate) use self::status::of_record;
 use super::change::{Change, changed_after_all, refusal, refused_unless};
-use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
 use super::describe::{action, done};
 use super::drive::{Operate, Progress, begin, drive};
@@ -87,8 +87,7 @@ fn settled(change: &Change<'_>, has: u64) -> ClaimDecision {
     let Change { seen, volume, .. } = change;
     // Kubernetes itself takes the mark of a FlexVolume away (`isNodeExpandComplete` in `pkg/controller/volume/expand`).
     let flex = volume.spec.as_ref().is_some_and(|spec| spec.flex_volume.is_some());
-    let marked = volume.metadata.annotations.as_ref();
-    let marked = marked.is_some_and(|all| all.contains_key(annotations::PRE_RESIZE_CAPACITY));
+    let marked = volume.annotations().contains_key(annotations::PRE_RESIZE_CAPACITY);
     let grown = persistent_volume::size(volume).is_some_and(|size| has >= size);
     let volume_patch = (marked && grown && !flex).then(|| {
         json!({"metadata": {
@@ -133,8 +132,7 @@ fn wanted(claim: &PersistentVolumeClaim, volume: &PersistentVolume, asked: u64) 
 /// unless the policies of `configmaps/install` keep it from that (`expandAndRecoverFunction` in
 /// `pkg/volume/util/operationexecutor`); and it leaves its mark.
 fn is_only_called_larger(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    let by = claim.metadata.annotations.as_ref();
-    let by = by.and_then(|all| all.get(annotations::STORAGE_RESIZER));
+    let by = claim.annotations().get(annotations::STORAGE_RESIZER);
     let made = request::made_by(volume).ok().map(|made_by| made_by.size);
     by.map(String::as_str) == Some(FLEX_DRIVER) && made < status::allocated(claim) && made.is_some()
 }
@@ -167,8 +165,7 @@ impl Operate for Expansion<'_> {
 
     fn request(&self) -> Result<Start, Box<ClaimDecision>> {
         let config = self.change.config()?;
-        if !config.operations.contains(&Operation::Expand) {
-            let error = ClaimError::NoOperation(config.reference.to_string(), Operation::Expand.as_str());
+        if let Err(error) = config.check_offered(Operation::Expand) {
             let text = format!("{error}; or lower the claim's request again, to any size above its capacity");
             return Err(Box::new(self.change.refused(refusal(Operation::Expand, text))));
         }
@@ -241,8 +238,7 @@ fn volume_patch(claim: &PersistentVolumeClaim, volume: &PersistentVolume, size: 
         return None;
     }
     let mut notes = serde_json::Map::new();
-    let marked = volume.metadata.annotations.as_ref();
-    let marked = marked.is_some_and(|all| all.contains_key(annotations::PRE_RESIZE_CAPACITY));
+    let marked = volume.annotations().contains_key(annotations::PRE_RESIZE_CAPACITY);
     match (growth, status::has(claim)) {
         (Growth::AtNode, Some(has)) if !marked => {
             notes.insert(

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use self::status::ModifyState;
 pub(crate) use self::status::of_record;
-use super::attributes::{self, check_offered, wanted};
+use super::attributes::{self, wanted};
 use super::change::{Change, changed_after_all, refusal, refused_unless};
 use super::claim_error::ClaimError;
 use super::decision::{Altered, ClaimDecision, Decision, ForClaim, Start};
@@ -127,7 +127,7 @@ impl Modification<'_> {
         if spec.is_none_or(|spec| spec.csi.is_none()) {
             return Err(ClaimError::AttributesNotByCsi);
         }
-        check_offered(config)?;
+        config.check_offered(Operation::Modify)?;
         Ok(attributes::find(self.change.seen, self.class)?)
     }
 

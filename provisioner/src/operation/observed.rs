@@ -36,7 +36,18 @@ pub struct Surroundings<'a> {
     pub kube_api: &'a str,
 }
 
+impl<'a> Surroundings<'a> {
+    pub(crate) fn new(class: Option<&'a StorageClass>, config: &'a ProvisionerConfig, kube_api: &'a str) -> Self {
+        Self {
+            class,
+            config,
+            kube_api,
+        }
+    }
+}
+
 /// What is known of a claim and all that belongs to it.
+#[derive(Clone, Copy)]
 pub struct ObservedClaim<'a> {
     pub claim: &'a PersistentVolumeClaim,
     pub record: Option<&'a Record>,
@@ -57,11 +68,11 @@ pub struct ObservedClaim<'a> {
     /// `volumes` was read from the API just now.
     pub looked_up: bool,
     /// The nodes of the cluster.
-    pub nodes: &'a dyn Fn(&str) -> Option<Node>,
+    pub nodes: &'a (dyn Fn(&str) -> Option<Node> + Sync),
     /// The node with this value of the label `kubernetes.io/hostname`.
-    pub by_host: &'a dyn Fn(&str) -> Option<Node>,
+    pub by_host: &'a (dyn Fn(&str) -> Option<Node> + Sync),
     /// The `VolumeAttributesClass` of this name.
-    pub attributes: &'a dyn Fn(&str) -> Option<Arc<VolumeAttributesClass>>,
+    pub attributes: &'a (dyn Fn(&str) -> Option<Arc<VolumeAttributesClass>> + Sync),
     pub source: &'a ObservedSource,
     /// What is being made of its volume: a claim's copy or a snapshot. Known of one that is to change.
     pub copied_by: Option<&'a str>,
@@ -116,11 +127,7 @@ impl ObservedClaim<'_> {
 
     /// What the request of a run is made of, beside the claim.
     pub(crate) fn surroundings<'c>(&'c self, config: &'c ProvisionerConfig) -> Surroundings<'c> {
-        Surroundings {
-            class: self.class,
-            config,
-            kube_api: self.kube_api,
-        }
+        Surroundings::new(self.class, config, self.kube_api)
     }
 
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {

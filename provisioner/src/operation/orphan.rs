@@ -243,11 +243,7 @@ impl Operate for Undoing<'_> {
             // What was made of it is not known.
             _ => (None, None, BTreeMap::new()),
         };
-        let around = Surroundings {
-            class: None,
-            config,
-            kube_api: self.seen.kube_api,
-        };
+        let around = Surroundings::new(None, config, self.seen.kube_api);
         let request = Request {
             snapshot,
             attachment,

@@ -352,9 +352,7 @@ struct Asked {
 
 fn asked(seen: &ObservedClaim<'_>, config: &ProvisionerConfig, node: Option<&Node>) -> Result<Asked, ClaimError> {
     let kind = seen.making();
-    if !config.operations.contains(&kind) {
-        return Err(ClaimError::NoOperation(config.reference.to_string(), kind.as_str()));
-    }
+    config.check_offered(kind)?;
     let request = Request {
         attributes: attributes::of_claim(seen)?,
         ..request::for_claim(kind, seen.claim, node, [].into(), seen.surroundings(config))?
@@ -476,7 +474,7 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
             .ok()
             .and_then(|config| config.client_image.as_deref()),
         attaches: match seen.config {
-            Ok(config) => config.operations.contains(&Operation::Attach),
+            Ok(config) => config.offers(Operation::Attach),
             // What a ConfigMap lists that is gone is not known.
             Err(_) => volumes.iter().any(|volume| attach::secret_of(volume).is_some()),
         },

@@ -82,9 +82,7 @@ pub(crate) fn may_delete(
     match (policy, config) {
         (ReclaimPolicy::Unknown, _) => Err(Kept::Unknown(kind)),
         (ReclaimPolicy::Other(policy), _) => Err(Kept::Policy(kind, policy.clone())),
-        (ReclaimPolicy::Delete, Some(config)) if !config.operations.contains(&operation) => {
-            Err(Kept::NotOffered(operation.as_str()))
-        }
+        (ReclaimPolicy::Delete, Some(config)) if !config.offers(operation) => Err(Kept::NotOffered(operation.as_str())),
         (ReclaimPolicy::Delete, _) => Ok(()),
     }
 }

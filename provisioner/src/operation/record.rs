@@ -4,6 +4,7 @@
 //! It is written before the first run is made and is all that the controller knows after a restart.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use mooring_contract::names::{annotations, finalizers};
@@ -13,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use super::describe::{Effect, Reads, describe};
 use crate::config::ProvisionerConfig;
 use crate::run::input_state::InputState;
+use crate::text::cut;
 use crate::time::whole_seconds;
 
 /// One operation on one volume, over all its attempts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(clippy::struct_excessive_bools)] // each is one fact that has to outlive the controller
 pub struct Record {
@@ -109,20 +111,7 @@ impl Record {
             since: whole_seconds(since),
             config: config.reference.to_string(),
             config_uid: config.uid.clone(),
-            node: String::new(),
-            not_before: None,
-            last_error: String::new(),
-            tried: None,
-            gave_up: false,
-            may_exist: false,
-            cancelled: false,
-            refused: false,
-            size: None,
-            uncertain: false,
-            source: String::new(),
-            initiator: String::new(),
-            provider_id: String::new(),
-            attributes: String::new(),
+            ..Self::default()
         }
     }
 
@@ -162,11 +151,14 @@ impl Record {
 
     /// The record on a claim or a PV, if it has one.
     pub fn on(object: &impl ResourceExt) -> Result<Option<Self>, RecordError> {
-        let text = object.annotations().get(annotations::OPERATION);
-        text.map(|text| Self::parse(text)).transpose()
+        Self::text_in(object.meta()).map(|text| Self::parse(text)).transpose()
     }
 
     /// Where an object has it, as a JSON pointer.
+    pub(crate) fn text_in(meta: &ObjectMeta) -> Option<&String> {
+        meta.annotations.as_ref()?.get(annotations::OPERATION)
+    }
+
     pub fn path() -> String {
         format!("/metadata/annotations/{}", annotations::OPERATION.replace('/', "~1"))
     }
@@ -183,14 +175,10 @@ impl Record {
     /// The record after the attempt failed.
     #[must_use]
     pub fn failed(&self, error: &str, not_before: Timestamp, may_have_run: bool) -> Self {
-        let end = (0..=error.len().min(MAX_ERROR))
-            .rev()
-            .find(|at| error.is_char_boundary(*at))
-            .unwrap_or(0);
         Self {
             attempt: self.attempt.saturating_add(1),
             not_before: Some(not_before),
-            last_error: error[..end].to_owned(),
+            last_error: cut(error, MAX_ERROR).to_owned(),
             may_exist: self.may_exist || may_have_run,
             ..self.clone()
         }

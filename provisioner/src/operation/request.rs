@@ -1,5 +1,6 @@
 //! The request of a run: from the claim, or from what a PV remembers of it, with its class and the ConfigMap.
 
+use kube::ResourceExt as _;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -40,7 +41,7 @@ pub fn for_claim(
     let Surroundings { class, config, .. } = around;
     let meta = &claim.metadata;
     let spec = claim.spec.clone().unwrap_or_default();
-    let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
+    let annotation = |key: &str| claim.annotations().get(key).cloned();
     let uid = meta.uid.clone().unwrap_or_default();
     let mut parameters = config.pass_through.clone();
     let inodes = config.bytes_per_inode.clone();
@@ -50,8 +51,6 @@ pub fn for_claim(
         values::bytes_per_inode(bytes).map_err(ClaimError::BytesPerInode)?;
     }
     Ok(Request {
-        contract: CONTRACT_VERSION,
-        operation,
         pv_name: persistent_volume::name_for(&uid),
         username: annotation(annotations::USERNAME).unwrap_or_default(),
         groups: split_list(&annotation(annotations::GROUPS).unwrap_or_default()),
@@ -68,19 +67,13 @@ pub fn for_claim(
         reclaim_policy: class
             .and_then(|class| class.reclaim_policy.clone())
             .unwrap_or_else(|| "Delete".to_owned()),
-        deletion_policy: String::new(),
         node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
         topology: node.map(|node| of_labels(&node.labels)).unwrap_or_default(),
         allowed_topologies: class.map(allowed).unwrap_or_default(),
-        service_account: config.service_account.clone().unwrap_or_default(),
-        kube_api: around.kube_api.to_owned(),
         parameters,
         volume,
-        source: None,
-        snapshot: None,
-        attributes: None,
-        attaches: config.operations.contains(&Operation::Attach),
-        attachment: None,
+        attaches: config.offers(Operation::Attach),
+        ..unremembered(operation, around)
     })
 }
 
@@ -104,8 +97,7 @@ pub enum NoHistory {
 /// is the PV's name.
 pub fn made_by(volume: &PersistentVolume) -> Result<Request, NoHistory> {
     let name = volume.metadata.name.clone().unwrap_or_default();
-    let text = volume.metadata.annotations.as_ref();
-    let text = text.and_then(|all| all.get(annotations::REQUEST));
+    let text = volume.annotations().get(annotations::REQUEST);
     let request: Option<Request> = text.and_then(|text| serde_json::from_str(text).ok());
     match request {
         Some(request) if persistent_volume::name_for(&request.pvc_uid) != request.pv_name => {
@@ -164,33 +156,10 @@ pub fn unremembered(operation: Operation, around: Surroundings<'_>) -> Request {
     Request {
         contract: CONTRACT_VERSION,
         operation,
-        pv_name: String::new(),
-        username: String::new(),
-        groups: Vec::new(),
-        size: 0,
-        size_gi: 0,
-        pvc_name: String::new(),
-        pvc_namespace: String::new(),
-        pvc_uid: String::new(),
-        storage_class: String::new(),
-        access_modes: Vec::new(),
-        volume_mode: String::new(),
-        fs_type: String::new(),
-        mount_options: Vec::new(),
-        reclaim_policy: String::new(),
-        deletion_policy: String::new(),
-        node_name: String::new(),
-        topology: BTreeMap::new(),
-        allowed_topologies: Vec::new(),
         service_account: config.service_account.clone().unwrap_or_default(),
         kube_api: kube_api.to_owned(),
         parameters: config.pass_through.clone(),
-        volume: BTreeMap::new(),
-        source: None,
-        snapshot: None,
-        attributes: None,
-        attaches: false,
-        attachment: None,
+        ..Request::default()
     }
 }
 
@@ -212,10 +181,10 @@ fn check_asked(claim: &PersistentVolumeClaim, config: &ProvisionerConfig) -> Res
         if config.volume_source != Some(VolumeSourceKind::Csi) {
             return Err(ClaimError::AttributesNotByCsi);
         }
-        attributes::check_offered(config)?;
+        config.check_offered(Operation::Modify)?;
     }
     let mut modes = spec.access_modes.iter().flatten();
-    if config.operations.contains(&Operation::Attach)
+    if config.offers(Operation::Attach)
         && !config.multi_attach
         && let Some(mode) = modes.find(|mode| is_for_many(std::slice::from_ref(mode)))
     {
@@ -333,7 +302,7 @@ mod tests {
         let csi = ("volume-source", "csi");
         assert!(matches!(
             ask(json!({"volumeAttributesClassName": "fast"}), &[csi]),
-            Some(ClaimError::NoOperation(_, "modify"))
+            Some(ClaimError::NoOperation(_))
         ));
         let offered = [csi, ("operations", "provision,delete,modify")];
         assert_eq!(ask(json!({"volumeAttributesClassName": "fast"}), &offered), None);

@@ -425,8 +425,7 @@ fn what_to_delete<'a>(
         Err(NoConfig::NotReadYet | NoConfig::Elsewhere { .. }) => return Err(Box::new(Decision::Rest)),
         Err(error) => return Err(wait(no_config(seen, error))),
     };
-    if !config.operations.contains(&operation) {
-        let error = SnapshotRefusal::NoOperation(config.reference.to_string(), operation.as_str());
+    if let Err(error) = config.check_offered(operation) {
         let what = seen.form.noun();
         return Err(wait(format!(
             "{error}; or set the content's deletionPolicy to Retain, and delete the {what} by hand"

@@ -1,6 +1,7 @@
 //! The source of a claim's volume, and whether it can be copied: [`find`] reads the claim's
 //! [`content`](super::content).
 
+use kube::ResourceExt as _;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -12,7 +13,6 @@ use super::observed::ObservedClaim;
 use super::record::{Record, is_busy};
 use crate::config::ProvisionerConfig;
 use crate::volume::acceptance::asked_bytes;
-use crate::volume::capacity;
 use crate::volume::grant::{Lacking, Version};
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::{Form, HandleError, VolumeSnapshotContent};
@@ -219,13 +219,7 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
         return Err(SourceError::Going(claim()));
     }
     let uid = from.metadata.uid.clone().unwrap_or_default();
-    let bound = |volume: &&Arc<PersistentVolume>| {
-        let of = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.as_ref()?.uid.as_deref());
-        of == Some(uid.as_str())
-    };
+    let bound = |volume: &&Arc<PersistentVolume>| persistent_volume::claim_uid(volume) == Some(&uid);
     let volume = seen.source.volume.as_ref().filter(bound);
     let volume = volume.ok_or_else(|| SourceError::Unbound(claim()))?;
     if is_busy(from) {
@@ -249,12 +243,10 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
         return Err(SourceError::NotOurs(pv_name));
     }
     let made_by = volume
-        .metadata
-        .annotations
-        .iter()
-        .flatten()
-        .find(|(key, _)| *key == annotations::CONFIG);
-    let made_by = made_by.map(|(_, config)| config.clone()).unwrap_or_default();
+        .annotations()
+        .get(annotations::CONFIG)
+        .cloned()
+        .unwrap_or_default();
     let serves = config.reference.to_string();
     if made_by != serves {
         return Err(SourceError::OtherConfig {
@@ -263,21 +255,20 @@ pub(super) fn find(seen: &ObservedClaim<'_>, config: &ProvisionerConfig) -> Resu
             serves,
         });
     }
-    fits(seen, named, volume, &pv_name).and_then(|size| {
-        Ok(Some(Found {
-            node: node_of(seen, config, volume)?,
-            snapshot: None,
-            name: pv_name.clone(),
-            source: Source {
-                pv_name: pv_name.clone(),
-                pvc_name: named.name.to_owned(),
-                pvc_namespace: named.namespace.to_owned(),
-                pvc_uid: uid.clone(),
-                size,
-                volume: persistent_volume::options(volume),
-            },
-        }))
-    })
+    let size = fits(seen, named, volume, &pv_name)?;
+    Ok(Some(Found {
+        node: node_of(seen, config, persistent_volume::host_of(volume))?,
+        snapshot: None,
+        name: pv_name.clone(),
+        source: Source {
+            pv_name,
+            pvc_name: named.name.to_owned(),
+            pvc_namespace: named.namespace.to_owned(),
+            pvc_uid: uid,
+            size,
+            volume: persistent_volume::options(volume),
+        },
+    }))
 }
 
 /// Refuses what the claim names in another namespace and may not use.
@@ -303,11 +294,10 @@ fn of_snapshot(
 ) -> Result<Found, SourceError> {
     let named = || snapshot.to_string();
     let (content, handle) = ready_content(seen, snapshot)?;
-    let read = content
-        .view()
-        .parse(handle)
-        .map_err(|error| SourceError::Handle(named(), error))?;
-    let taken_by = content.config().unwrap_or(read.config);
+    let view = content.view();
+    let read = view.parse(handle);
+    let read = read.map_err(|error| SourceError::Handle(named(), error))?;
+    let taken_by = view.config().unwrap_or(read.config);
     if taken_by != config.reference {
         return Err(SourceError::SnapshotOfOtherConfig {
             snapshot: named(),
@@ -315,15 +305,9 @@ fn of_snapshot(
             serves: config.reference.to_string(),
         });
     }
-    let taken_by = content.taken_by();
+    let taken_by = view.taken_by();
     let size = fits_snapshot(seen, snapshot, content, taken_by.as_ref())?;
-    let node = match read.host.as_deref().filter(|_| config.is_node_local()) {
-        None => None,
-        Some(host) => {
-            let node = (seen.by_host)(host);
-            Some(node.ok_or_else(|| SourceError::NodeGone(host.to_owned()))?)
-        }
-    };
+    let node = node_of(seen, config, read.host.as_deref())?;
     let of = |read: fn(&Request) -> &String| taken_by.as_ref().map(read).cloned();
     Ok(Found {
         node,
@@ -361,13 +345,13 @@ fn ready_content<'a>(
     // Either may say that it is the other's, so both have to.
     let content = content.filter(|content| content.is_bound_to(from));
     let content = content.ok_or_else(|| SourceError::Unready(named()))?;
-    if !content.is_ours() {
+    let view = content.view();
+    if !view.is_ours() {
         return Err(SourceError::OtherDriver(named(), content.spec.driver.clone()));
     }
     if content.metadata.deletion_timestamp.is_some() {
         return Err(SourceError::SnapshotGoing(named()));
     }
-    let view = content.view();
     if view.of_group.is_some() && view.named.is_none() && view.taken_by().is_none() {
         // What its group's content remembers of its volume is not noted on its own yet.
         return Err(SourceError::Unready(named()));
@@ -376,7 +360,7 @@ fn ready_content<'a>(
         .status
         .as_ref()
         .is_some_and(|status| status.ready_to_use == Some(true));
-    let handle = content.handle().filter(|_| said && content.is_ready());
+    let handle = view.handle().filter(|_| said && view.is_ready);
     let handle = handle.ok_or_else(|| SourceError::Unready(named()))?;
     if let Some(begun) = seen
         .record
@@ -408,11 +392,9 @@ fn fits_snapshot(
     let mode = taken_by.map(|request| request.volume_mode.clone());
     let mode = content.spec.source_volume_mode.clone().or(mode);
     let may_change = content
-        .metadata
-        .annotations
-        .iter()
-        .flatten()
-        .any(|(key, value)| key == MODE_MAY_CHANGE && value == "true");
+        .annotations()
+        .get(MODE_MAY_CHANGE)
+        .is_some_and(|may| may == "true");
     let wanted = seen.claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
     if let Some(mode) = mode.filter(|mode| !may_change && mode != wanted.unwrap_or("Filesystem")) {
         return Err(SourceError::SnapshotMode {
@@ -431,10 +413,7 @@ fn fits(
     pv_name: &str,
 ) -> Result<u64, SourceError> {
     let spec = volume.spec.as_ref();
-    let size = spec
-        .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
-        .and_then(|size| capacity::bytes(size).ok())
-        .ok_or_else(|| SourceError::NoSize(pv_name.to_owned()))?;
+    let size = persistent_volume::size(volume).ok_or_else(|| SourceError::NoSize(pv_name.to_owned()))?;
     // A size that can't be read is refused before.
     let asked = asked_bytes(seen.claim).unwrap_or(0);
     if asked < size {
@@ -456,18 +435,15 @@ fn fits(
     Ok(size)
 }
 
-/// The node that a volume lives on, where the ConfigMap's volumes live on nodes.
+/// The node of this host name, on which the source lives, where the ConfigMap's volumes live on nodes.
 fn node_of(
     seen: &ObservedClaim<'_>,
     config: &ProvisionerConfig,
-    volume: &PersistentVolume,
+    host: Option<&str>,
 ) -> Result<Option<Node>, SourceError> {
-    match persistent_volume::host_of(volume).filter(|_| config.is_node_local()) {
-        None => Ok(None),
-        Some(host) => (seen.by_host)(host)
-            .map(Some)
-            .ok_or_else(|| SourceError::NodeGone(host.to_owned())),
-    }
+    let host = host.filter(|_| config.is_node_local());
+    let node = host.map(|host| (seen.by_host)(host).ok_or_else(|| SourceError::NodeGone(host.to_owned())));
+    node.transpose()
 }
 
 /// The record without its hold on the source, if it has one in vain: nothing runs, and nothing can be begun. `None` if

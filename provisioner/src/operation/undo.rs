@@ -202,7 +202,6 @@ fn over(
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
     let reschedule = seen.waits_for_consumer() && seen.config.as_ref().is_ok_and(|config| config.is_node_local());
     Decision::Own(ForClaim::Undone(Box::new(Undone {
-        volumes: vec![],
         next: Some(Record {
             attempt: record.attempt.saturating_add(1),
             not_before: Some(later(now, delay)),
@@ -216,6 +215,7 @@ fn over(
         say,
         took,
         after: Some(delay),
+        ..Undone::default()
     })))
 }
 
@@ -228,11 +228,9 @@ fn release_claim(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Durat
     let volumes = seen.volumes.iter().map(|volume| name_and_uid(volume));
     Decision::Own(ForClaim::Undone(Box::new(Undone {
         volumes: volumes.filter(|volume| Some(volume) != kept.as_ref()).collect(),
-        next: None,
-        reschedule: false,
         runs: removable([seen.provision_run, seen.delete_run]),
         say,
         took,
-        after: None,
+        ..Undone::default()
     })))
 }

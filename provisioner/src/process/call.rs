@@ -1,5 +1,7 @@
 //! One call to the Kubernetes API: how it failed, and what a refusal means.
 
+use std::borrow::Cow;
+
 use kube::Resource;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
@@ -9,25 +11,41 @@ use serde::de::DeserializeOwned;
 #[error("failed to {verb} {what} {name}")]
 pub struct CallError {
     verb: &'static str,
-    what: &'static str,
+    what: Cow<'static, str>,
     name: String,
     source: Box<kube::Error>,
 }
 
 impl CallError {
     /// `verb` and `what` as in "failed to create Pod x".
-    pub fn new(verb: &'static str, what: &'static str, name: &str, source: kube::Error) -> Self {
+    pub fn new(verb: &'static str, what: impl Into<Cow<'static, str>>, name: &str, source: kube::Error) -> Self {
         Self {
             verb,
-            what,
+            what: what.into(),
             name: name.to_owned(),
             source: Box::new(source),
         }
     }
 
+    /// The HTTP status of the answer; 0 if there was none.
+    pub(crate) fn code(&self) -> u16 {
+        code(&self.source)
+    }
+
+    /// The failure and what the client made of it, in one line.
+    pub(crate) fn why(&self) -> String {
+        format!("{self}: {}", self.source)
+    }
+
     /// Whether the API refused it since the object has changed, or since its name is taken.
     pub fn is_conflict(&self) -> bool {
         is_conflict(&self.source)
+    }
+
+    /// Whether the caller has no right to that, or an admission policy or the API's rules allow nobody to. A JSON patch
+    /// whose test fails is answered in the same way.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.code(), 403 | 422)
     }
 
     /// Whether the API refused it since the caller has no right to that.
@@ -71,8 +89,31 @@ impl<T> Answer<T> for Result<T, kube::Error> {
     }
 }
 
+/// The object is gone, which is as well.
+pub(crate) const GONE: &[u16] = &[404];
+/// An object of the name is there, which is as well.
+pub(crate) const TAKEN: &[u16] = &[409];
+/// The object has changed or is gone: somebody was quicker.
+pub(crate) const CHANGED: &[u16] = &[404, 409];
+
+/// The result of a call, some of whose failures are no failures.
+pub(crate) trait Tolerant<T> {
+    /// `None` if the API answered with one of these codes.
+    fn unless(self, codes: &[u16]) -> Result<Option<T>, CallError>;
+}
+
+impl<T> Tolerant<T> for Result<T, CallError> {
+    fn unless(self, codes: &[u16]) -> Result<Option<T>, CallError> {
+        match self {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if codes.contains(&error.code()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// The HTTP status of an answer; 0 if there was none.
-pub(crate) fn code(error: &kube::Error) -> u16 {
+fn code(error: &kube::Error) -> u16 {
     match error {
         kube::Error::Api(status) => status.code,
         _ => 0,
@@ -82,12 +123,6 @@ pub(crate) fn code(error: &kube::Error) -> u16 {
 /// Whether there is no such object.
 pub fn is_not_found(error: &kube::Error) -> bool {
     code(error) == 404
-}
-
-/// Whether the caller has no right to that, or an admission policy or the API's rules allow nobody to. A JSON patch whose
-/// test fails is answered in the same way.
-pub(crate) fn is_refusal(error: &kube::Error) -> bool {
-    matches!(code(error), 403 | 422)
 }
 
 /// Whether the object has changed, or its name is taken.

@@ -11,11 +11,14 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, ObjectMeta, PostParams};
+use kube::api::ObjectMeta;
 use mooring_contract::names::annotations;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
+
+use crate::process::call::{CallError, TAKEN, Tolerant as _};
+use crate::process::objects::Objects;
 
 /// Times of an election, all parts of the Lease's duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,12 +125,8 @@ fn records(lease: &Lease) -> u32 {
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
     /// The API server refused the call, or did not answer.
-    #[error("failed to {verb} lease {name:?}")]
-    Api {
-        verb: &'static str,
-        name: String,
-        source: kube::Error,
-    },
+    #[error(transparent)]
+    Call(#[from] CallError),
     #[error("no answer about lease {name:?} within {} ms", limit.as_millis())]
     Slow { name: String, limit: Duration },
 }
@@ -135,7 +134,7 @@ pub enum ElectionError {
 /// One replica's part in the election.
 #[derive(Debug)]
 pub struct Election {
-    api: Api<Lease>,
+    leases: Objects<Lease>,
     name: String,
     me: String,
     timing: Timing,
@@ -144,9 +143,9 @@ pub struct Election {
 
 impl Election {
     /// An election by the Lease `name`; `me` must be no other replica's name.
-    pub fn new(client: Client, namespace: &str, name: &str, me: &str, timing: Timing) -> Self {
+    pub fn new(client: &Client, namespace: &str, name: &str, me: &str, timing: Timing) -> Self {
         Self {
-            api: Api::namespaced(client, namespace),
+            leases: Objects::within(client, namespace),
             name: name.to_owned(),
             me: me.to_owned(),
             timing,
@@ -205,7 +204,7 @@ impl Election {
     /// Frees the Lease, so that another replica need not wait for it to run out.
     pub async fn release(&mut self) {
         let freed = timeout(self.timing.attempt, async {
-            let Some(mut lease) = self.get().await? else {
+            let Some(mut lease) = self.leases.read(&self.name).await? else {
                 return Ok(());
             };
             let spec = lease.spec.get_or_insert_default();
@@ -214,7 +213,7 @@ impl Election {
             }
             spec.holder_identity = Some(String::new());
             spec.renew_time = Some(MicroTime(Timestamp::now()));
-            self.put("release", &lease).await.map(drop)
+            self.leases.replace(&lease).await.map(drop)
         });
         match freed.await {
             Ok(Ok(())) => info!(lease.name = self.name, "freed the lease"),
@@ -249,7 +248,7 @@ impl Election {
     }
 
     async fn attempt_unlimited(&mut self) -> Result<Standing, ElectionError> {
-        let lease = self.get().await?;
+        let lease = self.leases.read(&self.name).await?;
         let step = step(
             lease.as_ref(),
             &self.me,
@@ -269,8 +268,8 @@ impl Election {
                 }
                 return Ok(Standing::StandingBy);
             }
-            (Step::Renew, Some(lease)) => self.put("renew", &self.claimed(lease, false)).await,
-            (Step::Take, Some(lease)) => self.put("take", &self.claimed(lease, true)).await,
+            (Step::Renew, Some(lease)) => self.leases.replace(&self.claimed(lease, false)).await,
+            (Step::Take, Some(lease)) => self.leases.replace(&self.claimed(lease, true)).await,
             (_, None) | (Step::Create, Some(_)) => {
                 let lease = Lease {
                     metadata: ObjectMeta {
@@ -279,22 +278,14 @@ impl Election {
                     },
                     spec: None,
                 };
-                let created = self
-                    .api
-                    .create(&PostParams::default(), &self.claimed(lease, true))
-                    .await;
-                created.map(drop).map_err(|source| self.failed("create", source))
+                self.leases.create(&self.claimed(lease, true)).await
             }
         };
-        match written {
-            Ok(()) => Ok(Standing::Leading),
-            // Another was quicker.
-            Err(ElectionError::Api {
-                source: kube::Error::Api(status),
-                ..
-            }) if status.code == 409 => Ok(Standing::StandingBy),
-            Err(error) => Err(error),
-        }
+        // Another may be quicker.
+        Ok(match written.unless(TAKEN)? {
+            Some(_) => Standing::Leading,
+            None => Standing::StandingBy,
+        })
     }
 
     /// The Lease as ours from now on; `anew` counts a change of holder.
@@ -311,24 +302,6 @@ impl Election {
         spec.lease_duration_seconds = Some(i32::try_from(self.timing.duration.as_secs().max(1)).unwrap_or(i32::MAX));
         spec.renew_time = Some(now);
         lease
-    }
-
-    async fn get(&self) -> Result<Option<Lease>, ElectionError> {
-        let lease = self.api.get_opt(&self.name).await;
-        lease.map_err(|source| self.failed("read", source))
-    }
-
-    async fn put(&self, verb: &'static str, lease: &Lease) -> Result<(), ElectionError> {
-        let put = self.api.replace(&self.name, &PostParams::default(), lease).await;
-        put.map(drop).map_err(|source| self.failed(verb, source))
-    }
-
-    fn failed(&self, verb: &'static str, source: kube::Error) -> ElectionError {
-        ElectionError::Api {
-            verb,
-            name: self.name.clone(),
-            source,
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use axum::Router;
 use axum::extract::State;
@@ -11,6 +10,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use mooring_program::paths;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -26,7 +26,6 @@ pub struct ListenError {
 
 /// What a replica is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Phase {
     /// It has not reached the API server yet.
     Starting,
@@ -59,7 +58,7 @@ impl From<Standing> for Phase {
 /// What the probes answer. A clone shares the state.
 #[derive(Clone)]
 pub struct Health {
-    phase: Arc<AtomicU8>,
+    phase: watch::Sender<Phase>,
     /// Whether a replica that leads knows what it has to.
     is_synced: Arc<dyn Fn() -> bool + Send + Sync>,
     metrics: Metrics,
@@ -70,57 +69,39 @@ impl Health {
     /// been read.
     pub fn new(is_synced: impl Fn() -> bool + Send + Sync + 'static, metrics: Metrics) -> Self {
         Self {
-            phase: Arc::new(AtomicU8::new(Phase::Starting as u8)),
+            phase: watch::Sender::new(Phase::Starting),
             is_synced: Arc::new(is_synced),
             metrics,
         }
     }
 
     pub fn set(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.phase.send_replace(phase);
         self.metrics.set_leader(phase == Phase::Leading);
     }
 
     #[cfg(test)]
-    pub(crate) fn phase(&self) -> u8 {
-        self.phase.load(Ordering::Relaxed)
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
     }
 
     fn ready(&self) -> (StatusCode, &'static str) {
-        let phase = self.phase.load(Ordering::Relaxed);
-        if phase == Phase::StandingBy as u8 {
-            (StatusCode::OK, "standing by\n")
-        } else if phase == Phase::Leading as u8 {
-            if (self.is_synced)() {
-                (StatusCode::OK, "leading\n")
-            } else {
-                (StatusCode::SERVICE_UNAVAILABLE, "reading provisioner config maps\n")
+        let why_not = match *self.phase.borrow() {
+            Phase::StandingBy => return (StatusCode::OK, "standing by\n"),
+            Phase::Leading if (self.is_synced)() => return (StatusCode::OK, "leading\n"),
+            Phase::Leading => "reading provisioner config maps\n",
+            Phase::NotHeld => "no admission policy restricts this controller: see its log\n",
+            Phase::HeldUnknown => {
+                "the controller does not know yet whether an admission policy restricts it: see its log\n"
             }
-        } else if phase == Phase::NotHeld as u8 {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "no admission policy restricts this controller: see its log\n",
-            )
-        } else if phase == Phase::HeldUnknown as u8 {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the controller does not know yet whether an admission policy restricts it: see its log\n",
-            )
-        } else if phase == Phase::BadSettings as u8 {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "ConfigMap mooring-settings has a mistake: see this controller's log\n",
-            )
-        } else if phase == Phase::Outdated as u8 {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "a controller of a later version has led: install that version again; see this controller's log\n",
-            )
-        } else if phase == Phase::Stopping as u8 {
-            (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
-        } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "waiting for the Kubernetes API\n")
-        }
+            Phase::BadSettings => "ConfigMap mooring-settings has a mistake: see this controller's log\n",
+            Phase::Outdated => {
+                "a controller of a later version has led: install that version again; see this controller's log\n"
+            }
+            Phase::Stopping => "stopping\n",
+            Phase::Starting => "waiting for the Kubernetes API\n",
+        };
+        (StatusCode::SERVICE_UNAVAILABLE, why_not)
     }
 }
 

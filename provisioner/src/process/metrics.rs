@@ -1,108 +1,63 @@
 //! Prometheus metrics. No label ever holds the name of an object.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use mooring_contract::named;
 use mooring_contract::operation::Operation;
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Metric, Registry};
 
 pub mod api;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OperationResult {
-    /// The image did it.
-    Done,
-    Retry,
-    /// It will not be tried again before something changes.
-    GivenUp,
-}
-
-impl OperationResult {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Retry => "retry",
-            Self::GivenUp => "given-up",
-        }
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum OperationResult {
+        /// The image did it.
+        Done = "done",
+        Retry = "retry",
+        /// It will not be tried again before something changes.
+        GivenUp = "given-up",
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConfigState {
-    InForce,
-    /// An earlier version is in force; the current one has errors.
-    LastGood,
-    /// No version of it is in force.
-    Refused,
-}
-
-impl ConfigState {
-    pub const ALL: [Self; 3] = [Self::InForce, Self::LastGood, Self::Refused];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::InForce => "in-force",
-            Self::LastGood => "last-good",
-            Self::Refused => "refused",
-        }
+named! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum ConfigState {
+        InForce = "in-force",
+        /// An earlier version is in force; the current one has errors.
+        LastGood = "last-good",
+        /// No version of it is in force.
+        Refused = "refused",
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabels {
-    operation: &'static str,
-    result: &'static str,
-    category: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationLabels {
-    operation: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ConditionLabels {
-    condition: &'static str,
-    status: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CategoryLabels {
-    category: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReconcileLabels {
-    controller: &'static str,
-    result: &'static str,
-}
+/// The labels of a metric, each with its value.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
+type Counters<const N: usize> = Family<Labels<N>, Counter>;
+type Histograms = Family<Labels<1>, Histogram, fn() -> Histogram>;
 
 /// All metrics. A clone counts into the same.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    operations: Family<ResultLabels, Counter>,
-    durations: Family<OperationLabels, Histogram, fn() -> Histogram>,
-    in_flight: Family<OperationLabels, Gauge>,
-    queued: Family<OperationLabels, Gauge>,
-    reconciles: Family<ReconcileLabels, Counter>,
-    configs: Family<StateLabels, Gauge>,
-    config_problems: Family<CategoryLabels, Gauge>,
-    conditions: Family<ConditionLabels, Gauge>,
-    discovered: Family<StateLabels, Gauge>,
+    operations: Counters<3>,
+    durations: Histograms,
+    in_flight: Gauges<1>,
+    queued: Gauges<1>,
+    reconciles: Counters<2>,
+    configs: Gauges<1>,
+    config_problems: Gauges<1>,
+    conditions: Gauges<2>,
+    discovered: Gauges<1>,
     discovered_capacity: Gauge,
-    workers: Family<StateLabels, Gauge>,
+    workers: Gauges<1>,
     events_dropped: Counter,
     leader: Gauge,
     pub api: api::ApiMetrics,
@@ -118,91 +73,36 @@ impl Metrics {
     /// Metrics that all stand at zero.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("mooring_provisioner");
-        let operations = Family::default();
-        registry.register("operations", "Ends of runs of provisioning images", operations.clone());
-        let durations: Family<_, _, fn() -> Histogram> =
-            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.25, 2.0, 13)));
-        registry.register(
-            "operation_duration_seconds",
-            "Time from the recorded intent to the end of an operation, without retries",
-            durations.clone(),
-        );
-        let in_flight = Family::default();
-        registry.register(
-            "operations_in_flight",
-            "Provisioning Pods that exist",
-            in_flight.clone(),
-        );
-        let queued = Family::default();
-        registry.register(
-            "operations_queued",
-            "Operations that wait for max-parallel or for their backoff",
-            queued.clone(),
-        );
-        let reconciles = Family::default();
-        registry.register("reconciles", "Reconciles, by controller and result", reconciles.clone());
-        let configs = Family::default();
-        registry.register("configs", "Provisioner ConfigMaps by state", configs.clone());
-        let config_problems = Family::default();
-        registry.register(
-            "config_problems",
-            "Errors in the current versions of provisioner ConfigMaps",
-            config_problems.clone(),
-        );
-        let conditions = Family::default();
-        registry.register(
-            "conditions",
-            "ConfigMaps that sum up others (label type=provisioner-status), by condition and its status",
-            conditions.clone(),
-        );
-        let discovered = Family::default();
-        registry.register(
-            "discovered_classes",
-            "StorageClasses of what images have discovered, by whether the storage still lists it",
-            discovered.clone(),
-        );
-        let discovered_capacity: Gauge = Gauge::default();
-        registry.register(
-            "discovered_capacity_bytes",
-            "Capacity left for new volumes in all discovered storage that has a capacity",
-            discovered_capacity.clone(),
-        );
-        let workers = Family::default();
-        registry.register(
-            "workers",
-            "Workers of provisioner ConfigMaps, by whether they are starting, free, at a run, or unreachable",
-            workers.clone(),
-        );
-        let events_dropped = Counter::default();
-        registry.register(
-            "events_dropped",
-            "Events not published: too many at once, or refused by the API server",
-            events_dropped.clone(),
-        );
-        let leader: Gauge = Gauge::default();
-        registry.register("leader", "1 in the leading replica, 0 in a standby", leader.clone());
-        let api = api::ApiMetrics::register(&mut registry);
-        registry.register(
-            "build",
-            "Version, as a label",
-            prometheus_client::metrics::info::Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-        );
+        let all = &mut registry;
+        let durations: Histograms = Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.25, 2.0, 13)));
+        let took = "Time from the recorded intent to the end of an operation, without retries";
+        let waiting = "Operations that wait for max-parallel or for their backoff";
+        let problems = "Errors in the current versions of provisioner ConfigMaps";
+        let summaries = "ConfigMaps that sum up others (label type=provisioner-status), by condition and its status";
+        let listed = "StorageClasses of what images have discovered, by whether the storage still lists it";
+        let left = "Capacity left for new volumes in all discovered storage that has a capacity";
+        let workers = "Workers of provisioner ConfigMaps, by whether they are starting, free, at a run, or unreachable";
+        let dropped = "Events not published: too many at once, or refused by the API server";
+        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         Self {
-            registry: Arc::new(registry),
-            operations,
-            durations,
-            in_flight,
-            queued,
-            reconciles,
-            configs,
-            config_problems,
-            conditions,
-            discovered,
-            discovered_capacity,
-            workers,
-            events_dropped,
-            leader,
-            api,
+            operations: new(all, "operations", "Ends of runs of provisioning images"),
+            durations: register(all, "operation_duration_seconds", took, durations),
+            in_flight: new(all, "operations_in_flight", "Provisioning Pods that exist"),
+            queued: new(all, "operations_queued", waiting),
+            reconciles: new(all, "reconciles", "Reconciles, by controller and result"),
+            configs: new(all, "configs", "Provisioner ConfigMaps by state"),
+            config_problems: new(all, "config_problems", problems),
+            conditions: new(all, "conditions", summaries),
+            discovered: new(all, "discovered_classes", listed),
+            discovered_capacity: new(all, "discovered_capacity_bytes", left),
+            workers: new(all, "workers", workers),
+            events_dropped: new(all, "events_dropped", dropped),
+            leader: new(all, "leader", "1 in the leading replica, 0 in a standby"),
+            api: api::ApiMetrics::register(all),
+            registry: {
+                registry.register("build", "Version, as a label", version);
+                Arc::new(registry)
+            },
         }
     }
 
@@ -214,42 +114,38 @@ impl Metrics {
         category: &'static str,
         took: Duration,
     ) {
-        self.operations
-            .get_or_create(&ResultLabels {
-                operation: operation.as_str(),
-                result: result.as_str(),
-                category,
-            })
-            .inc();
-        self.durations
-            .get_or_create(&OperationLabels {
-                operation: operation.as_str(),
-            })
-            .observe(took.as_secs_f64());
+        let operation = ("operation", operation.as_str());
+        let labels = [operation, ("result", result.as_str()), ("category", category)];
+        self.operations.get_or_create(&labels).inc();
+        self.durations.get_or_create(&[operation]).observe(took.as_secs_f64());
     }
 
     /// Sets how many Pods of an operation there are.
     pub fn set_in_flight(&self, operation: Operation, count: usize) {
-        set(&self.in_flight, operation, count);
+        set(&self.in_flight, "operation", operation.as_str(), count);
     }
 
     /// Sets how many operations wait for `max-parallel` or for their backoff.
     pub fn set_queued(&self, operation: Operation, count: usize) {
-        set(&self.queued, operation, count);
+        set(&self.queued, "operation", operation.as_str(), count);
     }
 
     /// Sets how many workers there are in each state.
     pub fn set_workers(&self, counts: impl IntoIterator<Item = (&'static str, usize)>) {
         for (state, count) in counts {
-            self.workers.get_or_create(&StateLabels { state }).set(gauge(count));
+            set(&self.workers, "state", state, count);
         }
     }
 
     /// Counts one reconcile. `result` is "ok" or an error's `category()`.
     pub fn reconciled(&self, controller: &'static str, result: &'static str) {
-        self.reconciles
-            .get_or_create(&ReconcileLabels { controller, result })
-            .inc();
+        let labels = [("controller", controller), ("result", result)];
+        self.reconciles.get_or_create(&labels).inc();
+    }
+
+    /// Counts one turn of a controller that looks at everything in each.
+    pub fn turned(&self, controller: &'static str, is_well: bool) {
+        self.reconciled(controller, if is_well { "ok" } else { "api" });
     }
 
     /// Sets the picture of all ConfigMaps: the state of each, and the categories of all errors.
@@ -261,13 +157,11 @@ impl Metrics {
         let states: Vec<_> = states.into_iter().collect();
         for state in ConfigState::ALL {
             let count = states.iter().filter(|&&s| s == state).count();
-            self.configs
-                .get_or_create(&StateLabels { state: state.as_str() })
-                .set(gauge(count));
+            set(&self.configs, "state", state.as_str(), count);
         }
         self.config_problems.clear();
         for category in problems {
-            self.config_problems.get_or_create(&CategoryLabels { category }).inc();
+            self.config_problems.get_or_create(&[("category", category)]).inc();
         }
     }
 
@@ -275,9 +169,8 @@ impl Metrics {
     pub fn set_conditions(&self, conditions: impl IntoIterator<Item = (&'static str, &'static str)>) {
         self.conditions.clear();
         for (condition, status) in conditions {
-            self.conditions
-                .get_or_create(&ConditionLabels { condition, status })
-                .inc();
+            let labels = [("condition", condition), ("status", status)];
+            self.conditions.get_or_create(&labels).inc();
         }
     }
 
@@ -285,7 +178,7 @@ impl Metrics {
     /// more, and how many bytes are left in all.
     pub fn set_discovered(&self, served: usize, vanished: usize, capacity: u64) {
         for (state, count) in [("served", served), ("vanished", vanished)] {
-            self.discovered.get_or_create(&StateLabels { state }).set(gauge(count));
+            set(&self.discovered, "state", state, count);
         }
         self.discovered_capacity
             .set(i64::try_from(capacity).unwrap_or(i64::MAX));
@@ -308,20 +201,19 @@ impl Metrics {
     }
 }
 
-fn set(family: &Family<OperationLabels, Gauge<i64, std::sync::atomic::AtomicI64>>, operation: Operation, count: usize) {
-    family
-        .get_or_create(&OperationLabels {
-            operation: operation.as_str(),
-        })
-        .set(gauge(count));
+fn new<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    register(registry, name, help, M::default())
 }
 
-fn gauge(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
-/// Prometheus counts in 64 bits; this names the type once for [`api`].
-type Count = Counter<u64, AtomicU64>;
+fn set(gauges: &Gauges<1>, label: &'static str, value: &'static str, count: usize) {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    gauges.get_or_create(&[(label, value)]).set(count);
+}
 
 #[cfg(test)]
 mod tests {

@@ -132,7 +132,7 @@ mod tests {
         let mut watch = watch(vec![seen("registry", "a/"), seen("other", "x"), good]);
         let first = watch.first(&health, &stop).await.unwrap();
         assert_eq!(first.pull_secrets.unwrap(), ["login"]);
-        assert_eq!(health.phase(), Phase::BadSettings as u8);
+        assert_eq!(health.phase(), Phase::BadSettings);
         let ended = stop.clone();
         ended.cancel();
         assert_eq!(watch.first(&health, &stop).await, None);

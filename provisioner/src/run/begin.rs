@@ -25,7 +25,8 @@ use super::worker::Worker;
 use super::worker_pod;
 use super::workers::Workers;
 use crate::config::ProvisionerConfig;
-use crate::process::call::{CallError, is_conflict};
+use crate::process::call::{Answer as _, TAKEN, Tolerant as _};
+use crate::process::objects::Objects;
 
 /// Shortest life of a token that the API gives.
 const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
@@ -81,15 +82,11 @@ impl<'a> Prepared<'a> {
             properties: &properties,
             backend_secret: self.secret.for_driver,
         });
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &config.reference.namespace);
-        match pods.create(&PostParams::default(), &wanted).await {
-            Ok(pod) => return Ok(Made::New(Run::of(pod))),
-            Err(error) if is_conflict(&error) => {}
-            Err(source) => return Err(CallError::new("create", "Pod", &name, source).into()),
+        let pods: Objects<Pod> = Objects::within(self.client, &config.reference.namespace);
+        if let Some(pod) = pods.create(&wanted).await.unless(TAKEN)? {
+            return Ok(Made::New(Run::of(pod)));
         }
-        let found = pods.get_opt(&name).await;
-        let found = found.map_err(|source| CallError::new("read", "Pod", &name, source))?;
-        match found {
+        match pods.read(&name).await? {
             Some(found) if is_same(&found, &wanted) => Ok(Made::Found(Run::of(found))),
             Some(found) if is_ours(&found, &wanted) => Ok(Made::Occupied),
             Some(_) => Err(RunError::Taken { what: "Pod", name }),
@@ -136,14 +133,10 @@ impl<'a> Prepared<'a> {
         if let Some(worker) = Worker::of(pod) {
             return self.hand_to_worker(&worker).await;
         }
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let secrets: Objects<Secret> = Objects::within(self.client, &pod.namespace().unwrap_or_default());
         let name = pod::secret_name(pod).to_owned();
-        if !fresh {
-            let found = secrets.get_opt(&name).await;
-            let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
-            if found.is_some_and(|found| is_owned(&found, pod)) {
-                return Ok(());
-            }
+        if !fresh && secrets.read(&name).await?.is_some_and(|found| is_owned(&found, pod)) {
+            return Ok(());
         }
         let token = match (&config.service_token, &config.service_account) {
             (Some(token), _) => Some(token.clone()),
@@ -154,14 +147,11 @@ impl<'a> Prepared<'a> {
         let data = Properties::new(request, &self.secret.data, token)?
             .with_answer_key(key.map(SecretString::from))
             .into_secret_data();
-        match secrets.create(&PostParams::default(), &pod::secret(pod, data)).await {
-            Ok(_) => return Ok(()),
-            Err(error) if is_conflict(&error) => {}
-            Err(source) => return Err(CallError::new("create", "Secret", &name, source).into()),
+        let made = secrets.create(&pod::secret(pod, data)).await;
+        if made.unless(TAKEN)?.is_some() {
+            return Ok(());
         }
-        let found = secrets.get_opt(&name).await;
-        let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
-        match found {
+        match secrets.read(&name).await? {
             Some(found) if is_owned(&found, pod) => Ok(()),
             Some(_) => Err(RunError::Taken { what: "Secret", name }),
             // The Pod is gone already, and its Secret with it.
@@ -189,7 +179,7 @@ impl<'a> Prepared<'a> {
         let answer = accounts
             .create_token_request(account, &PostParams::default(), &request)
             .await
-            .map_err(|source| CallError::new("create", "a token of service account", account, source))?;
+            .or_failed_to("create", "a token of service account", account)?;
         answer
             .status
             .and_then(|status| status.token)
@@ -207,10 +197,9 @@ pub async fn answer_key(client: &Client, workers: &Workers, run: &Run) -> Result
             .map(|seat| seat.key)
             .ok_or_else(|| RunError::NoAnswerKey(worker.place()));
     }
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let secrets: Objects<Secret> = Objects::within(client, &pod.namespace().unwrap_or_default());
     let name = pod::secret_name(pod).to_owned();
-    let secret = secrets.get_opt(&name).await;
-    let secret = secret.map_err(|source| CallError::new("read", "Secret", &name, source))?;
+    let secret = secrets.read(&name).await?;
     let key = secret.filter(|secret| is_owned(secret, pod)).and_then(|secret| {
         let key = secret.data?.remove(property::keys::ANSWER_KEY)?;
         String::from_utf8(key.0).ok()

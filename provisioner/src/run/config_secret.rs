@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
-use kube::api::Api;
 use mooring_contract::names::FLEX_DRIVER;
 
 use super::error::RunError;
 use crate::config::ProvisionerConfig;
-use crate::process::call::CallError;
+use crate::process::objects::Objects;
 
 #[derive(Default)]
 pub(super) struct ConfigSecret {
@@ -26,10 +25,8 @@ impl ConfigSecret {
             return Ok(Self::default());
         };
         let namespace = &config.reference.namespace;
-        let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-        let secret = secrets.get_opt(name).await;
-        let secret = secret.map_err(|source| CallError::new("read", "Secret", name, source))?;
-        let secret = secret.ok_or_else(|| RunError::NoSecret {
+        let secrets: Objects<Secret> = Objects::within(client, namespace);
+        let secret = secrets.read(name).await?.ok_or_else(|| RunError::NoSecret {
             name: name.clone(),
             namespace: namespace.clone(),
         })?;

@@ -1,7 +1,5 @@
 //! How a run was when it went.
 
-use mooring_contract::outcome::Outcome;
-
 use super::input_state::InputState;
 use super::observed::Run;
 use super::outcome::{Category, Finish, State};
@@ -23,13 +21,8 @@ impl Departed {
         let end = match run.state() {
             State::Finished(end) => end,
             state @ (State::Waiting { .. } | State::Running | State::Leaving) => Finish {
-                outcome: Outcome::Retry,
-                category: Category::Node,
-                why: "its Pod was deleted before it had ended".to_owned(),
-                may_have_run: true,
                 started: state == State::Running,
-                message: String::new(),
-                can_be_worker: false,
+                ..Finish::unseen(Category::Node, "its Pod was deleted before it had ended", true)
             },
         };
         Self {

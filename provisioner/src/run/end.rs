@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams};
 use mooring_contract::names::labels;
 use mooring_program::error::chain;
 use tracing::warn;
@@ -14,8 +14,8 @@ use super::error::RunError;
 use super::identity::{RunId, RunRef};
 use super::observed::Run;
 use super::worker::Worker;
-use super::worker_pod;
-use crate::process::call::{CallError, is_conflict, is_not_found, is_refusal, is_there};
+use crate::process::call::{Answer as _, CallError, GONE, Tolerant as _};
+use crate::process::objects::{Objects, only};
 
 /// Whether [`end`] had to ask for the removal.
 #[derive(Debug)]
@@ -34,32 +34,25 @@ pub async fn find(client: &Client, namespace: &str, id: &RunId) -> Result<Vec<Ru
     let (uid, operation) = (&id.uid, id.operation.as_str());
     let of_this = format!("{}={uid},{}={operation}", labels::CLAIM_UID, labels::OPERATION);
     let found = pods.list(&ListParams::default().labels(&of_this)).await;
-    let found = found.map_err(|source| CallError::new("list", "Pods of run", &id.name(), source))?;
+    let found = found.or_failed_to("list", "Pods of run", &id.name())?;
     Ok(found.items.into_iter().map(Run::of).collect())
 }
 
 /// Removes this very run: with its Pod, unless that is a worker whose run has ended. A worker that can't be freed of it
 /// goes with it all the same. One that is to be removed only as it was seen is [`RunError::Changed`] if it is gone.
 pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &run.namespace);
+    let pods: Objects<Pod> = Objects::within(client, &run.namespace);
     let mut seen = run.resource_version.clone();
     let mut unfreed = None;
     if let Some(release) = &run.release {
-        let failed = |source| CallError::new("patch", "Pod", &run.name, source);
-        match pods
-            .patch(&run.name, &worker_pod::field_manager(), &release.patch())
-            .await
-        {
-            Ok(_) => return Ok(Ended::Asked),
-            Err(error) if is_not_found(&error) => return Ok(Ended::Gone),
+        match pods.patch(&run.name, &release.patch()).await.unless(GONE) {
+            Ok(freed) => return Ok(freed.map_or(Ended::Gone, |_| Ended::Asked)),
             // Free already; or the API does not let the worker be written, which has the run then.
-            Err(error) if is_refusal(&error) => {
-                let live = pods.get_opt(&run.name).await;
-                let live = live.map_err(|source| CallError::new("read", "Pod", &run.name, source))?;
+            Err(refusal) if refusal.is_refusal() => {
+                let live = pods.read(&run.name).await?;
                 let Some(live) = live.filter(|live| has_this(live, run)) else {
                     return Ok(Ended::Gone);
                 };
-                let refusal = failed(error);
                 warn!(
                     error = chain(&refusal),
                     "a worker can't be freed of its run: it goes with it"
@@ -67,16 +60,10 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
                 seen.clone_from(&live.metadata.resource_version);
                 unfreed = Worker::of(&Arc::new(live)).map(|worker| Ended::WithWorker(worker, refusal));
             }
-            Err(source) => return Err(failed(source).into()),
+            Err(error) => return Err(error.into()),
         }
     }
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(run.carrier_uid.clone()),
-            resource_version: seen,
-        }),
-        ..DeleteParams::background()
-    };
+    let params = DeleteParams::background().preconditions(only(Some(run.carrier_uid.clone()), seen));
     let gone = || {
         if run.is_exact() {
             // Nobody could say how it was when it went.
@@ -85,18 +72,18 @@ pub async fn end(client: &Client, run: &RunRef) -> Result<Ended, RunError> {
             Ok(Ended::Gone)
         }
     };
-    match pods.delete(&run.name, &params).await {
-        Ok(_) => Ok(unfreed.unwrap_or(Ended::Asked)),
-        Err(error) if is_not_found(&error) => gone(),
+    match pods.delete(&run.name, &params).await.unless(GONE) {
+        Ok(Some(())) => Ok(unfreed.unwrap_or(Ended::Asked)),
+        Ok(None) => gone(),
         // Usually another of its name is in its place by now; but a conflict is no proof of that.
-        Err(error) if is_conflict(&error) => {
-            if is_there(&pods, &run.name, &run.carrier_uid).await? {
+        Err(error) if error.is_conflict() => {
+            if pods.has(&run.name, &run.carrier_uid).await? {
                 Err(RunError::Changed(run.name.clone()))
             } else {
                 gone()
             }
         }
-        Err(source) => Err(CallError::new("delete", "Pod", &run.name, source).into()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -5,6 +5,7 @@ pub mod last_words;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use mooring_contract::named;
 use mooring_contract::outcome::Outcome;
 use mooring_contract::worker::{Report, RunEnd, take_statement};
 
@@ -45,6 +46,19 @@ pub struct Finish {
 }
 
 impl Finish {
+    /// The end of a run whose container was not seen to end: it is tried again.
+    pub(crate) fn unseen(category: Category, why: impl Into<String>, may_have_run: bool) -> Self {
+        Self {
+            outcome: Outcome::Retry,
+            category,
+            why: why.into(),
+            may_have_run,
+            started: false,
+            message: String::new(),
+            can_be_worker: false,
+        }
+    }
+
     /// As it ended, but with something wrong in what it was asked or has answered: the run is repeated.
     pub(crate) fn refused(&self, why: String) -> Self {
         Self {
@@ -56,45 +70,29 @@ impl Finish {
     }
 }
 
-/// Why a run ended as it did; a metric's label, so there are few.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Category {
-    /// Exit 0.
-    Done,
-    /// Exit 75.
-    Temporary,
-    /// Exit 78.
-    Config,
-    /// Any other exit code.
-    Failed,
-    OutOfMemory,
-    /// The limit `timeout` ended it.
-    Timeout,
-    /// The node was lost, drained, or evicted it.
-    Node,
-    /// It never started.
-    NotStarted,
-    /// It was done, but what it made was refused.
-    Refused,
-    /// The API refused what Mooring asked for.
-    Api,
-}
-
-impl Category {
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Temporary => "temporary",
-            Self::Config => "config",
-            Self::Failed => "failed",
-            Self::OutOfMemory => "out-of-memory",
-            Self::Timeout => "timeout",
-            Self::Node => "node",
-            Self::NotStarted => "not-started",
-            Self::Refused => "refused",
-            Self::Api => "api",
-        }
+named! {
+    /// Why a run ended as it did; a metric's label, so there are few.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Category {
+        /// Exit 0.
+        Done = "done",
+        /// Exit 75.
+        Temporary = "temporary",
+        /// Exit 78.
+        Config = "config",
+        /// Any other exit code.
+        Failed = "failed",
+        OutOfMemory = "out-of-memory",
+        /// The limit `timeout` ended it.
+        Timeout = "timeout",
+        /// The node was lost, drained, or evicted it.
+        Node = "node",
+        /// It never started.
+        NotStarted = "not-started",
+        /// It was done, but what it made was refused.
+        Refused = "refused",
+        /// The API refused what Mooring asked for.
+        Api = "api",
     }
 }
 
@@ -140,15 +138,10 @@ pub(super) fn observe(pod: &Pod) -> State {
             State::Finished(without_container(&status, reason, has_node(pod), outside))
         }
         // A Pod does not succeed without a terminated container; if a kubelet says so, nothing is known: try again.
-        Some("Succeeded") => State::Finished(Finish {
-            outcome: Outcome::Retry,
-            category: Category::Node,
-            why: "the Pod ended without a container status".into(),
-            may_have_run: true,
-            started: false,
-            message: String::new(),
-            can_be_worker: false,
-        }),
+        Some("Succeeded") => {
+            let why = "the Pod ended without a container status";
+            State::Finished(Finish::unseen(Category::Node, why, true))
+        }
         _ if leaving => State::Leaving,
         _ if container.is_some_and(running) => State::Running,
         _ => waiting(pod, container),
@@ -169,15 +162,8 @@ pub(super) fn observe_on_worker(pod: &Pod, number: u64, report: Option<&Report>)
             } else {
                 end.why
             };
-            State::Finished(Finish {
-                outcome: Outcome::Retry,
-                category: Category::Node,
-                why: format!("its worker ended: {why}"),
-                may_have_run: true,
-                started: false,
-                message: String::new(),
-                can_be_worker: false,
-            })
+            let why = format!("its worker ended: {why}");
+            State::Finished(Finish::unseen(Category::Node, why, true))
         }
         State::Leaving => State::Leaving,
         // Another controller may be about to give it: that nothing ran is never certain.
@@ -320,15 +306,9 @@ fn without_container(status: &PodStatus, reason: &str, on_node: bool, outside: O
         _ if turned_away => Category::NotStarted,
         _ => Category::Node,
     };
-    let blocked = status
-        .container_statuses
-        .as_deref()
-        .and_then(<[_]>::first)
-        .is_some_and(cannot_start);
-    let waited = status
-        .container_statuses
-        .as_deref()
-        .and_then(<[_]>::first)
+    let container = status.container_statuses.as_deref().and_then(<[_]>::first);
+    let blocked = container.is_some_and(cannot_start);
+    let waited = container
         .and_then(|container| container.state.as_ref()?.waiting.as_ref())
         .map(|waiting| said(waiting.reason.as_deref(), waiting.message.as_deref()));
     let words = match (category, waited) {
@@ -340,15 +320,7 @@ fn without_container(status: &PodStatus, reason: &str, on_node: bool, outside: O
             Some(message),
         ),
     };
-    Finish {
-        outcome: Outcome::Retry,
-        category,
-        why: words,
-        may_have_run: on_node && !turned_away && !blocked,
-        started: false,
-        message: String::new(),
-        can_be_worker: false,
-    }
+    Finish::unseen(category, words, on_node && !turned_away && !blocked)
 }
 
 fn cannot_start(container: &ContainerStatus) -> bool {

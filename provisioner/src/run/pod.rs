@@ -24,6 +24,7 @@ use crate::config::{ProvisionerConfig, VolumeSourceKind};
 use crate::run::carrier;
 use crate::run::order::Order;
 use crate::run::properties::{REQUEST_KEY, variables};
+use crate::text::owned;
 use crate::volume::topology;
 
 /// Name of the Secret of a Pod of this name that is made at `now`: no two Pods share one. A kubelet keeps what it has
@@ -150,14 +151,10 @@ pub(super) fn secret_named(name: &str, pod: &Pod, data: BTreeMap<String, ByteStr
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             namespace: pod.metadata.namespace.clone(),
-            labels: Some(
-                [
-                    (labels::COMPONENT, labels::COMPONENT_PROVISIONING),
-                    (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
-                ]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ),
+            labels: Some(owned([
+                (labels::COMPONENT, labels::COMPONENT_PROVISIONING),
+                (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+            ])),
             owner_references: Some(vec![carrier::owner(
                 "Pod",
                 pod.metadata.name.as_deref().unwrap_or_default(),
@@ -174,52 +171,44 @@ pub(super) fn secret_named(name: &str, pod: &Pod, data: BTreeMap<String, ByteStr
 
 /// The labels of every Pod of the image.
 pub(super) fn own_labels(config: &ProvisionerConfig) -> BTreeMap<String, String> {
-    [
+    owned([
         (labels::COMPONENT, labels::COMPONENT_PROVISIONING.to_owned()),
         (labels::MANAGED_BY, labels::MANAGED_BY_MOORING.to_owned()),
         (labels::CONFIG_NAME, as_label(&config.reference.name)),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
+    ])
 }
 
 /// The annotations of every Pod of the image.
 pub(super) fn own_annotations(config: &ProvisionerConfig) -> BTreeMap<String, String> {
-    [
+    owned([
         (annotations::CONFIG, config.reference.to_string()),
         (annotations::FINGERPRINT, config.fingerprint.clone()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
+    ])
 }
 
 /// The labels that say which run a Pod carries out.
 pub(super) fn run_labels(order: &Order<'_>) -> BTreeMap<String, String> {
     let Order { request, .. } = *order;
-    [
+    owned([
         (labels::OPERATION, order.id.operation.as_str().to_owned()),
         (labels::ATTEMPT, order.attempt.to_string()),
         (labels::CLAIM_UID, as_label(&order.id.uid)),
         (labels::CLAIM_NAMESPACE, as_label(&request.pvc_namespace)),
         (labels::CLAIM_NAME, as_label(&request.pvc_name)),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
+    ])
 }
 
 /// The annotations that say so.
 pub(super) fn run_annotations(order: &Order<'_>) -> BTreeMap<String, String> {
     let Order { request, .. } = *order;
-    [
+    owned([
         (
             annotations::CLAIM,
             format!("{}/{}", request.pvc_namespace, request.pvc_name),
         ),
         (annotations::REQUEST, serde_json::json!(request).to_string()),
         (annotations::INPUT_STATE, order.state.clone().into()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
+    ])
 }
 
 /// An object's name cut to the 63 characters that a label holds, ending in a letter or digit.

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::Patch;
 use kube::{Client, ResourceExt};
-use mooring_contract::names::{FIELD_MANAGER, annotations, labels, paths};
+use mooring_contract::names::{annotations, labels, paths};
 use mooring_contract::property::{env_name, keys};
 use mooring_contract::worker::{KEY_VARIABLE, PORT, SERVE};
 use mooring_seal::new_key;
@@ -26,7 +26,8 @@ use super::pod;
 use super::release::{CONFIG_MAP, owner};
 use super::worker::{PREFIX, Worker};
 use crate::config::ProvisionerConfig;
-use crate::process::call::{CallError, code, is_conflict, is_refusal};
+use crate::process::call::{CHANGED, TAKEN, Tolerant as _};
+use crate::process::objects::Objects;
 
 /// Letters of the ConfigMap's name in that of a worker.
 const NAME_LETTERS: usize = 40;
@@ -65,18 +66,14 @@ pub async fn make_with(client: &Client, order: &Order<'_>) -> Result<Pod, RunErr
 }
 
 async fn create(client: &Client, namespace: &str, wanted: &Pod) -> Result<Pod, RunError> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let made = pods.create(&PostParams::default(), wanted).await;
-    Ok(made.map_err(|source| CallError::new("create", "Pod", &wanted.name_any(), source))?)
+    Ok(Objects::within(client, namespace).create(wanted).await?)
 }
 
 /// The key of a worker's connections, from its Secret; one that has none gets it.
 pub async fn key_of(client: &Client, worker: &Worker) -> Result<SecretString, RunError> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &worker.pod().namespace().unwrap_or_default());
+    let secrets: Objects<Secret> = Objects::within(client, worker.namespace());
     let name = secret_name(worker.pod());
-    let found = secrets.get_opt(&name).await;
-    let found = found.map_err(|source| CallError::new("read", "Secret", &name, source))?;
-    let Some(found) = found else {
+    let Some(found) = secrets.read(&name).await? else {
         return give_key(client, worker.pod()).await;
     };
     let own = found.owner_references().iter().any(|owner| owner.uid == worker.uid());
@@ -87,18 +84,15 @@ pub async fn key_of(client: &Client, worker: &Worker) -> Result<SecretString, Ru
 }
 
 async fn give_key(client: &Client, pod: &Pod) -> Result<SecretString, RunError> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let secrets: Objects<Secret> = Objects::within(client, &pod.namespace().unwrap_or_default());
     let name = secret_name(pod);
     let key = new_key()?;
     let data = [(SECRET_KEY.to_owned(), ByteString(key.clone().into_bytes()))].into();
-    let made = secrets
-        .create(&PostParams::default(), &pod::secret_named(&name, pod, data))
-        .await;
-    match made {
-        Ok(_) => Ok(SecretString::from(key)),
+    let made = secrets.create(&pod::secret_named(&name, pod, data)).await;
+    match made.unless(TAKEN)? {
+        Some(_) => Ok(SecretString::from(key)),
         // Another controller was quicker: its key counts.
-        Err(error) if is_conflict(&error) => Err(RunError::Changed(name)),
-        Err(source) => Err(CallError::new("create", "Secret", &name, source).into()),
+        None => Err(RunError::Changed(name)),
     }
 }
 
@@ -193,13 +187,12 @@ pub(super) async fn lend(client: &Client, worker: &Worker, order: &Order<'_>) ->
     if order.owner.is_none_or(|owner| owner.kind != CONFIG_MAP) {
         patch["metadata"]["ownerReferences"] = Value::Null;
     }
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &worker.pod().namespace().unwrap_or_default());
-    let name = worker.pod().name_any();
-    match pods.patch(&name, &field_manager(), &Patch::Merge(patch)).await {
-        Ok(pod) => Ok(pod),
-        Err(error) if matches!(code(&error), 404 | 409) => Err(RunError::Changed(name)),
-        Err(source) if is_refusal(&source) => Err(RunError::NoLoan(CallError::new("patch", "Pod", &name, source))),
-        Err(source) => Err(CallError::new("patch", "Pod", &name, source).into()),
+    let pods: Objects<Pod> = Objects::within(client, worker.namespace());
+    let name = worker.name();
+    match pods.patch(name, &Patch::Merge(patch)).await.unless(CHANGED) {
+        Ok(lent) => lent.ok_or_else(|| RunError::Changed(name.to_owned())),
+        Err(error) if error.is_refusal() => Err(RunError::NoLoan(error)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -214,13 +207,6 @@ fn loan(order: &Order<'_>, number: u64) -> BTreeMap<String, String> {
     notes.insert(annotations::OWNER.to_owned(), owner.to_owned());
     notes.insert(annotations::CONFIG_UID.to_owned(), order.config.uid.clone());
     notes
-}
-
-pub(super) fn field_manager() -> PatchParams {
-    PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    }
 }
 
 /// What a worker is asked to carry out.

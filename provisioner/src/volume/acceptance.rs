@@ -173,18 +173,13 @@ pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
     }
     check_claim_ref(&spec, claim, &mut refusals);
     let wanted = claim.spec.clone().unwrap_or_default();
-    let (found_class, wanted_class) = (spec.storage_class_name.clone(), wanted.storage_class_name.clone());
-    if found_class.clone().unwrap_or_default() != wanted_class.clone().unwrap_or_default() {
-        refusals.push(Refusal::Class {
-            found: found_class.unwrap_or_default(),
-            wanted: wanted_class.unwrap_or_default(),
-        });
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    let [found, asked] = [&spec.storage_class_name, &wanted.storage_class_name].map(text);
+    if found != asked {
+        refusals.push(Refusal::Class { found, wanted: asked });
     }
-    let attributes = |class: &Option<String>| class.clone().unwrap_or_default();
-    let (found, asked) = (
-        attributes(&spec.volume_attributes_class_name),
-        attributes(&wanted.volume_attributes_class_name),
-    );
+    let attributes = [&spec.volume_attributes_class_name, &wanted.volume_attributes_class_name];
+    let [found, asked] = attributes.map(text);
     if found != asked {
         refusals.push(Refusal::AttributesClass { found, wanted: asked });
     }

@@ -194,26 +194,6 @@ impl VolumeSnapshotContent {
         self.into()
     }
 
-    /// Whether it is for Mooring.
-    pub fn is_ours(&self) -> bool {
-        self.view().is_ours()
-    }
-
-    /// Whether volumes can be made of it.
-    pub fn is_ready(&self) -> bool {
-        self.view().is_ready
-    }
-
-    /// Which snapshot it is on the storage, if there is one.
-    pub fn handle(&self) -> Option<&str> {
-        self.view().handle()
-    }
-
-    /// The ConfigMap of the storage that the snapshot is on; see [`ContentView::config`].
-    pub fn config(&self) -> Option<ConfigRef> {
-        self.view().config()
-    }
-
     /// Whether it and a `VolumeSnapshot` are each other's.
     pub fn is_bound_to(&self, snapshot: &VolumeSnapshot) -> bool {
         let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
@@ -224,11 +204,6 @@ impl VolumeSnapshotContent {
             && meta.uid.is_some()
             && status.and_then(|status| status.bound_volume_snapshot_content_name.as_ref())
                 == self.metadata.name.as_ref()
-    }
-
-    /// What took the snapshot; see [`ContentView::taken_by`].
-    pub fn taken_by(&self) -> Option<Request> {
-        self.view().taken_by()
     }
 }
 

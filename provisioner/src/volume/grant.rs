@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
+use mooring_contract::named;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -17,26 +18,15 @@ pub const GROUP: &str = "gateway.networking.k8s.io";
 /// The kind that Mooring asks grants for.
 const CLAIM: &str = "PersistentVolumeClaim";
 
-/// A version of the API. Both have the same fields.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Version {
-    /// `v1`, of gateway-api 1.5 and later.
-    #[default]
-    V1,
-    /// `v1beta1`, which external-provisioner reads.
-    V1Beta1,
-}
-
-impl Version {
-    /// All, the newest first.
-    pub const ALL: [Self; 2] = [Self::V1, Self::V1Beta1];
-
-    /// As the API spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V1 => "v1",
-            Self::V1Beta1 => "v1beta1",
-        }
+named! {
+    /// A version of the API. Both have the same fields.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+    pub enum Version {
+        /// `v1`, of gateway-api 1.5 and later.
+        #[default]
+        V1 = "v1",
+        /// `v1beta1`, which external-provisioner reads.
+        V1Beta1 = "v1beta1",
     }
 }
 

@@ -6,7 +6,7 @@
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::snapshot::{DeletionPolicy, SnapshotError, VolumeSnapshotClass, kind};
 
@@ -15,16 +15,15 @@ pub const GROUP: &str = "groupsnapshot.storage.k8s.io";
 
 /// The snapshots of a group on the storage, and how to take them. snapshot-controller makes one for each
 /// `VolumeGroupSnapshot`; an administrator makes one for existing snapshots.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct VolumeGroupSnapshotContent {
     pub metadata: ObjectMeta,
     pub spec: GroupContentSpec,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<GroupContentStatus>,
 }
 
 /// What a [`VolumeGroupSnapshotContent`] asks for.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentSpec {
     /// The `VolumeGroupSnapshot` that it is for. The uid of a content that an administrator made is empty until they
@@ -34,25 +33,23 @@ pub struct GroupContentSpec {
     pub deletion_policy: DeletionPolicy,
     pub driver: String,
     /// The class, with the image's parameters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_class_name: Option<String>,
     /// What the snapshots are of, or are.
     pub source: GroupContentSource,
 }
 
 /// What the snapshots of a group are of, or are: one of the two.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentSource {
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub volume_handles: Vec<String>,
     /// The handles of snapshots that are there already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_snapshot_handles: Option<GroupSnapshotHandles>,
 }
 
 /// A group of snapshots that exists already.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshotHandles {
     pub volume_group_snapshot_handle: String,
@@ -60,41 +57,24 @@ pub struct GroupSnapshotHandles {
 }
 
 /// What there is of a group of snapshots.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentStatus {
     /// See [`Handle`](super::snapshot::Handle).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
     /// Whether volumes can be made of all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
     /// Why there are none yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
 }
 
 /// How the snapshots of groups are taken. It has the fields of a [`VolumeSnapshotClass`].
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct VolumeGroupSnapshotClass(pub VolumeSnapshotClass);
 
-kind!(
-    VolumeGroupSnapshotContent,
-    ClusterResourceScope,
-    GROUP,
-    "VolumeGroupSnapshotContent",
-    "volumegroupsnapshotcontents",
-    metadata
-);
-kind!(
-    VolumeGroupSnapshotClass,
-    ClusterResourceScope,
-    GROUP,
-    "VolumeGroupSnapshotClass",
-    "volumegroupsnapshotclasses",
-    0.metadata
-);
+kind!(VolumeGroupSnapshotContent of GROUP: ClusterResourceScope, "volumegroupsnapshotcontents", metadata);
+kind!(VolumeGroupSnapshotClass of GROUP: ClusterResourceScope, "volumegroupsnapshotclasses", 0.metadata);
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -1,6 +1,7 @@
 //! The PV of a claim: its name, whether it is Mooring's, and how it is made where the image only prints the volume's
 //! options (`volume-source`).
 
+use kube::ResourceExt as _;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
@@ -19,6 +20,7 @@ use mooring_contract::volume::{Volume, VolumeError, keys};
 use serde_json::Value;
 
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
+use crate::text::owned;
 use crate::volume::capacity;
 use crate::volume::topology::{self, Node};
 
@@ -40,12 +42,8 @@ pub fn claim_uid(volume: &PersistentVolume) -> Option<&str> {
 
 /// Whether Mooring accepted a PV and holds it.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
-    let meta = &volume.metadata;
-    let by = meta
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(annotations::PROVISIONED_BY));
-    by.is_some_and(|by| is_provisioner(by)) && meta.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME)
+    let by = volume.annotations().get(annotations::PROVISIONED_BY);
+    by.is_some_and(|by| is_provisioner(by)) && volume.finalizers().iter().any(|name| name == finalizers::VOLUME)
 }
 
 /// Why what an image printed is no volume.
@@ -116,29 +114,31 @@ impl Answered {
 /// The texts in a JSON object.
 fn texts(message: &str) -> Result<BTreeMap<String, String>, PrintedError> {
     let object: BTreeMap<String, Value> = serde_json::from_str(message.trim())?;
-    let mut options = BTreeMap::new();
-    for (key, value) in object {
-        let text = match value {
-            Value::String(text) => text,
-            Value::Number(number) => number.to_string(),
-            Value::Bool(bool) => bool.to_string(),
-            Value::Null | Value::Array(_) | Value::Object(_) => return Err(PrintedError::NotText(key)),
-        };
-        options.insert(key, text);
+    let texts = object.into_iter().map(|(key, value)| match text_of(&value) {
+        Some(text) => Ok((key, text)),
+        None => Err(PrintedError::NotText(key)),
+    });
+    texts.collect()
+}
+
+/// A text, number or boolean as text.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(bool) => Some(bool.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
-    Ok(options)
 }
 
 /// What Mooring notes on every PV that it accepts; `config` is `namespace/name` of the ConfigMap, and `by` the
 /// provisioner of its classes.
 pub fn annotations(request: &Request, config: &str, by: &str) -> BTreeMap<String, String> {
-    [
+    owned([
         (annotations::PROVISIONED_BY, by.to_owned()),
         (annotations::CONFIG, config.to_owned()),
         (annotations::REQUEST, serde_json::json!(request).to_string()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
+    ])
 }
 
 /// Which nodes a volume can be used from: the one that it lives on, if it does, or else those that the class `allowed`,
@@ -379,7 +379,7 @@ fn secret_ref(
     printed: Option<(String, Option<String>)>,
 ) -> Option<SecretReference> {
     let connection = || {
-        let attached = config.operations.contains(&Operation::Attach);
+        let attached = config.offers(Operation::Attach);
         attached.then(|| {
             (
                 attachment::secret_name(&request.pv_name),
@@ -451,15 +451,7 @@ fn source_fields(spec: &PersistentVolumeSpec) -> BTreeMap<String, String> {
         .and_then(Value::as_object)
         .into_iter()
         .flatten()
-        .filter_map(|(key, value)| {
-            let text = match value {
-                Value::String(text) => text.clone(),
-                Value::Number(number) => number.to_string(),
-                Value::Bool(bool) => bool.to_string(),
-                Value::Null | Value::Array(_) | Value::Object(_) => return None,
-            };
-            Some((key.clone(), text))
-        })
+        .filter_map(|(key, value)| Some((key.clone(), text_of(value)?)))
         .collect()
 }
 

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use mooring_contract::named;
 use mooring_contract::names::parameters;
 use mooring_contract::operation::Operation;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,6 @@ pub const GROUP: &str = "snapshot.storage.k8s.io";
 pub struct VolumeSnapshotContent {
     pub metadata: ObjectMeta,
     pub spec: ContentSpec,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ContentStatus>,
 }
 
@@ -40,32 +40,22 @@ pub struct ContentSpec {
     pub deletion_policy: DeletionPolicy,
     pub driver: String,
     /// The class, with the image's parameters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_class_name: Option<String>,
     /// What the snapshot is of, or is.
     pub source: ContentSource,
     /// The volume mode of what it is of, where snapshot-controller says it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_volume_mode: Option<String>,
 }
 
-/// What happens to a snapshot whose `VolumeSnapshot` is deleted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DeletionPolicy {
-    /// It goes too.
-    Delete,
-    /// It stays on the storage.
-    #[default]
-    Retain,
-}
-
-impl DeletionPolicy {
-    /// As Kubernetes spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delete => "Delete",
-            Self::Retain => "Retain",
-        }
+named! {
+    /// What happens to a snapshot whose `VolumeSnapshot` is deleted.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum DeletionPolicy {
+        /// It goes too.
+        Delete = "Delete",
+        /// It stays on the storage.
+        #[default]
+        Retain = "Retain",
     }
 }
 
@@ -73,10 +63,8 @@ impl DeletionPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
     /// The handle of a snapshot that exists already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
 }
 
@@ -85,49 +73,40 @@ pub struct ContentSource {
 #[serde(rename_all = "camelCase")]
 pub struct ContentStatus {
     /// See [`Handle`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
     /// Whether volumes can be made of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
     /// The least size of such a volume, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<u64>,
     /// Why there is none yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
     /// For a snapshot of a group, the group's handle.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
 }
 
 /// Why there is no snapshot yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotError {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
 /// What a user asks for: a snapshot of a claim's volume.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct VolumeSnapshot {
     pub metadata: ObjectMeta,
     /// What there is, as snapshot-controller says it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<SnapshotStatus>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_volume_snapshot_content_name: Option<String>,
     /// Whether volumes can be made of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct VolumeSnapshotClass {
     pub metadata: ObjectMeta,
     pub driver: String,
@@ -135,7 +114,6 @@ pub struct VolumeSnapshotClass {
     #[serde(default, rename = "deletionPolicy")]
     pub deletion_policy: DeletionPolicy,
     /// For the image.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<BTreeMap<String, String>>,
 }
 
@@ -202,13 +180,13 @@ impl VolumeSnapshotClass {
 
 /// Has kube and its watches know a kind of a group.
 macro_rules! kind {
-    ($type:ty, $scope:ty, $group:expr, $kind:literal, $plural:literal, $($meta:tt).+) => {
+    ($type:ident of $group:ident: $scope:ty, $plural:literal, $($meta:tt).+) => {
         impl ::kube::Resource for $type {
             type DynamicType = ();
             type Scope = $scope;
 
             fn kind((): &()) -> ::std::borrow::Cow<'_, str> {
-                $kind.into()
+                stringify!($type).into()
             }
 
             fn group((): &()) -> ::std::borrow::Cow<'_, str> {
@@ -235,30 +213,9 @@ macro_rules! kind {
 }
 pub(super) use kind;
 
-kind!(
-    VolumeSnapshotContent,
-    ClusterResourceScope,
-    GROUP,
-    "VolumeSnapshotContent",
-    "volumesnapshotcontents",
-    metadata
-);
-kind!(
-    VolumeSnapshot,
-    NamespaceResourceScope,
-    GROUP,
-    "VolumeSnapshot",
-    "volumesnapshots",
-    metadata
-);
-kind!(
-    VolumeSnapshotClass,
-    ClusterResourceScope,
-    GROUP,
-    "VolumeSnapshotClass",
-    "volumesnapshotclasses",
-    metadata
-);
+kind!(VolumeSnapshotContent of GROUP: ClusterResourceScope, "volumesnapshotcontents", metadata);
+kind!(VolumeSnapshot of GROUP: NamespaceResourceScope, "volumesnapshots", metadata);
+kind!(VolumeSnapshotClass of GROUP: ClusterResourceScope, "volumesnapshotclasses", metadata);
 
 /// A snapshot or backup on the storage: all that it takes to find it again, with nothing else of the cluster left.
 /// Administrators write one to name a snapshot that exists already.
@@ -455,7 +412,7 @@ pub(crate) mod tests {
     fn an_administrator_may_name_another_configmap_of_the_same_storage() {
         let config = |change: &Value| {
             let content: VolumeSnapshotContent = serde_json::from_value(content(change)).unwrap();
-            content.config().map(|config| config.to_string())
+            content.view().config().map(|config| config.to_string())
         };
         let source = json!({"snapshotHandle": "backup:a/b/c"});
         let named =

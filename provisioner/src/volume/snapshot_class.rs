@@ -4,6 +4,7 @@
 //! It is this Mooring's own only if it bears Mooring's label, its own name in its label `storage-class`, and a
 //! ConfigMap of a namespace that this Mooring honours.
 
+use kube::ResourceExt as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -14,6 +15,7 @@ use mooring_contract::operation::Operation;
 use super::snapshot::{DeletionPolicy, VolumeSnapshotClass};
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::{annotation, config_of, is_own};
+use crate::text::owned;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum SnapshotClassAction {
@@ -70,38 +72,28 @@ pub fn plan<'a>(
 }
 
 fn is_ours(class: &VolumeSnapshotClass, honoured: &BTreeSet<String>) -> bool {
-    let meta = &class.metadata;
-    let config = meta.annotations.as_ref().and_then(|all| all.get(annotations::CONFIG));
-    let namespace = config
-        .and_then(|config| config.split_once('/'))
-        .map(|(namespace, _)| namespace);
-    let label = |key| meta.labels.as_ref().and_then(|all| all.get(key));
+    let config = class.annotations().get(annotations::CONFIG);
+    let namespace = config.and_then(|config| config.split_once('/'));
+    let label = |key| class.labels().get(key);
     class.driver == CSI_DRIVER
         && label(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_MOORING)
-        && label(labels::STORAGE_CLASS) == meta.name.as_ref()
-        && namespace.is_some_and(|namespace| honoured.contains(namespace))
+        && label(labels::STORAGE_CLASS) == class.metadata.name.as_ref()
+        && namespace.is_some_and(|(namespace, _)| honoured.contains(namespace))
 }
 
 fn desired(config: &ProvisionerConfig, name: &str, thing: &str) -> VolumeSnapshotClass {
-    let deletes = config.operations.contains(&Operation::DeleteSnapshot);
+    let deletes = config.offers(Operation::DeleteSnapshot);
     VolumeSnapshotClass {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
-            labels: Some(
-                [
-                    (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
-                    (labels::STORAGE_CLASS, name),
-                ]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ),
-            annotations: Some(
-                [
-                    (annotations::DISCOVERED.to_owned(), thing.to_owned()),
-                    (annotations::CONFIG.to_owned(), config.reference.to_string()),
-                ]
-                .into(),
-            ),
+            labels: Some(owned([
+                (labels::MANAGED_BY, labels::MANAGED_BY_MOORING),
+                (labels::STORAGE_CLASS, name),
+            ])),
+            annotations: Some(owned([
+                (annotations::DISCOVERED, thing.to_owned()),
+                (annotations::CONFIG, config.reference.to_string()),
+            ])),
             ..ObjectMeta::default()
         },
         driver: CSI_DRIVER.to_owned(),

@@ -13,12 +13,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use mooring_contract::names::labels::HOSTNAME;
 use mooring_contract::names::{CSI_DRIVER, annotations, labels};
 use mooring_contract::pool::PoolRoom;
-use sha2::{Digest, Sha256};
 
 use super::capacity;
 use crate::config::ProvisionerConfig;
 use crate::config::storage_class::{annotation, config_of};
 use crate::config::store::NoConfig;
+use crate::text::digest;
 
 /// What a class has left whose storage does not say: the most that Kubernetes counts, so that no Pod waits for it.
 pub const UNKNOWN: u64 = i64::MAX.unsigned_abs();
@@ -38,7 +38,7 @@ pub struct ClassCapacity {
 }
 
 /// An object that is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenCapacity {
     pub name: String,
     pub uid: String,
@@ -154,13 +154,9 @@ fn capacities(
 
 /// A class that is made again is another one, with objects of its own.
 fn name_of(class: &StorageClass, host: Option<&str>) -> String {
-    use std::fmt::Write as _;
     let uid = class.metadata.uid.as_deref().unwrap_or_default();
-    let hash = Sha256::digest(format!("{uid}/{}", host.unwrap_or_default()));
-    hash.iter().take(10).fold("mooring-".to_owned(), |mut name, byte| {
-        let _ = write!(name, "{byte:02x}");
-        name
-    })
+    let of = format!("{uid}/{}", host.unwrap_or_default());
+    format!("mooring-{}", digest(of, 10))
 }
 
 fn object_of(class: &StorageClass, name: String, wanted: ClassCapacity) -> CSIStorageCapacity {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::matches;
 use super::keys;
-use crate::named_enum;
+use crate::named;
 
 /// Who says something about a volume, from whom may say least to whom may say most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ pub enum Need {
     Module(&'static str),
 }
 
-named_enum! {
+named! {
     /// A service of the agent: what a client image needs beyond one mount command. The image's program asks for it by
     /// its name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,10 +5,9 @@
 //! never ends like one with a hash, so the two kinds can't meet. What exists already keeps its name: it says itself
 //! what it is the class of.
 
-use sha2::{Digest, Sha256};
-
 use crate::config::ConfigRef;
 use crate::config::values::object_name;
+use crate::text::digest;
 
 /// Longest name: it is a label's value as well.
 pub const LONGEST: usize = 63;
@@ -47,11 +46,7 @@ fn hashed(prefix: &str, thing: &str, config: &ConfigRef) -> String {
     }
     readable.truncate(LONGEST - DIGITS - 1);
     let readable = readable.trim_matches('-');
-    let digest = Sha256::digest(format!("{config}\0{thing}"));
-    let hash = digest
-        .iter()
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-    format!("{readable}-{}", &hash[..DIGITS])
+    format!("{readable}-{}", digest(format!("{config}\0{thing}"), DIGITS / 2))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use mooring_contract::named;
 use mooring_contract::names::labels;
 use serde::{Deserialize, Serialize};
 
@@ -26,47 +27,29 @@ const CONDITIONS: &str = "conditions";
 /// The reason of a condition that is as it should be.
 const AS_EXPECTED: &str = "AsExpected";
 
-/// What a condition is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ConditionKind {
-    /// At least one ConfigMap serves claims.
-    Available,
-    /// At least one storage is being asked what it can serve.
-    Progressing,
-    /// Something is not as the ConfigMaps want it.
-    Degraded,
-    /// A new version of Mooring will find all as it is now.
-    Upgradeable,
-}
-
-impl ConditionKind {
-    const ALL: [Self; 4] = [Self::Available, Self::Progressing, Self::Degraded, Self::Upgradeable];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Available => "Available",
-            Self::Progressing => "Progressing",
-            Self::Degraded => "Degraded",
-            Self::Upgradeable => "Upgradeable",
-        }
+named! {
+    /// What a condition is about.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum ConditionKind {
+        /// At least one ConfigMap serves claims.
+        Available = "Available",
+        /// At least one storage is being asked what it can serve.
+        Progressing = "Progressing",
+        /// Something is not as the ConfigMaps want it.
+        Degraded = "Degraded",
+        /// A new version of Mooring will find all as it is now.
+        Upgradeable = "Upgradeable",
     }
 }
 
-/// As Kubernetes writes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Truth {
-    #[serde(rename = "True")]
-    Yes,
-    #[serde(rename = "False")]
-    No,
-}
-
-impl Truth {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Yes => "True",
-            Self::No => "False",
-        }
+named! {
+    /// As Kubernetes writes it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Truth {
+        #[serde(rename = "True")]
+        Yes = "True",
+        #[serde(rename = "False")]
+        No = "False",
     }
 }
 

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use crate::cache::store::{Cache, is_listed};
+use crate::cache::store::Cache;
 
 /// How many PVs and claims name each of some classes.
 pub type Uses = BTreeMap<String, usize>;
 
 /// How often each of these classes is used; `None` before everything has been listed.
 pub fn uses(cache: &Cache, classes: &BTreeSet<String>) -> Option<Uses> {
-    if !is_listed(&cache.volumes) || !is_listed(&cache.claims) {
+    if !cache.volumes.is_listed() || !cache.claims.is_listed() {
         return None;
     }
     let (volumes, claims) = (cache.volumes.state(), cache.claims.state());

@@ -79,20 +79,13 @@ impl Stage {
 
     /// One look, after the watches have brought everything.
     async fn turn(&mut self, on_pools: bool) {
-        let (cache, mut writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        let cache = Cache::new(&self.shared.context.settings.config_namespaces);
         {
             let state = self.api.lock();
-            cache.know_nodes(&mut writers, read(state.each("nodes")));
+            cache.know_nodes(read(state.each("nodes")));
             cache.capacities.know(read(state.each("capacities")));
             let classes = read(state.each("classes"));
-            self.shared.cache = cache.filled(
-                writers,
-                vec![],
-                vec![],
-                &[],
-                (classes, vec![]),
-                (vec![], vec![], vec![]),
-            );
+            self.shared.cache = cache.filled(vec![], vec![], &[], (classes, vec![]), (vec![], vec![], vec![]));
         }
         look(&self.shared).await;
         if std::mem::take(&mut self.api.lock().tripped) {
@@ -204,7 +197,7 @@ async fn what_is_not_listed_yet_is_neither_made_nor_deleted() {
     // As it is at the start: no object, class or ConfigMap has been listed.
     assert!(look(&stage.shared).await);
     let mut unread = shared(&stage.api, SCRIPT);
-    unread.context.configs = crate::config::store::ConfigStore::new();
+    unread.context.configs = crate::config::store::ConfigStore::default();
     unread.cache.capacities.know(vec![]);
     assert!(look(&unread).await);
     assert_eq!(stage.api.lock().log, [""; 0]);

@@ -63,13 +63,12 @@ pub(super) async fn watched(shared: &mut Shared) -> Watched {
 
 /// Has all watches run, which have not listed anything yet.
 pub(super) fn watching(shared: &mut Shared) -> Watched {
-    let (cache, writers) = Cache::new(&shared.context.settings.config_namespaces);
+    let cache = Cache::new(&shared.context.settings.config_namespaces);
     let (queue, queued) = WorkQueue::new();
     shared.cache = cache.clone();
     let watches = tokio::spawn(watch(
         shared.context.clone(),
         cache,
-        writers,
         queue,
         Arc::clone(&shared.limiter),
         Arc::clone(&shared.expectations),

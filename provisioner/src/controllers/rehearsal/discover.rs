@@ -120,10 +120,9 @@ impl Stage {
 
     fn watch(&mut self) {
         let state = self.api.lock();
-        let (cache, writers) = Cache::new(&self.shared.context.settings.config_namespaces);
+        let cache = Cache::new(&self.shared.context.settings.config_namespaces);
         let pods: Vec<_> = read(state.each("pods"));
         self.shared.cache = cache.filled(
-            writers,
             self.claims.clone(),
             vec![],
             &pods,

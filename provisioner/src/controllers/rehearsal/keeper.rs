@@ -59,10 +59,10 @@ fn worker(config: &ProvisionerConfig, name: &str) -> Value {
 
 /// The watches have brought what there is, and bring nothing more.
 fn watch_once(api: &FakeApi, shared: &mut Shared) {
-    let (cache, writers) = Cache::new(&shared.context.settings.config_namespaces);
+    let cache = Cache::new(&shared.context.settings.config_namespaces);
     let pods: Vec<_> = read(api.lock().each("pods"));
     let none = (vec![], vec![]);
-    shared.cache = cache.filled(writers, vec![], vec![], &pods, none, (vec![], vec![], vec![]));
+    shared.cache = cache.filled(vec![], vec![], &pods, none, (vec![], vec![], vec![]));
 }
 
 fn workers(api: &FakeApi) -> usize {

@@ -8,7 +8,7 @@ use mooring_contract::request::{Member, Request, Snapshot};
 
 use super::group::{self, SnapshotTarget};
 use super::refusal::SnapshotRefusal;
-use crate::config::ProvisionerConfig;
+use crate::config::{NotOffered, ProvisionerConfig};
 use crate::operation::observed::{ObservedSnapshot, ObservedTarget, Surroundings};
 use crate::operation::parameters::parameters_of;
 use crate::operation::record::is_busy;
@@ -121,19 +121,13 @@ fn check_class(seen: &ObservedSnapshot<'_>) -> Result<(), SnapshotRefusal> {
     }
 }
 
-fn check_offered(seen: &ObservedSnapshot<'_>, config: &ProvisionerConfig) -> Result<(), SnapshotRefusal> {
-    let (take, delete) = (seen.form.take(), seen.form.delete());
-    let deletes = seen.content.deletion_policy == DeletionPolicy::Delete;
-    for operation in [take, delete] {
+fn check_offered(seen: &ObservedSnapshot<'_>, config: &ProvisionerConfig) -> Result<(), NotOffered> {
+    config.check_offered(seen.form.take())?;
+    match seen.content.deletion_policy {
         // What could never be deleted again is not begun.
-        if (operation == take || deletes) && !config.operations.contains(&operation) {
-            return Err(SnapshotRefusal::NoOperation(
-                config.reference.to_string(),
-                operation.as_str(),
-            ));
-        }
+        DeletionPolicy::Delete => config.check_offered(seen.form.delete()),
+        DeletionPolicy::Retain => Ok(()),
     }
-    Ok(())
 }
 
 fn of_volume(seen: &ObservedSnapshot<'_>, target: &SnapshotTarget<'_>, config: &ProvisionerConfig) -> Request {
@@ -172,11 +166,7 @@ pub(super) fn to_delete(
 }
 
 fn around<'a>(seen: &'a ObservedSnapshot<'_>, config: &'a ProvisionerConfig) -> Surroundings<'a> {
-    Surroundings {
-        class: None,
-        config,
-        kube_api: seen.kube_api,
-    }
+    Surroundings::new(None, config, seen.kube_api)
 }
 
 /// The request with the snapshot that it is about, and the parameters of its class.

@@ -2,6 +2,7 @@
 
 use mooring_contract::names::parameters;
 
+use crate::config::NotOffered;
 use crate::operation::request::NoHistory;
 use crate::volume::snapshot::{FormError, HandleError};
 
@@ -62,8 +63,8 @@ pub enum SnapshotRefusal {
     #[error("VolumeGroupSnapshotClass {0:?} does not exist: Mooring waits for it")]
     NoGroupClass(String),
     /// The ConfigMap does not offer it.
-    #[error("ConfigMap {0} does not list {1:?} in its key \"operations\": add it if the image can do that")]
-    NoOperation(String, &'static str),
+    #[error(transparent)]
+    NoOperation(#[from] NotOffered),
     /// A name that no administrator should have written.
     #[error(transparent)]
     Handle(#[from] HandleError),
@@ -85,7 +86,7 @@ impl SnapshotRefusal {
             | Self::OtherConfig { .. }
             | Self::OtherNode(..)
             | Self::GroupBackup(_)
-            | Self::NoOperation(..)
+            | Self::NoOperation(_)
             | Self::Handle(_)
             | Self::Form(_) => false,
         }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use sha2::{Digest, Sha256};
 
 use super::note::Note;
+use crate::text::digest;
 
 /// After so long without a repetition an Event is news again; shorter than the API server keeps Events (one hour).
 const FORGET: SignedDuration = SignedDuration::from_mins(50);
@@ -152,21 +152,8 @@ fn object_key(regarding: &ObjectReference) -> String {
 
 /// Hash of all that makes two Events the same one.
 fn key(regarding: &ObjectReference, note: &Note) -> String {
-    use std::fmt::Write as _;
-    let mut hash = Sha256::new();
-    for part in [
-        object_key(regarding).as_str(),
-        note.reason,
-        note.action,
-        note.text.as_str(),
-    ] {
-        hash.update(part.as_bytes());
-        hash.update([0]);
-    }
-    hash.finalize().iter().take(16).fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    let object = object_key(regarding);
+    digest([&object, note.reason, note.action, &note.text, ""].join("\0"), 16)
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use http::{Method, Request, Response};
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tower::{Layer, Service};
 
-use super::Count;
+use super::{Histograms, new, register};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -22,30 +23,21 @@ struct RequestLabels {
     code: u16,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VerbLabels {
-    verb: &'static str,
-}
-
 /// Requests to the API server by verb, resource and code (0 when there was no answer).
 #[derive(Debug, Clone)]
 pub struct ApiMetrics {
-    requests: Family<RequestLabels, Count>,
-    durations: Family<VerbLabels, Histogram, fn() -> Histogram>,
+    requests: Family<RequestLabels, Counter>,
+    durations: Histograms,
 }
 
 impl ApiMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let requests = Family::default();
-        registry.register("api_requests", "Requests to the API server", requests.clone());
-        let durations: Family<_, _, fn() -> Histogram> =
-            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8)));
-        registry.register(
-            "api_request_duration_seconds",
-            "Time to the response headers; for a watch, to its start",
-            durations.clone(),
-        );
-        Self { requests, durations }
+        let durations: Histograms = Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8)));
+        let took = "Time to the response headers; for a watch, to its start";
+        Self {
+            requests: new(registry, "api_requests", "Requests to the API server"),
+            durations: register(registry, "api_request_duration_seconds", took, durations),
+        }
     }
 
     /// Counts one request. `resource` is a kind's plural, with the subresource behind a slash.
@@ -106,7 +98,7 @@ where
             metrics.count(verb, resource, code);
             metrics
                 .durations
-                .get_or_create(&VerbLabels { verb })
+                .get_or_create(&[("verb", verb)])
                 .observe(start.elapsed().as_secs_f64());
             answer
         })

@@ -20,9 +20,7 @@ pub fn last_words(message: &str) -> String {
     if text.len() <= MAX_BYTES {
         return text;
     }
-    let start = (text.len() - MAX_BYTES..text.len())
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or(text.len());
+    let start = text.ceil_char_boundary(text.len() - MAX_BYTES);
     format!("…{}", &text[start..])
 }
 

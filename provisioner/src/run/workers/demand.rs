@@ -105,17 +105,18 @@ mod tests {
             node: None,
         };
         let now = Instant::now();
-        let long_ago = now - Duration::from_secs(20);
+        let before = |time| now.checked_sub(time).unwrap();
+        let long_ago = before(Duration::from_secs(20));
         let waits = WorkerPatience {
             between: Duration::from_secs(10),
-            longest: Duration::from_secs(60),
+            longest: Duration::from_mins(1),
         };
         let patience = |since| demand.patience(&set, since, waits);
         assert!(patience(now).is_some());
         assert_eq!(patience(long_ago), None);
         demand.served(set.clone());
         assert!(patience(long_ago).is_some(), "it moves on");
-        assert_eq!(patience(now - waits.longest), None, "nobody waits for longer");
+        assert_eq!(patience(before(waits.longest)), None, "nobody waits for longer");
         demand.served.write().unwrap().insert(set.clone(), long_ago);
         assert_eq!(patience(long_ago), None, "it does no more");
     }

@@ -26,7 +26,7 @@ struct World {
 impl World {
     fn of(configs: &[(&str, &str)], classes: &[&str]) -> Self {
         let world = Self {
-            configs: ConfigStore::new(),
+            configs: ConfigStore::default(),
             classes: classes.iter().map(|text| yaml::from_str(text).unwrap()).collect(),
             pools: BTreeMap::new(),
             there: BTreeMap::new(),

@@ -129,10 +129,10 @@ impl Many {
         world: &World,
         side: &System,
         limits: &'static str,
-        size: usize,
+        claims: usize,
         prefix: &str,
     ) -> Result<()> {
-        let step = Step::begin(format!("{size} at once: {} {limits}", side.name));
+        let step = Step::begin(format!("{claims} at once: {} {limits}", side.name));
         // Whoever has just begun anew has to see everything first, and a worker to be there.
         for time in 0..2 {
             let first = format!("{prefix}-first-{time}");
@@ -145,7 +145,7 @@ impl Many {
             world.settled(side).await?;
         }
         let cluster = world.scope.own_cluster()?;
-        let outcome = burst::run(world, &cluster.layout, side, size, prefix).await?;
+        let outcome = burst::run(world, &cluster.layout, side, claims, prefix).await?;
         let (bound, removed) = (outcome.made.per_second, outcome.removed.per_second);
         step.done(&format!("{bound:.2} a second bound, {removed:.2} removed"));
         self.looks_at_controller(world)?;

@@ -14,6 +14,7 @@ use mooring_harness::nodes::{POOL, on_two_nodes};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim};
 use mooring_harness::snapshots::snapshot_of;
 use mooring_harness::{Scope, skipped_without_all, wait_until};
+use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
 use crate::workers::free_worker;
@@ -245,9 +246,9 @@ impl<'a> Cut<'a> {
 impl Drop for Cut<'_> {
     fn drop(&mut self) {
         let back = format!("ip rule del to {}/32 blackhole", self.address);
-        self.scope
-            .on_node(1, &back)
-            .expect("the rule that cuts a worker off could not be removed");
+        if let Err(error) = self.scope.on_node(1, &back) {
+            note(format!("the rule that cuts a worker off stays: {error:#}"));
+        }
     }
 }
 

@@ -346,7 +346,7 @@ fn a_snapshot_of_a_group_is_noted_as_if_it_had_been_taken_alone_and_goes_without
     let known = member_content(&json!({"annotations": {
         "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": "group:a/b/c",
         "mooring.dev/request": notes["mooring.dev/request"]}}));
-    let request = known.taken_by().unwrap();
+    let request = known.view().taken_by().unwrap();
     assert_eq!(
         (request.operation, request.pv_name.as_str()),
         (Operation::Snapshot, "pvc-u2")
