@@ -27,6 +27,7 @@
 //! | [`volume`] | the PersistentVolume: how it is made, and whether it is what was asked for |
 //! | [`config`] | what a ConfigMap means, whether it may say so, and the StorageClass that comes of it |
 //! | [`time`] | spans and moments, as the API keeps them |
+//! | [`text`] | texts of a given length, and maps of texts |
 #![forbid(unsafe_code)]
 
 pub mod apply;
