@@ -85,7 +85,7 @@ policies=validatingadmissionpolicybindings,validatingadmissionpolicies
 case $("$kubectl" get --raw /apis/admissionregistration.k8s.io/v1) in
 *mutatingadmissionpolicies*) policies=$policies,mutatingadmissionpolicybindings,mutatingadmissionpolicies ;;
 esac
-"$kubectl" delete "$policies,csidrivers,clusterrolebindings,clusterroles" -l "$part_of_mooring"
+"$kubectl" delete "$policies,csidrivers,priorityclasses,clusterrolebindings,clusterroles" -l "$part_of_mooring"
 in_namespace delete -l "$part_of_mooring" deployments,daemonsets,poddisruptionbudgets,networkpolicies,rolebindings,\
 roles,serviceaccounts,configmaps
 in_namespace delete configmap/mooring-settings configmap/mounter-config lease/flex-provisioner --ignore-not-found
