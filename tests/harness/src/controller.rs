@@ -21,6 +21,7 @@ use super::scope::Scope;
 use super::waits::wait_until;
 use mooring_testbed::command::last_lines;
 use mooring_testbed::images;
+use mooring_testbed::install::TESTS_NAMESPACES;
 use mooring_testbed::layout::{repository, write_file};
 use mooring_testbed::progress::note;
 
@@ -56,7 +57,7 @@ impl Controller {
             ("kubeconfig", kubeconfig.to_string_lossy().into_owned()),
             ("kube-api", block.api_server()),
             // As in tests/install.
-            ("config-namespaces", "mooring,mooring-e2e,admin".to_owned()),
+            ("config-namespaces", TESTS_NAMESPACES.to_owned()),
             ("allowed-images", "mooring.dev/**,custom/*".to_owned()),
             ("leader-elect", "false".to_owned()),
             ("identity", name.to_owned()),

@@ -12,6 +12,7 @@ use mooring_contract::names::NAMESPACE;
 use serde_json::{Value, json};
 
 use super::scope::Scope;
+use mooring_testbed::install::TESTS_NAMESPACES;
 use mooring_testbed::manifests;
 use mooring_testbed::progress::note;
 
@@ -83,6 +84,12 @@ impl<'a> Installed<'a> {
         container.image = Some(image.to_owned());
         container.args = earlier.args;
         container.liveness_probe = earlier.liveness_probe;
+        // It does not know the ConfigMap that has the settings now.
+        container.env.get_or_insert_default().push(EnvVar {
+            name: "MOORING_CONFIG_NAMESPACES".to_owned(),
+            value: Some(TESTS_NAMESPACES.to_owned()),
+            value_from: None,
+        });
         self.roll_out(&container).await
     }
 

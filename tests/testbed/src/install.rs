@@ -29,7 +29,7 @@ const PLAIN: [&str; 2] = ["configmaps/install", "configmaps/install-before-1.36"
 const FOR_TESTS: [&str; 2] = ["tests/install", "tests/install-before-1.36"];
 
 /// Those that the tests' ConfigMaps are in.
-const TESTS_NAMESPACES: &str = "mooring,mooring-e2e,admin";
+pub const TESTS_NAMESPACES: &str = "mooring,mooring-e2e,admin";
 
 /// A kind that the API serves since Kubernetes 1.36.
 const SINCE_1_36: &str = "mutatingadmissionpolicies.admissionregistration.k8s.io";
