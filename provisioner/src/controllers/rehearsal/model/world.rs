@@ -51,6 +51,8 @@ struct Features {
     size: u64,
     /// Empty for no class.
     class: String,
+    /// The run that last made it larger did not say so.
+    grew_unsaid: bool,
 }
 
 /// A run that was given its properties.

@@ -188,7 +188,9 @@ impl World {
         // What the last change of a claim that is gone came to, its volume does not say.
         let is_own = name.strip_prefix("pvc-") == claim["metadata"]["uid"].as_str();
         let is_right = if is_own {
-            features.size == has && (class.is_null() || *class == features.class.as_str())
+            // Its user has taken back an expansion that failed after it had grown the volume.
+            let is_size = features.size == has || features.size > has && features.grew_unsaid;
+            is_size && (class.is_null() || *class == features.class.as_str())
         } else {
             features.size >= has
         };

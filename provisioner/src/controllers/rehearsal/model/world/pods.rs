@@ -137,7 +137,7 @@ impl World {
             Fate::Runs | Fate::NoImage => (None, false),
         };
         let answer = if has_effect {
-            self.effect(&pod, &asked(&pod))?
+            self.effect(&pod, &asked(&pod), code == Some(0))?
         } else {
             String::new()
         };
@@ -158,8 +158,8 @@ impl World {
         Ok(())
     }
 
-    /// What a container does to the storage of its ConfigMap; its answer.
-    pub(super) fn effect(&mut self, pod: &Value, request: &Request) -> Result<String, String> {
+    /// What a container does to the storage of its ConfigMap, whether it says so at its end or fails; its answer.
+    pub(super) fn effect(&mut self, pod: &Value, request: &Request, says_so: bool) -> Result<String, String> {
         let config = text(&pod["metadata"]["annotations"]["mooring.dev/config"]).to_owned();
         let volume = (config.clone(), request.pv_name.clone());
         let class = request.attributes.as_ref().map(|attributes| attributes.class.clone());
@@ -176,7 +176,11 @@ impl World {
             }
             Operation::Provision | Operation::Clone | Operation::Restore => {
                 let size = request.size;
-                self.features.entry(volume.clone()).or_insert(Features { size, class });
+                self.features.entry(volume.clone()).or_insert(Features {
+                    size,
+                    class,
+                    grew_unsaid: false,
+                });
                 self.storage.insert(volume);
                 json!({"client": "nfs", "source": "h:/x"}).to_string()
             }
@@ -192,7 +196,10 @@ impl World {
                     None => return Err(format!("{volume:?} went before it was changed")),
                 };
                 if request.operation == Operation::Expand {
-                    features.size = features.size.max(request.size);
+                    if request.size >= features.size {
+                        features.size = request.size;
+                        features.grew_unsaid = !says_so;
+                    }
                 } else {
                     features.class = class;
                 }

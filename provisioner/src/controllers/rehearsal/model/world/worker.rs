@@ -85,7 +85,7 @@ impl World {
             Fate::Runs | Fate::NoImage => return Ok(()),
         };
         let answer = match &run {
-            Some(run) if has_effect => self.effect(&pod, &run.request)?,
+            Some(run) if has_effect => self.effect(&pod, &run.request, code == Some(0))?,
             _ => String::new(),
         };
         let mut state = self.theatre.api.lock();
