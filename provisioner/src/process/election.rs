@@ -188,10 +188,11 @@ impl Election {
             let begun = Instant::now();
             match self.attempt().await {
                 Ok(Standing::Leading) => renewed = begun,
-                Ok(Standing::StandingBy | Standing::Outdated) => {
+                Ok(Standing::StandingBy) => {
                     warn!(lease.name = self.name, "another replica holds the lease");
                     return;
                 }
+                Ok(Standing::Outdated) => return self.report(Standing::Outdated),
                 Err(error) => warn!(error = &error as &dyn std::error::Error, "failed to renew the lease"),
             }
             if renewed.elapsed() >= self.timing.deadline {
