@@ -59,6 +59,8 @@ impl SettingsWatch {
             let seen = tokio::select! {
                 Some(seen) = self.seen.next() => seen,
                 () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => break,
+                // The watch has ended, and nothing is to come.
+                else => return std::future::pending().await,
             };
             let now = Instant::now();
             match seen.settings.map(of_the_controller) {
