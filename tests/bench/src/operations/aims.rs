@@ -117,6 +117,7 @@ fn costs(figures: &Figures) -> Vec<Option<Aim>> {
     };
     let memory = |name: &str| figures.memory.get(name).copied();
     let mounter = memory(MOUNTER).map(|daemon| daemon + memory(MOUNT_WORKER).unwrap_or_default());
+    let after = format!("controller's memory after {} claims, at most", figures.many.claims);
     vec![
         at_most(
             "writes for a claim, Events included, at most",
@@ -131,12 +132,7 @@ fn costs(figures: &Figures) -> Vec<Option<Aim>> {
             "writes",
         ),
         at_most("controller's memory, idle, at most", 24.0, memory(CONTROLLER), "MiB"),
-        at_most(
-            "controller's memory after thousands of claims, at most",
-            48.0,
-            Some(figures.many.controller),
-            "MiB",
-        ),
+        at_most(&after, 48.0, Some(figures.many.controller), "MiB"),
         at_most("mounter's memory with its worker, at most", 12.0, mounter, "MiB"),
     ]
 }
