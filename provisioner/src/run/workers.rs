@@ -33,8 +33,8 @@ impl Workers {
         self.capable.note(fingerprint, self.demand.of(run))
     }
 
-    /// How many runs want a worker of each set: those that have found none, and wait or go on in Pods of their own. None where
-    /// workers can't be given runs.
+    /// How many runs want a worker of each set: those that have found none, and wait or go on in Pods of their own. None
+    /// where workers can't be given runs.
     pub fn wanted(&self, goes_on: impl Fn(&str) -> bool) -> BTreeMap<WorkerSet, usize> {
         let mut wanted = self.demand.counts(goes_on);
         for set in self.capable.first_sets() {

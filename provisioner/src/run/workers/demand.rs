@@ -97,6 +97,7 @@ mod tests {
         assert_eq!(demand.counts(|run| run == "3"), [(on("b"), 1)].into());
         assert_eq!(demand.of("1"), None, "it has ended");
     }
+
     #[test]
     fn a_run_waits_for_a_worker_as_long_as_one_after_the_other_is_given_a_run() {
         let demand = Demand::default();
