@@ -107,6 +107,7 @@ fn processes_with(mark: &str) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     use super::{Before, processes_with, remains};
@@ -117,16 +118,19 @@ mod tests {
         let mark = format!("MOORING_TEST_MARK=remains-{}", std::process::id());
         assert!(processes_with(&mark).unwrap().is_empty());
         let (name, value) = mark.split_once('=').unwrap();
-        let mut left = Command::new("sleep")
-            .arg("600")
+        let mut left = Command::new("cat")
             .env(name, value)
-            .stdout(Stdio::null())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        // The kernel says that a program was started before it shows the new environment. One that answers has it.
+        left.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        left.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let found = processes_with(&mark).unwrap();
         left.kill().unwrap();
         left.wait().unwrap();
-        assert_eq!(found, [format!("process {}, sleep 600", left.id())]);
+        assert_eq!(found, [format!("process {}, cat", left.id())]);
     }
 
     #[test]
