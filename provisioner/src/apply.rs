@@ -35,7 +35,8 @@ use crate::context::Context;
 use crate::operation::attach::secret_of;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
-    Accept, Altered, Decision, Failed, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start, Undone,
+    Accept, Altered, Decision, Failed, ForAccepted, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start,
+    Undone,
 };
 use crate::operation::describe::{Effect, describe, waiting};
 use crate::operation::limits::Limits;
@@ -97,23 +98,6 @@ pub(crate) async fn carry_out<K: Subject>(
         Decision::Settle(settled) => apply.settled(*settled).await?,
     };
     Ok(action)
-}
-
-/// Makes the PV that an image described, and gives back what there is for its claim then; one that is there already is
-/// judged like any other.
-pub(crate) async fn make_volume(
-    shared: &Shared,
-    volume: &PersistentVolume,
-    uid: &str,
-) -> Result<Vec<Arc<PersistentVolume>>, ApplyError> {
-    match Objects::all(&shared.context.client)
-        .create(volume)
-        .await
-        .unless(TAKEN)?
-    {
-        Some(volume) => Ok(vec![Arc::new(volume)]),
-        None => live::look_up(shared, uid, vec![]).await,
-    }
 }
 
 pub fn report_config(shared: &Shared, config: &ProvisionerConfig, note: Note) {
@@ -406,8 +390,8 @@ impl<K: Subject> Apply<'_, K> {
 impl Apply<'_, PersistentVolumeClaim> {
     async fn claim_step(&mut self, step: ForClaim) -> Result<Action, ApplyError> {
         match step {
-            // Done already, and not seen yet.
-            ForClaim::First(_) => Ok(Action::requeue(Duration::from_secs(1))),
+            // It was, and decides nothing.
+            ForClaim::LookUp => Ok(Action::requeue(Duration::from_secs(1))),
             ForClaim::Accept(accept) => self.accept(*accept).await,
             ForClaim::Refuse(refuse) => self.refuse(*refuse).await,
             ForClaim::Reschedule(reschedule) => self.reschedule(*reschedule).await,
@@ -417,8 +401,17 @@ impl Apply<'_, PersistentVolumeClaim> {
     }
 
     async fn accept(&mut self, accept: Accept) -> Result<Action, ApplyError> {
-        if let Some(patch) = accept.volume_patch {
-            patched(&self.volumes(), &accept.pv_name, Patch::Merge(patch)).await?;
+        match accept.volume {
+            ForAccepted::Make(volume) => {
+                if self.volumes().create(&volume).await.unless(TAKEN)?.is_none() {
+                    // It is judged like any other when its watch shows it.
+                    return Ok(Action::requeue(Duration::from_secs(1)));
+                }
+            }
+            ForAccepted::Patch(patch) => {
+                patched(&self.volumes(), &accept.pv_name, Patch::Merge(patch)).await?;
+            }
+            ForAccepted::Nothing => {}
         }
         if let Some((namespace, name)) = &accept.connection {
             // Before the claim is let go: soon after that kubelets read it.

@@ -13,10 +13,10 @@ use mooring_contract::operation::Operation;
 use super::reconcile::{Reconciled, record_on};
 use super::serving::{config_for, config_of, not_known, runs_in};
 use crate::apply::live::{Fresh, copied_by, look_up};
-use crate::apply::{self, ApplyError, Shared, make_volume};
+use crate::apply::{self, ApplyError, Shared};
 use crate::cache::expectations::Fact;
 use crate::cache::key;
-use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
+use crate::operation::decision::{ClaimDecision, Decision, ForClaim};
 use crate::operation::describe::describe;
 use crate::operation::observed::ObservedClaim;
 use crate::operation::{content, is_change_asked, plan_claim, provision, standing};
@@ -128,33 +128,20 @@ async fn settle(
     shared: &Shared,
 ) -> Result<Action, ApplyError> {
     let (claim, uid) = (seen.claim, seen.uid());
-    let (mut looked_up, mut made) = (false, false);
-    loop {
-        let decision = match plan(seen, &volumes, looked_up, shared) {
-            Decision::Own(ForClaim::First(First::LookUp)) if !looked_up => {
-                volumes = look_up(shared, uid, volumes).await?;
-                looked_up = true;
-                continue;
-            }
-            // Judged and let go at once: a later turn would have to wait for the watch first.
-            Decision::Own(ForClaim::First(First::MakeVolume(volume))) if !made => {
-                volumes = make_volume(shared, &volume, uid).await?;
-                looked_up = true;
-                made = true;
-                continue;
-            }
-            decision => decision,
-        };
-        if decision.begins() == Some(Operation::Delete)
-            && let Some(left) = making.and_then(|place| shared.limiter.unseen(place))
-        {
-            // What made the volume was begun just now, and may still do so: its watch wakes us.
-            tracing::debug!(claim = key(claim), "the deletion waits until the run before it is seen");
-            return Ok(Action::requeue(left));
-        }
-        tracing::debug!(claim = key(claim), ?decision);
-        return apply::carry_out(shared, claim, seen.record.cloned(), decision).await;
+    let mut decision = plan(seen, &volumes, false, shared);
+    if let Decision::Own(ForClaim::LookUp) = decision {
+        volumes = look_up(shared, uid, volumes).await?;
+        decision = plan(seen, &volumes, true, shared);
     }
+    if decision.begins() == Some(Operation::Delete)
+        && let Some(left) = making.and_then(|place| shared.limiter.unseen(place))
+    {
+        // What made the volume was begun just now, and may still do so: its watch wakes us.
+        tracing::debug!(claim = key(claim), "the deletion waits until the run before it is seen");
+        return Ok(Action::requeue(left));
+    }
+    tracing::debug!(claim = key(claim), ?decision);
+    apply::carry_out(shared, claim, seen.record.cloned(), decision).await
 }
 
 /// What to do, by what is known, with these PVs for the claim.

@@ -76,8 +76,8 @@ pub type OrphanDecision = Decision<Infallible>;
 /// The steps that only claims have.
 #[derive(Debug, Clone)]
 pub enum ForClaim {
-    /// This first: then the claim is looked at again.
-    First(First),
+    /// Read the claim's PV from the API, not from what was watched: then decide again.
+    LookUp,
     /// The volume is what was asked for.
     Accept(Box<Accept>),
     /// The volume is not what was asked for: record that, remove its PVs, publish an Event.
@@ -99,15 +99,6 @@ pub enum ForVolume {
     Detached(Box<Detached>),
     /// What is open has to wait, and gives way to what can be done for another node.
     Deferred(Box<Record>),
-}
-
-/// What the controller of claims has to do before the plan can decide.
-#[derive(Debug, Clone)]
-pub enum First {
-    /// Read the claim's PV from the API, not from what was watched.
-    LookUp,
-    /// Make the PV that the image described.
-    MakeVolume(Box<PersistentVolume>),
 }
 
 impl<Own> Decision<Own> {
@@ -182,8 +173,7 @@ pub struct Accept {
     /// The operation that made it.
     pub operation: Operation,
     pub pv_name: String,
-    /// The change of the PV, if any.
-    pub volume_patch: Option<Value>,
+    pub volume: ForAccepted,
     /// The change of the claim (JSON patch): removes its record and finalizer.
     pub claim_patch: Value,
     /// The Secret to make for the volume's connection, by namespace and name, if the volume has to be attached.
@@ -193,6 +183,16 @@ pub struct Accept {
     pub say: Option<Note>,
     /// How long it took from the intent on.
     pub took: Duration,
+}
+
+/// What an accepted volume's PV lacks.
+#[derive(Debug, Clone)]
+pub enum ForAccepted {
+    /// The PV: the image only described it.
+    Make(Box<PersistentVolume>),
+    /// Some of what Mooring keeps on it.
+    Patch(Value),
+    Nothing,
 }
 
 /// A volume that is not what was asked for.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::claim_error::ClaimError;
 use super::content::Content;
 use super::decision::{
-    Accept, ClaimDecision, Decision, First, ForClaim, Refuse, Reschedule, Start, name_and_uid, removable,
+    Accept, ClaimDecision, Decision, ForAccepted, ForClaim, Refuse, Reschedule, Start, name_and_uid, removable,
 };
 use super::describe::{action, done, waiting};
 use super::drive::{Operate, Progress, begin, drive, ran_late, to_remove};
@@ -384,16 +384,21 @@ fn made(
     now: Timestamp,
 ) -> Result<ClaimDecision, Finish> {
     let request = run.request().map_err(|error| finish.refused(error.to_string()))?;
-    if seen.volumes.is_empty() {
-        return described(seen, record, run, &request, finish);
+    if let Some(accepted) = seen.volumes.iter().find(|volume| standing::is_for(volume, seen.uid())) {
+        // By what was so then. It may be bound and in use by now, and somebody may have changed its policy.
+        return Ok(accept(seen, record, run, (accepted, ForAccepted::Nothing), now));
     }
+    let Some(volume) = seen.volumes.first() else {
+        return described(seen, record, run, &request, finish, now);
+    };
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
-        return Ok(accept(seen, record, run, &request, now));
+        let lacking = lacking(seen, record, run, &request, volume);
+        return Ok(accept(seen, record, run, (volume, lacking), now));
     }
     if !seen.looked_up {
         // What was watched may be old.
-        return Ok(Decision::Own(ForClaim::First(First::LookUp)));
+        return Ok(Decision::Own(ForClaim::LookUp));
     }
     let delay = seen.limits.backoff.delay(record.attempt, seen.uid());
     let mut next = record.failed(&refusals, later(now, delay), true);
@@ -411,40 +416,58 @@ fn made(
     }))))
 }
 
-/// The image says that the volume is there, and no PV is: the message describes it, where the ConfigMap has that so.
+/// The image says that the volume is there, and no PV is seen: the message describes it, where the ConfigMap has that so.
 fn described(
     seen: &ObservedClaim<'_>,
     record: &Record,
     run: &Run,
     request: &Request,
     finish: &Finish,
+    now: Timestamp,
 ) -> Result<ClaimDecision, Finish> {
-    if !seen.looked_up {
-        return Ok(Decision::Own(ForClaim::First(First::LookUp)));
-    }
     let config = match seen.config {
         Ok(config) => config,
         Err(error) => return Ok(Decision::wait_for(waiting(seen.making(), error.to_string()))),
     };
+    match volume(seen, config, record, run, request, finish) {
+        Ok(volume) => {
+            let made = ForAccepted::Make(Box::new(volume.clone()));
+            Ok(accept(seen, record, run, (&volume, made), now))
+        }
+        // The image may have made one, and what was watched be old.
+        Err(_) if !seen.looked_up => Ok(Decision::Own(ForClaim::LookUp)),
+        Err(refused) => Err(finish.refused(refused)),
+    }
+}
+
+/// The PV that the message describes, or why it can't be made.
+fn volume(
+    seen: &ObservedClaim<'_>,
+    config: &ProvisionerConfig,
+    record: &Record,
+    run: &Run,
+    request: &Request,
+    finish: &Finish,
+) -> Result<PersistentVolume, String> {
     let source = config.volume_source.ok_or_else(|| {
-        finish.refused(format!(
+        format!(
             "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
              \"volume-source\" in the ConfigMap",
             request.pv_name
-        ))
+        )
     })?;
-    let printed = Printed::parse(&finish.message).map_err(|error| finish.refused(error.to_string()))?;
+    let printed = Printed::parse(&finish.message).map_err(|error| error.to_string())?;
     let node = node_of_volume(seen, config, run);
     if config.is_node_local() && node.is_none() {
-        return Err(finish.refused("the node that the volume was made on has left the cluster".to_owned()));
+        return Err("the node that the volume was made on has left the cluster".to_owned());
     }
     let volume = persistent_volume::build(request, config, source, printed, node.as_ref(), topologies(seen.class));
     // What would be refused is not made: a Secret of another namespace, the whole pool.
     let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
     if !refusals.is_empty() {
-        return Err(finish.refused(format!("the volume that the image described is refused: {refusals}")));
+        return Err(format!("the volume that the image described is refused: {refusals}"));
     }
-    Ok(Decision::Own(ForClaim::First(First::MakeVolume(Box::new(volume)))))
+    Ok(volume)
 }
 
 fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
@@ -489,14 +512,13 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
     texts.join("; ")
 }
 
-fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Request, now: Timestamp) -> ClaimDecision {
-    let Some(volume) = seen.volumes.first() else {
-        return Decision::Rest;
-    };
-    let node = match seen.config {
-        Ok(config) => node_of_volume(seen, config, run),
-        Err(_) => None,
-    };
+fn accept(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    run: &Run,
+    (volume, lacking): (&PersistentVolume, ForAccepted),
+    now: Timestamp,
+) -> ClaimDecision {
     let (pv_name, _) = name_and_uid(volume);
     let took = elapsed(record.since, now);
     let attempts = match record.attempt {
@@ -505,7 +527,7 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
     };
     Decision::Own(ForClaim::Accept(Box::new(Accept {
         operation: record.operation,
-        volume_patch: volume_patch(volume, request, &record.config, node.as_ref(), topologies(seen.class)),
+        volume: lacking,
         claim_patch: claim_patch(seen),
         connection: attach::secret_of(volume),
         say: done(
@@ -521,28 +543,34 @@ fn accept(seen: &ObservedClaim<'_>, record: &Record, run: &Run, request: &Reques
     })))
 }
 
-/// What a PV lacks of what Mooring keeps on it; `None` if nothing.
-fn volume_patch(
-    volume: &PersistentVolume,
+/// What a PV lacks of what Mooring keeps on it.
+fn lacking(
+    seen: &ObservedClaim<'_>,
+    record: &Record,
+    run: &Run,
     request: &Request,
-    config: &str,
-    node: Option<&Node>,
-    allowed: &[TopologySelectorTerm],
-) -> Option<Value> {
+    volume: &PersistentVolume,
+) -> ForAccepted {
+    let config = seen.config.as_ref().ok();
+    let node = config.and_then(|config| node_of_volume(seen, config, run));
     let meta = &volume.metadata;
     let has = meta.annotations.clone().unwrap_or_default();
     let by = has.get(annotations::PROVISIONED_BY).filter(|by| is_provisioner(by));
-    let wanted = persistent_volume::annotations(request, config, by.map_or(PROVISIONER, String::as_str));
+    let wanted = persistent_volume::annotations(request, &record.config, by.map_or(PROVISIONER, String::as_str));
     let mut finalizers = meta.finalizers.clone().unwrap_or_default();
     let spec = volume.spec.clone().unwrap_or_default();
     let policy = spec.persistent_volume_reclaim_policy.as_deref();
     // It can be set once: an image's own stays.
-    let affinity = persistent_volume::affinity(persistent_volume::client_of(&spec), node, allowed);
+    let affinity = persistent_volume::affinity(
+        persistent_volume::client_of(&spec),
+        node.as_ref(),
+        topologies(seen.class),
+    );
     let affinity = affinity.filter(|_| spec.node_affinity.is_none());
     let noted = wanted.iter().all(|(key, value)| has.get(key) == Some(value));
     let held = finalizers.iter().any(|name| name == finalizers::VOLUME);
     if noted && held && policy == Some(request.reclaim_policy.as_str()) && affinity.is_none() {
-        return None;
+        return ForAccepted::Nothing;
     }
     if !held {
         finalizers.push(finalizers::VOLUME.to_owned());
@@ -558,7 +586,7 @@ fn volume_patch(
     if let Some(affinity) = affinity {
         patch["spec"]["nodeAffinity"] = json!(affinity);
     }
-    Some(patch)
+    ForAccepted::Patch(patch)
 }
 
 /// The end of a claim's provisioning. From here on it is kube-controller-manager's, which binds it; it may have done so

@@ -10,7 +10,7 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use super::content::ObservedSource;
-use super::decision::{ClaimDecision, Decision, First, ForClaim};
+use super::decision::{ClaimDecision, Decision, ForClaim};
 use super::limits::Limits;
 use super::observed::ObservedClaim;
 use super::record::Record;
@@ -209,16 +209,18 @@ impl World {
 
     /// What is decided; there is nothing to do before.
     pub(crate) fn plan(&self) -> ClaimDecision {
-        self.try_plan().unwrap()
+        let decision = self.try_plan();
+        assert!(!matches!(decision, Decision::Own(ForClaim::LookUp)));
+        decision
     }
 
-    pub(crate) fn try_plan(&self) -> Result<ClaimDecision, First> {
-        assert_told(|at| self.plan_at(at).ok().and_then(|decision| decision.silent_wait()));
+    pub(crate) fn try_plan(&self) -> ClaimDecision {
+        assert_told(|at| self.plan_at(at).silent_wait());
         self.plan_at(now())
     }
 
     /// What is decided at this moment, though it may be a wait in silence.
-    pub(crate) fn plan_at(&self, now: Timestamp) -> Result<ClaimDecision, First> {
+    pub(crate) fn plan_at(&self, now: Timestamp) -> ClaimDecision {
         let claim: PersistentVolumeClaim = serde_json::from_value(self.claim.clone()).unwrap();
         let volumes: Vec<Arc<PersistentVolume>> = self
             .volumes
@@ -244,7 +246,7 @@ impl World {
         ];
         let changes = changes.into_iter().filter_map(|(of, run)| Some((of, run.clone()?)));
         let changes: BTreeMap<_, _> = changes.collect();
-        let decision = super::plan_claim(
+        super::plan_claim(
             &ObservedClaim {
                 claim: &claim,
                 record: self.record.as_ref(),
@@ -266,10 +268,6 @@ impl World {
                 limits: &Limits::default(),
             },
             now,
-        );
-        match decision {
-            Decision::Own(ForClaim::First(first)) => Err(first),
-            decision => Ok(decision),
-        }
+        )
     }
 }

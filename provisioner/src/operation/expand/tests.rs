@@ -504,7 +504,7 @@ fn a_run_that_ran_after_all_holds_the_size_that_it_was_asked_for() {
         assert!(matches!(world.plan(), Decision::Stop(_) | Decision::Wait { .. }));
         world.expand_run = None;
         let due = later(now(), Duration::from_mins(1));
-        assert_eq!(started(world.plan_at(due).unwrap()).request.size, 5 << 30);
+        assert_eq!(started(world.plan_at(due)).request.size, 5 << 30);
     }
     // It says itself that the storage is as it was.
     let world = lowered(&held_back, leaving(asked_for(5, 1, &ended(1, "no"))));

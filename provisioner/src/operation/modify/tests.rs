@@ -329,7 +329,7 @@ fn a_run_that_ran_after_all_holds_the_class_that_it_was_asked_for() {
         world.record = Some(*noted);
         world.modify_run = None;
         let due = later(now(), Duration::from_mins(1));
-        assert_eq!(started(world.plan_at(due).unwrap()).record.attributes, "gold");
+        assert_eq!(started(world.plan_at(due)).record.attributes, "gold");
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::tests::{World, ago, class, config, ended, leaving, never_made, no_image, now, run, running};
 use crate::config::store::NoConfig;
-use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim, Intent};
+use crate::operation::decision::{Accept, ClaimDecision, Decision, ForAccepted, ForClaim, Intent};
 use crate::process::events::reasons;
 use crate::run::Run;
 use crate::run::departed::Departed;
@@ -23,7 +23,7 @@ type Keys<'a> = &'a [(&'a str, &'a str)];
 /// A short word for a decision, so that tables can be read.
 fn word(decision: &ClaimDecision) -> String {
     match decision {
-        Decision::Own(ForClaim::First(first)) => format!("{first:?}"),
+        Decision::Own(ForClaim::LookUp) => "look up".into(),
         Decision::Rest => "rest".into(),
         Decision::Wait { after, say } => {
             let after = after.map_or_else(String::new, |after| format!(" {}", after.as_secs()));
@@ -56,9 +56,11 @@ fn word(decision: &ClaimDecision) -> String {
         Decision::Cancel { .. } => "cancel".into(),
         Decision::Tidy(runs) => format!("tidy {}", runs.len()),
         Decision::Settle(_) => "settle".into(),
-        Decision::Own(ForClaim::Accept(accept)) => {
-            format!("accept{}", if accept.volume_patch.is_some() { " patched" } else { "" })
-        }
+        Decision::Own(ForClaim::Accept(accept)) => match accept.volume {
+            ForAccepted::Make(_) => "make volume".into(),
+            ForAccepted::Patch(_) => "accept patched".into(),
+            ForAccepted::Nothing => "accept".into(),
+        },
         Decision::Own(ForClaim::Refuse(refuse)) => format!("refuse {}", refuse.volumes.len()),
         Decision::Own(ForClaim::Reschedule(_)) => "reschedule".into(),
         Decision::Own(ForClaim::Undone(_)) => "undone".into(),
@@ -67,10 +69,14 @@ fn word(decision: &ClaimDecision) -> String {
 }
 
 fn planned(world: &World) -> String {
-    match world.try_plan() {
-        Ok(decision) => word(&decision),
-        Err(First::LookUp) => "look up".into(),
-        Err(First::MakeVolume(_)) => "make volume".into(),
+    word(&world.try_plan())
+}
+
+/// What is patched on the PV.
+fn patch_of(accept: Accept) -> Value {
+    match accept.volume {
+        ForAccepted::Patch(patch) => patch,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -194,7 +200,7 @@ fn a_run_that_is_newer_than_the_claim_is_left_to_the_watch_of_the_claim() {
     let mut world = World::with_record(&json!({}));
     world.provision_run = Some(run("provision", 2, 20, &ended(0, "")));
     // The watch is late by a moment, and nobody is told of that.
-    let decision = world.plan_at(now()).unwrap();
+    let decision = world.plan_at(now());
     assert!(
         matches!(
             decision,
@@ -242,7 +248,9 @@ fn the_volume_is_made_of_what_was_printed_and_only_if_it_may_be() {
     ];
     for (message, want) in table {
         let mut world = done(message, flex);
-        assert_eq!(planned(&world), "look up", "{message}");
+        // The image may have made one instead.
+        let first = if want == "make volume" { want } else { "look up" };
+        assert_eq!(planned(&world), first, "{message}");
         world.looked_up = true;
         assert_eq!(planned(&world), want, "{message}");
     }
@@ -286,7 +294,7 @@ fn a_volume_keeps_the_name_of_the_provisioner_that_it_was_made_by() {
         let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
             panic!()
         };
-        let patch = accept.volume_patch.unwrap();
+        let patch = patch_of(*accept.clone());
         assert_eq!(
             patch["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"],
             expected
@@ -301,7 +309,7 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
     let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
-    let patch = accept.volume_patch.unwrap();
+    let patch = patch_of(*accept.clone());
     assert_eq!(patch["metadata"]["resourceVersion"], "9");
     assert_eq!(patch["metadata"]["finalizers"], json!(["mooring.dev/volume"]));
     assert_eq!(
@@ -341,8 +349,15 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
     let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
-    assert!(accept.volume_patch.is_none());
+    assert!(matches!(accept.volume, ForAccepted::Nothing));
     assert_eq!(accept.claim_patch, expected, "whether the binder was quicker or not");
+
+    // The controller was stopped in between. By now the user asks for more, the ConfigMap names another image, and
+    // somebody wants the data to be kept.
+    world.claim["spec"]["resources"]["requests"]["storage"] = json!("1Ti");
+    world.config = Ok(config(&[("client-image", "other")]).into());
+    world.volumes[0]["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    assert_eq!(planned(&world), "accept");
 }
 
 #[test]
@@ -453,7 +468,7 @@ fn a_volume_is_used_where_its_class_allows_it() {
     let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
-    let patch = accept.volume_patch.unwrap();
+    let patch = patch_of(*accept.clone());
     let terms = patch["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
         .as_array()
         .unwrap();
@@ -471,7 +486,7 @@ fn a_volume_of_a_node_is_tied_to_it() {
     let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
-    let patch = accept.volume_patch.unwrap();
+    let patch = patch_of(*accept.clone());
     assert!(patch["spec"]["nodeAffinity"].to_string().contains("node-a"), "{patch}");
     // An image's own can't be changed.
     world.volumes[0]["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
@@ -479,7 +494,7 @@ fn a_volume_of_a_node_is_tied_to_it() {
     let Decision::Own(ForClaim::Accept(accept)) = world.plan() else {
         panic!()
     };
-    assert!(accept.volume_patch.unwrap()["spec"]["nodeAffinity"].is_null());
+    assert!(patch_of(*accept.clone())["spec"]["nodeAffinity"].is_null());
 }
 
 #[test]
@@ -635,7 +650,7 @@ fn what_a_run_may_have_made_is_not_forgotten_with_the_selected_node() {
     let overdue = later(now(), Duration::from_hours(1));
     for (status, is_exact) in [(no_image(), true), (running(), false)] {
         world.provision_run = Some(run("provision", 1, 10, &status));
-        let Ok(Decision::Own(ForClaim::Reschedule(reschedule))) = world.plan_at(overdue) else {
+        let Decision::Own(ForClaim::Reschedule(reschedule)) = world.plan_at(overdue) else {
             panic!("{status}")
         };
         assert_eq!(reschedule.record.unwrap().may_exist, !is_exact, "{status}");

@@ -7,7 +7,7 @@ use mooring_contract::operation::Operation;
 use serde_json::{Value, json};
 
 use crate::operation::content::{Content, ObservedSource, Permission, making};
-use crate::operation::decision::{ClaimDecision, Decision, First, ForClaim};
+use crate::operation::decision::{ClaimDecision, Decision, ForClaim};
 use crate::operation::tests::{World, ago, ended, run, running};
 use crate::process::events::reasons;
 use crate::volume::acceptance::tests::volume;
@@ -424,7 +424,7 @@ fn what_can_t_be_begun_any_more_does_not_hold_its_source() {
     world.record = Some(*idle);
     let said = word(&world.plan());
     assert!(said.starts_with(reasons::BAD_CLAIM), "{said}");
-    assert!(!matches!(world.try_plan(), Err(First::LookUp)));
+    assert!(!matches!(world.try_plan(), Decision::Own(ForClaim::LookUp)));
     // Another of its name is no substitute.
     claim["metadata"] = json!({"name": "old", "namespace": "default", "uid": "u8"});
     let mut other = from.clone();
