@@ -101,12 +101,16 @@ impl Scope {
 
     /// Creates a class of snapshots of Mooring's CSI volumes; returns its name.
     pub fn snapshot_class(&self, policy: &str) -> Result<String> {
-        self.snapshot_class_with(policy, &json!({}))
+        self.class_of_snapshots("snapshots", policy, &json!({}))
     }
 
-    /// [`Self::snapshot_class`] with parameters.
-    pub fn snapshot_class_with(&self, policy: &str, parameters: &Value) -> Result<String> {
-        let name = format!("{}-{}", self.namespace, policy.to_lowercase());
+    /// Creates a class of backups of them; returns its name.
+    pub fn backup_class(&self, policy: &str) -> Result<String> {
+        self.class_of_snapshots("backups", policy, &json!({"mooring.dev/backup": "true"}))
+    }
+
+    fn class_of_snapshots(&self, of: &str, policy: &str, parameters: &Value) -> Result<String> {
+        let name = format!("{}-{of}-{}", self.namespace, policy.to_lowercase());
         let class = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
             "metadata": {"name": name, "labels": {TEST_LABEL: self.namespace}},

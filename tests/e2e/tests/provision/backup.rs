@@ -102,7 +102,7 @@ fn a_backup_outlives_volume_and_configmap_and_is_restored_elsewhere_and_deleted(
         let sum = "head -c 4m /dev/urandom >/data/file; sync; sha256sum </data/file";
         let sum = scope.exec("old", ["sh", "-euc", sum])?;
 
-        let backups = scope.snapshot_class_with("Delete", &json!({"mooring.dev/backup": "true"}))?;
+        let backups = scope.backup_class("Delete")?;
         scope.apply(&snapshot_of("old", "monday", &backups).to_string())?;
         ready(&scope, "monday")?;
         let path = ".status.boundVolumeSnapshotContentName";

@@ -12,7 +12,7 @@ use mooring_contract::names::{CSI_DRIVER, annotations};
 use mooring_harness::backend::POOLED;
 use mooring_harness::nodes::{POOL, on_two_nodes};
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim};
-use mooring_harness::snapshots::snapshot_of;
+use mooring_harness::snapshots::{group_snapshot_of, snapshot_of};
 use mooring_harness::{Scope, skipped_without_all, wait_until};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
@@ -51,10 +51,13 @@ enum Fault {
 }
 
 /// The operations in the order in which the claims below need them.
-const OPERATIONS: [&str; 8] = [
+const OPERATIONS: [&str; 11] = [
     "provision",
     "expand",
     "modify",
+    "backup",
+    "snapshot-group",
+    "delete-group",
     "snapshot",
     "restore",
     "clone",
@@ -67,6 +70,8 @@ struct Trial<'a> {
     node: &'a str,
     provisioner: Provisioner,
     snapshot_class: String,
+    backup_class: String,
+    group_class: String,
     attributes: String,
 }
 
@@ -99,6 +104,14 @@ impl Trial<'_> {
             "provision" => self.claim(claim("data", class, "1Gi")).await,
             "expand" => self.patch("data", &json!({"resources": {"requests": {"storage": "2Gi"}}})),
             "modify" => self.patch("data", &json!({"volumeAttributesClassName": self.attributes})),
+            "backup" => scope.apply(&snapshot_of("data", "backup", &self.backup_class).to_string()),
+            "snapshot-group" => {
+                scope.kubectl(["label", "pvc", "data", "app=db"])?;
+                scope.apply(&group_snapshot_of("app", "db", "group", &self.group_class).to_string())
+            }
+            "delete-group" => scope
+                .kubectl(["delete", "volumegroupsnapshot", "group", "--wait=false"])
+                .map(drop),
             "snapshot" => scope.apply(&snapshot_of("data", "kept", &self.snapshot_class).to_string()),
             "restore" => {
                 let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "kept"});
@@ -130,22 +143,17 @@ impl Trial<'_> {
                 "snapshot" => status("volumesnapshot/kept")?["readyToUse"] == true,
                 "restore" => status("pvc/restored")?["phase"] == "Bound",
                 "clone" => status("pvc/copy")?["phase"] == "Bound",
+                "backup" => status("volumesnapshot/backup")?["readyToUse"] == true,
+                "snapshot-group" => status("volumegroupsnapshot/group")?["readyToUse"] == true,
                 _ => {
-                    let kind = if operation == "delete" {
-                        "persistentvolumes"
-                    } else {
-                        "volumesnapshotcontents"
+                    let own = scope.namespace.as_str();
+                    let (kind, path, gone) = match operation {
+                        "delete" => ("persistentvolumes", "claimRef.name", "data"),
+                        "delete-group" => ("volumegroupsnapshotcontents", "volumeGroupSnapshotRef.namespace", own),
+                        _ => ("volumesnapshotcontents", "volumeSnapshotRef.name", "kept"),
                     };
-                    let class = match operation {
-                        "delete" => "{.items[*].spec.claimRef.name}",
-                        _ => "{.items[*].spec.volumeSnapshotRef.namespace}",
-                    };
-                    let names = scope.kubectl(["get", kind, "-o", &format!("jsonpath={class}")])?;
-                    let gone = if operation == "delete" {
-                        "data"
-                    } else {
-                        &scope.namespace
-                    };
+                    let names = format!("jsonpath={{.items[*].spec.{path}}}");
+                    let names = scope.kubectl(["get", kind, "-o", &names])?;
                     !names.split_whitespace().any(|name| name == gone)
                 }
             };
@@ -269,7 +277,8 @@ fn each_operation_with(name: &'static str, fault: Fault) {
             .key("volume-source", "csi")
             .key("volume-binding-mode", "WaitForFirstConsumer")
             .key("allow-volume-expansion", "true")
-            .key("operations", OPERATIONS.join(", "))
+            .key("operations", format!("{}, delete-backup", OPERATIONS.join(", ")))
+            .key("delete-backup-script", "exit 0")
             .key("workers", "1")
             .key("faults", &scope.namespace);
         let provisioner = scripts
@@ -279,6 +288,8 @@ fn each_operation_with(name: &'static str, fault: Fault) {
             scope: &scope,
             node: &node,
             snapshot_class: scope.snapshot_class("Delete")?,
+            backup_class: scope.backup_class("Delete")?,
+            group_class: scope.group_snapshot_class("Delete")?,
             attributes: scope.attributes_class("other", CSI_DRIVER, &json!({"tier": "other"}))?,
             provisioner,
         };
@@ -292,6 +303,7 @@ fn each_operation_with(name: &'static str, fault: Fault) {
             for operation in OPERATIONS {
                 trial.suffers(operation, fault).await?;
             }
+            scope.kubectl(["delete", "--timeout=2m", "volumesnapshot/backup"])?;
             for left in ["restored", "copy"] {
                 scope.claim_gone(left).await?;
             }
