@@ -113,6 +113,9 @@ pub fn run(args: &ReleaseArgs) -> Result<()> {
         authorities: args.registry_ca.clone(),
     };
     let registry = Registry::open(&place, &connection)?;
+    if !args.dry_run {
+        registry.ensure_writable(chart::REPOSITORY)?;
+    }
     let usual = || repository().join(format!("target/release-{TAG}"));
     let folder = args.directory.clone().unwrap_or_else(usual);
     empty(&folder)?;
