@@ -95,6 +95,10 @@ fi
 # Only a namespace that came with Mooring's manifests.
 "$kubectl" delete namespaces -l "$part_of_mooring" --field-selector "metadata.name=$namespace" --timeout=3m
 
+echo "Mooring is uninstalled."
+if [ -n "$("$kubectl" get namespace "$namespace" --ignore-not-found -o name)" ]; then
+    echo "Namespace $namespace stays, with its provisioner ConfigMaps and Secrets."
+fi
 nodes=$("$kubectl" get nodes -l mooring.dev/mounter -o name)
 if [ -n "$nodes" ]; then
     printf '%s\n' "$nodes" >&2

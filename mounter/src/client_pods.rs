@@ -37,9 +37,9 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
 use mooring_contract::image::ImageRef;
-use mooring_contract::names::{SETTINGS_CONFIG, labels};
+use mooring_contract::names::{CLIENT_IMAGES_POLICY, SETTINGS_CONFIG, labels};
 use mooring_contract::volume::ClientName;
-use mooring_program::error::chain;
+use mooring_program::error::{answer_of, chain};
 use tokio::sync::{OnceCell, watch};
 use tracing::{Instrument as _, info, info_span, warn};
 
@@ -106,7 +106,7 @@ pub struct PodNeed<'a> {
 pub enum PodError {
     #[error(transparent)]
     Image(#[from] ImageError),
-    #[error("failed to {attempted}: {source}")]
+    #[error("failed to {attempted}: {}", answer_of(source))]
     Api {
         attempted: String,
         source: Box<kube::Error>,
@@ -123,6 +123,12 @@ pub enum PodError {
          make it, and it may be empty: kubectl create configmap {SETTINGS_CONFIG} -n {0}"
     )]
     NoSettings(String),
+    /// The settings that this mounter has read allow the Pod.
+    #[error(
+        "the API server refuses client Pod {0} by other settings than ConfigMap {SETTINGS_CONFIG} has now. If that lasts \
+         for more than a minute, it keeps those of an earlier installation until an administrator restarts kube-apiserver"
+    )]
+    EarlierSettings(String),
     /// A Pod that is not Mooring's has the name.
     #[error("Pod {0} has the name of a client Pod but is not one: delete it")]
     Foreign(String),
@@ -605,12 +611,23 @@ impl ClientPods {
                     _ => Ok(()),
                 }
             }
-            // The admission policy for client images has nothing to go by.
-            Err(kube::Error::Api(status)) if status.message.contains("no params found") => {
-                Err(PodError::NoSettings(self.identity.namespace.clone()))
-            }
-            Err(error) => Err(api_error(format!("create client Pod {name}"))(error)),
+            Err(error) => Err(self.not_made(name, wanted, error)),
         }
+    }
+
+    /// Why there is no Pod whose client image the settings here allow.
+    fn not_made(&self, name: &str, wanted: &Wanted, error: kube::Error) -> PodError {
+        if let kube::Error::Api(status) = &error {
+            // The admission policy for client images has nothing to go by.
+            if status.message.contains("no params found") {
+                return PodError::NoSettings(self.identity.namespace.clone());
+            }
+            let is_by_policy = status.message.contains(CLIENT_IMAGES_POLICY);
+            if is_by_policy && self.settings.client_image(&wanted.mounter_image).is_ok() {
+                return PodError::EarlierSettings(name.to_owned());
+            }
+        }
+        api_error(format!("create client Pod {name}"))(error)
     }
 
     /// Starts to delete a Pod, but no other Pod of the same name. The Pod stays while it has mounts.
@@ -684,11 +701,15 @@ pub(crate) mod tests {
     use std::time::{Duration, Instant};
 
     use clap::Parser;
+    use kube::core::Status;
+    use mooring_contract::names::CLIENT_IMAGES_POLICY;
+    use mooring_program::settings::Settings;
     use tokio::net::UnixListener;
 
     use super::client::ContainerClient;
     use super::kept::KeptVolumes;
     use super::kept::tests::record;
+    use super::plan::Wanted;
     use super::pod::AGENT_VOLUME;
     use super::{ClientPodArgs, ClientPods, Cluster, MounterIdentity, lost};
     use crate::agent::protocol::{self, AgentAnswer, AgentRequest, Call, Hello, MountHealth, MountState, SOCKET};
@@ -749,6 +770,37 @@ pub(crate) mod tests {
         let looked = tokio::time::timeout(Duration::from_mins(1), looked).await;
         looked.expect("the loop waits for the API");
         assert!(pods.leaving().contains("uid"));
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_only_the_api_server_refuses_is_refused_by_earlier_settings() {
+        let pods = client_pods(silent_server_within("", Duration::from_hours(1)).await).await;
+        let why = |policy: &str| {
+            let wanted = Wanted {
+                client: "sshfs".into(),
+                node: "node-1".into(),
+                image: "r.example.com/client-sshfs:1".into(),
+                mounter_image: "r.example.com/mounter:1".into(),
+                by_volume: false,
+                volume: None,
+            };
+            let said = format!("ValidatingAdmissionPolicy '{policy}' denied request: no");
+            let refusal = kube::Error::Api(Status::failure(&said, "Invalid").boxed());
+            pods.not_made("client-sshfs-0", &wanted, refusal).to_string()
+        };
+        let refused = |policy: &str| {
+            format!(
+                "failed to create client Pod client-sshfs-0: ValidatingAdmissionPolicy '{policy}' denied request: no"
+            )
+        };
+        // The mounter's own image is not among those of the settings.
+        assert_eq!(why(CLIENT_IMAGES_POLICY), refused(CLIENT_IMAGES_POLICY));
+        pods.settings.set(Settings {
+            registry: Some("r.example.com".parse().unwrap()),
+            ..Settings::default()
+        });
+        assert!(why(CLIENT_IMAGES_POLICY).contains("restarts kube-apiserver"));
+        assert_eq!(why("mooring-mounter"), refused("mooring-mounter"));
     }
 
     /// An agent that has one volume, and enlarges it.

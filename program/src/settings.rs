@@ -17,7 +17,7 @@ use mooring_contract::volume::split_list;
 use tracing::warn;
 
 use crate::error::chain;
-use crate::namespace::{EmptyNamespace, parse_namespace};
+use crate::namespace::{BadNamespace, parse_namespace};
 
 /// The keys of the ConfigMap.
 pub mod keys {
@@ -54,7 +54,7 @@ pub enum BadValue {
     #[error("{0:?} is not the name of a Secret: write names with one comma between two")]
     Secret(String),
     #[error(transparent)]
-    Namespace(#[from] EmptyNamespace),
+    Namespace(#[from] BadNamespace),
     #[error(transparent)]
     Pattern(#[from] BadPattern),
 }
@@ -240,6 +240,7 @@ mod tests {
             ("pull-secrets", "a b", "is not the name of a Secret"),
             ("config-namespaces", "", "one comma between two"),
             ("config-namespaces", "mooring,", "one comma between two"),
+            ("config-namespaces", "mooring admin", "is not the name of a namespace"),
             ("allowed-images", "*", "**"),
             ("allowed-client-images", "a b", "blank"),
         ] {

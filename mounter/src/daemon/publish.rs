@@ -18,7 +18,7 @@ use kube::runtime::events::EventType;
 use mooring_contract::names::{MOUNTER, annotations, labels};
 use mooring_contract::pool::PoolRoom;
 use mooring_contract::volume::ClientName;
-use mooring_program::error::chain;
+use mooring_program::error::{answer_of, chain};
 use mooring_program::reasons;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -59,7 +59,7 @@ const MAX_TEXT: usize = 1000;
 
 /// Why the node was not marked.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to mark node {node}: {source}")]
+#[error("failed to mark node {node}: {}", answer_of(source))]
 struct PublishError {
     node: String,
     source: Box<kube::Error>,

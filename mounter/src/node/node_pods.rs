@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ListParams};
+use mooring_program::error::answer_of;
 
 use crate::api;
 use crate::grant::granter::PodSeen;
@@ -25,14 +26,21 @@ const NODE_USER: &str = "system:node:";
 /// Why the Pods are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum NodePodsError {
-    #[error("failed to make a client of the Kubernetes API in the name of node {node}: {source}")]
+    #[error(
+        "failed to make a client of the Kubernetes API in the name of node {node}: {}",
+        answer_of(source)
+    )]
     Client { node: String, source: Box<kube::Error> },
     #[error(
         "failed to list the Pods of node {node} in its own name (it takes Kubernetes 1.36, feature \
-         ConstrainedImpersonation, and the ClusterRole mooring-mounter): {source}"
+         ConstrainedImpersonation, and the ClusterRole mooring-mounter): {}",
+        answer_of(source)
     )]
     Api { node: String, source: Box<kube::Error> },
-    #[error("failed to learn whether the API server can show the Pods of node {node} alone: {source}")]
+    #[error(
+        "failed to learn whether the API server can show the Pods of node {node} alone: {}",
+        answer_of(source)
+    )]
     Version { node: String, source: Box<kube::Error> },
     #[error("the API's list of the Pods of node {node} lacks this Pod, so it may lack others: it is not used")]
     Incomplete { node: String },

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use kube::{Api, Client};
 use mooring_contract::names::FLEX_DRIVER;
 use mooring_contract::volume::Volume;
+use mooring_program::error::answer_of;
 
 use super::node_pods::client_as;
 use crate::grant::needs_attachment;
@@ -19,7 +20,7 @@ use crate::volume::target::{Driver, Target};
 pub enum SecretError {
     #[error("PersistentVolume {0} is not there any more, or not as it was mounted")]
     NoVolume(String),
-    #[error("failed to read {attempted}: {source}")]
+    #[error("failed to read {attempted}: {}", answer_of(source))]
     Api {
         attempted: String,
         source: Box<kube::Error>,

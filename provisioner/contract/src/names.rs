@@ -79,6 +79,9 @@ pub const MOUNTER_CONFIG: &str = "mounter-config";
 /// overwrites it; the admission policy for client images reads it too.
 pub const SETTINGS_CONFIG: &str = "mooring-settings";
 
+/// The admission policy that judges the images of client Pods by these settings, as the API server has them.
+pub const CLIENT_IMAGES_POLICY: &str = "mooring-client-images";
+
 /// At the beginning of an image's name: the registry with Mooring's images, whichever that is in a cluster.
 pub const REGISTRY: &str = "mooring.dev";
 

@@ -98,3 +98,12 @@ fn workers_go_before_the_mounters_and_these_before_their_rights() {
     ];
     assert!(order.map(place).is_sorted(), "{:?}", run.changes);
 }
+
+#[test]
+fn at_the_end_it_says_that_it_is_done_and_whether_the_namespace_stays() {
+    let stays = "Namespace mooring stays, with its provisioner ConfigMaps and Secrets.\n";
+    for (answer, more) in [("", ""), ("*'get namespace '*) echo namespace/mooring ;;", stays)] {
+        let said = String::from_utf8(run(answer).output.stdout).unwrap();
+        assert_eq!(said, format!("Mooring is uninstalled.\n{more}"));
+    }
+}

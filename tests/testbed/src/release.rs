@@ -113,6 +113,9 @@ pub fn run(args: &ReleaseArgs) -> Result<()> {
         authorities: args.registry_ca.clone(),
     };
     let registry = Registry::open(&place, &connection)?;
+    if !args.dry_run {
+        registry.ensure_writable(chart::REPOSITORY)?;
+    }
     let usual = || repository().join(format!("target/release-{TAG}"));
     let folder = args.directory.clone().unwrap_or_else(usual);
     empty(&folder)?;
@@ -226,9 +229,10 @@ fn write_files(folder: &Path, place: &Place, commit: &Commit, items: &[Item]) ->
         manifests::write(folder, &work, &place.to_string(), &commit.revision)?;
         std::fs::remove_dir_all(&work).with_context(|| format!("failed to remove {}", work.display()))?;
         write_file(&folder.join("NOTICE"), images::notices()?)?;
-        for name in ["CHANGELOG.md", "LICENSE"] {
-            let from = repository().join(name);
-            std::fs::copy(&from, folder.join(name)).with_context(|| format!("failed to copy {}", from.display()))?;
+        for path in ["CHANGELOG.md", "LICENSE", "configmaps/uninstall.sh"] {
+            let from = repository().join(path);
+            let to = folder.join(from.file_name().unwrap_or_default());
+            std::fs::copy(&from, to).with_context(|| format!("failed to copy {}", from.display()))?;
         }
         let digests = items
             .iter()

@@ -136,6 +136,8 @@ fn released_twice(cluster: &Cluster) -> Result<()> {
     registry.write_login(&login, "unmoored")?;
     let mut wrong = other.command(&base, &[])?;
     refused(wrong.env("REGISTRY_AUTH_FILE", login), "run `buildah login")?;
+    let mut unknown = cargo(["run", "--quiet", "--bin", "testbed", "--", "release", "--allow-dirty"])?;
+    refused(unknown.arg(other.place()), "name yours by --registry-ca")?;
 
     let reference = format!("{}/provisioner-base:{TAG}", first.place());
     let login = format!("{USER}:{PASSWORD}");

@@ -14,7 +14,10 @@ use crate::layout::repository;
 const CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
 const CONTENT: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 
-/// The chart's name, and its folder in the repository.
+/// Where a registry gets it.
+pub(super) const REPOSITORY: &str = "charts/mooring";
+
+/// The chart's name, and its folder in the work tree.
 const NAME: &str = "mooring";
 const FOLDER: &str = "configmaps/install";
 
@@ -43,7 +46,7 @@ pub(super) fn pack(layout: &Layout, folder: &Path, registry: &str, time: u64, da
         ..Parts::default()
     })?;
     Ok(Item {
-        repository: format!("charts/{NAME}"),
+        repository: REPOSITORY.to_owned(),
         tag: TAG.to_owned(),
         kind: Kind::Artifact,
         annotations: annotations.into(),

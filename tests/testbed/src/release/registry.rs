@@ -92,7 +92,7 @@ impl std::fmt::Display for Place {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Connection {
     pub(super) is_plain_http: bool,
-    /// Certificates of authorities besides Mozilla's.
+    /// Certificates of authorities, in place of Mozilla's.
     pub(super) authorities: Option<PathBuf>,
 }
 
@@ -130,6 +130,18 @@ impl Registry {
             login: stored(&place.host)?,
             authorizations: Mutex::default(),
         })
+    }
+
+    /// Begins an upload and gives it up: fails where the registry can't be reached or trusted, or takes nothing from us.
+    pub(super) fn ensure_writable(&self, name: &str) -> Result<()> {
+        let url = self.url(name, "blobs/uploads/");
+        let begun = self.send(name, &Method::POST, &url, &[], Content::None)?;
+        if begun.status().as_u16() != 202 {
+            return self.refused(&format!("begin an upload to {name}"), begun);
+        }
+        // A registry that can't cancel an upload forgets it by itself.
+        let _ = self.send(name, &Method::DELETE, &self.upload(&begun)?, &[], Content::None);
+        Ok(())
     }
 
     /// The manifest under a tag.
@@ -173,13 +185,7 @@ impl Registry {
             202 => {}
             _ => return self.refused(&what(), begun),
         }
-        let place = begun.headers().get("location").and_then(|value| value.to_str().ok());
-        let place = place.with_context(|| format!("{} names no place to upload to", self.place.host))?;
-        let absolute = if place.starts_with('/') {
-            format!("{}{place}", self.base)
-        } else {
-            place.to_owned()
-        };
+        let absolute = self.upload(&begun)?;
         let mark = if absolute.contains('?') { '&' } else { '?' };
         let url = format!("{absolute}{mark}digest={}", blob.digest);
         let headers = [("content-type", "application/octet-stream")];
@@ -188,6 +194,17 @@ impl Registry {
             return Ok(());
         }
         self.refused(&what(), done)
+    }
+
+    /// The address of an upload that was begun.
+    fn upload(&self, begun: &Response<Body>) -> Result<String> {
+        let place = begun.headers().get("location").and_then(|value| value.to_str().ok());
+        let place = place.with_context(|| format!("{} names no place to upload to", self.place.host))?;
+        Ok(if place.starts_with('/') {
+            format!("{}{place}", self.base)
+        } else {
+            place.to_owned()
+        })
     }
 
     fn url(&self, name: &str, rest: &str) -> String {
@@ -243,7 +260,12 @@ impl Registry {
                 self.agent.run(request.body(file).with_context(what)?)
             }
         };
-        sent.with_context(what)
+        sent.map_err(|error| {
+            let is_unknown = error.to_string().contains("UnknownIssuer");
+            let cure = "no known authority signed the registry's certificate: name yours by --registry-ca";
+            let error = anyhow::Error::new(error);
+            if is_unknown { error.context(cure) } else { error }.context(what())
+        })
     }
 
     /// The header that answers a challenge.
