@@ -96,7 +96,7 @@ fn upgrade(checkout: &Checkout, way: Way) -> Result<Vec<Value>> {
     Ok(table::WORKLOADS
         .iter()
         .zip([51, 121])
-        .map(|(workload, new)| workload.pod(seconds(new)))
+        .map(|(workload, new)| workload.pod(&seconds(new)))
         .collect())
 }
 
@@ -178,7 +178,7 @@ async fn keeps_all_settings(scope: &Scope, way: Way) -> Result<()> {
             "{wanted} is not in {found}"
         );
     }
-    are_in_force(scope, way).await?;
+    Box::pin(are_in_force(scope, way)).await?;
     checkout.uninstall()?;
     scope.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found"])?;
     // It judges client Pods by the settings of now until then.
@@ -203,7 +203,7 @@ fn an_upgrade_keeps_every_setting_that_an_administrator_has_changed() {
         let namespaces = repository().join("tests/install/namespaces.yaml");
         output(scope.target.kubectl(["apply", "-f"]).arg(namespaces))?;
         for way in [Way::Helm, Way::Kustomize, Way::Folder] {
-            keeps_all_settings(&scope, way)
+            Box::pin(keeps_all_settings(&scope, way))
                 .await
                 .with_context(|| format!("{way:?}"))?;
         }

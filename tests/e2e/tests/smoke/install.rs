@@ -208,7 +208,7 @@ fn the_demo_runs_after_each_way_to_install_and_the_page_s_command_takes_all_of_i
         let checkout = Checkout::new(&scope.target, cluster)?;
         let away = Away::begin(&scope)?;
         for way in Way::ALL {
-            installs_and_uninstalls(&scope, &checkout, way)
+            Box::pin(installs_and_uninstalls(&scope, &checkout, way))
                 .await
                 .with_context(|| format!("{way:?}"))?;
         }

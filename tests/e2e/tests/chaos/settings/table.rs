@@ -46,18 +46,18 @@ pub(super) const WORKLOADS: [Workload; 2] = [
 ];
 
 impl Workload {
-    fn with(&self, spec: Value) -> Value {
+    fn with(&self, spec: &Value) -> Value {
         let metadata = json!({"name": self.name, "namespace": NAMESPACE});
         json!({"apiVersion": "apps/v1", "kind": self.kind, "metadata": metadata, "spec": spec})
     }
 
     /// The object with these fields in its Pods.
-    pub(super) fn pod(&self, fields: Value) -> Value {
-        self.with(json!({"template": {"spec": fields}}))
+    pub(super) fn pod(&self, fields: &Value) -> Value {
+        self.with(&json!({"template": {"spec": fields}}))
     }
 
     fn container(&self, field: &str, value: &Value) -> Value {
-        self.pod(json!({"containers": [{"name": self.name, field: value}]}))
+        self.pod(&json!({"containers": [{"name": self.name, field: value}]}))
     }
 }
 
@@ -78,14 +78,14 @@ fn setting(value: impl Into<String>, changed: Value, shown: impl Into<Vec<Value>
     }
 }
 
-fn config(name: &str, data: Value) -> Value {
+fn config(name: &str, data: &Value) -> Value {
     let metadata = json!({"name": name, "namespace": NAMESPACE});
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 }
 
 /// A key of the settings that has its text in the chart's values.
 fn key(value: &str, key: &str, text: &str) -> Setting {
-    setting(value, text.into(), [config(SETTINGS_CONFIG, json!({key: text}))])
+    setting(value, text.into(), [config(SETTINGS_CONFIG, &json!({key: text}))])
 }
 
 pub(super) fn settings() -> Vec<Setting> {
@@ -105,13 +105,13 @@ pub(super) fn settings() -> Vec<Setting> {
         let image = format!("{REGISTRY}/{}:{NEXT_TAG}", workload.name);
         workload.container("image", &image.into())
     });
-    let replicas = WORKLOADS[0].with(json!({"replicas": 3}));
+    let replicas = WORKLOADS[0].with(&json!({"replicas": 3}));
     let mut settings = vec![
         key("registry", keys::REGISTRY, REGISTRY),
         setting(
             "pullSecrets",
             json!([SECRET]),
-            [config(SETTINGS_CONFIG, json!({keys::PULL_SECRETS: SECRET}))],
+            [config(SETTINGS_CONFIG, &json!({keys::PULL_SECRETS: SECRET}))],
         ),
         key("settings.config-namespaces", keys::CONFIG_NAMESPACES, TESTS_NAMESPACES),
         key("settings.allowed-images", keys::ALLOWED_IMAGES, &images),
@@ -120,7 +120,7 @@ pub(super) fn settings() -> Vec<Setting> {
             keys::ALLOWED_CLIENT_IMAGES,
             &client_images,
         ),
-        setting("clients", clients.clone(), [config(MOUNTER_CONFIG, clients)]),
+        setting("clients", clients.clone(), [config(MOUNTER_CONFIG, &clients)]),
         setting("tag", NEXT_TAG.into(), tagged),
         setting("controller.replicas", 3.into(), [replicas]),
         setting("seLinuxMount", true.into(), [driver]),
@@ -147,7 +147,7 @@ pub(super) fn settings() -> Vec<Setting> {
                 json!([{"key": "testbed.mooring.dev/none", "operator": "Exists"}]),
             ),
         ] {
-            of(field, changed.clone(), workload.pod(json!({field: changed})));
+            of(field, changed.clone(), workload.pod(&json!({field: changed})));
         }
     }
     settings
