@@ -166,10 +166,10 @@ impl Away {
     }
 
     fn end(&self) -> Result<()> {
+        // It would judge client Pods by the settings of the installation before.
+        self.0.own_cluster().map_or(Ok(()), Cluster::restart_api_server)?;
         let images = self.0.load_images(Selection::Named(&["flex-provisioner", "mounter"]))?;
-        install_for_tests(&self.0, &images)?;
-        // Until then it judges client Pods by the settings of an earlier installation.
-        self.0.own_cluster().map_or(Ok(()), Cluster::restart_api_server)
+        install_for_tests(&self.0, &images)
     }
 }
 

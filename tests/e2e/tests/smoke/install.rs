@@ -59,11 +59,12 @@ fn objects(scope: &Scope) -> Result<Picture> {
     Ok(items.iter().map(line).collect())
 }
 
-/// Files and mounts of a node. The pool stays, as docs/install.md says.
+/// Files and mounts of a node. The pool stays, and empty folders of the kubelet's, as docs/install.md says.
 fn files(scope: &Scope, index: u8, plugins: &str) -> Result<Picture> {
     let script = format!(
         "find {plugins} /etc/cni /etc/kubernetes /var/lib/kubelet /var/lib/mooring -mindepth 1 \
-           \\( -path /var/lib/kubelet/pods -o -path /var/lib/mooring/pool \\) -prune -o -print
+           \\( -path /var/lib/kubelet/pods -o -path /var/lib/mooring/pool \\) -prune \
+           -o \\( -type d -path '/var/lib/kubelet/plugins/kubernetes.io*' \\) -o -print
          find /var/lib/kubelet/pods /run -path '*mooring.dev*' 2>/dev/null || true
          awk '$5 ~ \"mooring\" {{ print $5 }}' /proc/self/mountinfo"
     );
