@@ -32,7 +32,7 @@ pub mod keys {
     /// Images that client Pods may run. An admission policy enforces it.
     pub const ALLOWED_CLIENT_IMAGES: &str = "allowed-client-images";
 
-    pub(super) const ALL: [&str; 5] = [
+    pub const ALL: [&str; 5] = [
         REGISTRY,
         PULL_SECRETS,
         CONFIG_NAMESPACES,

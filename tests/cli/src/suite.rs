@@ -249,7 +249,7 @@ fn end_to_end(
 ) -> Result<BTreeSet<Right>> {
     let ran_before = args.target.existing || cluster::running(layout)?.is_some();
     let rounds = if args.soak { plan::SOAK_ROUNDS } else { args.repeat };
-    let jobs = plan::jobs(wanted, rounds, args.all || args.soak);
+    let jobs = plan::jobs(wanted, rounds, args.all || args.soak, ran_before);
     let count = if ran_before {
         1
     } else {

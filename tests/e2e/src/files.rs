@@ -12,6 +12,8 @@ pub enum Needs {
     Plain,
     /// The oldest Kubernetes that Mooring supports.
     Oldest,
+    /// Plain nodes, once of the oldest Kubernetes that Mooring supports, and once of the newest.
+    OldestAndNewest,
     /// A virtual machine beside a quiet cluster. This machine can run only one at a time.
     Machine,
 }
@@ -82,7 +84,6 @@ pub const FILES: &[File] = &[
     long("chaos", "client_cycles", Needs::Quiet, 21),
     file("chaos", "control_plane", Needs::Quiet, 30),
     long("chaos", "full", Needs::Quiet, 61),
-    long("chaos", "installation", Needs::Plain, 108),
     long("chaos", "kube_proxy", Needs::Quiet, 12),
     longer("chaos", "kubelet", Needs::Quiet, [47, 110]),
     file("chaos", "lost", Needs::Quiet, 36),
@@ -93,7 +94,7 @@ pub const FILES: &[File] = &[
     long("chaos", "readiness", Needs::Quiet, 86),
     long("chaos", "reboot", Needs::Plain, 11),
     file("chaos", "revive", Needs::Quiet, 89),
-    long("chaos", "settings", Needs::Quiet, 170),
+    long("chaos", "settings", Needs::Quiet, 340),
     longer("chaos", "swap", Needs::Quiet, [51, 645]),
     long("chaos", "uninstall", Needs::Quiet, 15),
     long("chaos", "unrestricted", Needs::Quiet, 300),
@@ -145,6 +146,7 @@ pub const FILES: &[File] = &[
     file("security", "credentials", Needs::Cluster, 18),
     file("security", "mounts", Needs::Cluster, 28),
     long("security", "secrets", Needs::Cluster, 91),
+    long("smoke", "install", Needs::OldestAndNewest, 330),
     long("smoke", "oldest", Needs::Oldest, 60),
     file("smoke", "cluster", Needs::Immutable, 14),
     file("smoke", "builds", Needs::Cluster, 1),

@@ -1,5 +1,5 @@
 //! `configmaps/uninstall.sh` with a kubectl that notes what it is asked. Against a real API server it runs in
-//! `tests/chaos/installation.rs`.
+//! `tests/smoke/install.rs`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

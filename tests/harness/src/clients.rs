@@ -36,12 +36,17 @@ pub fn image_of_its_own(scope: &Scope, tag: &str) -> Result<String> {
 /// A client image under a name that no other test uses, on all nodes.
 pub fn own_image(scope: &Scope, usual: &str, tag: &str) -> Result<String> {
     let image = format!("{usual}:{}-{tag}", scope.namespace);
+    tag_image(scope, &format!("{usual}:0.1.0"), &image)?;
+    Ok(image)
+}
+
+/// Gives an image another name besides, on all nodes.
+pub fn tag_image(scope: &Scope, usual: &str, name: &str) -> Result<()> {
     for node in 1..=scope.own_cluster()?.description.nodes {
-        let usual = format!("{usual}:0.1.0");
-        let args = ["-n", "k8s.io", "images", "tag", "--force", &usual, &image];
+        let args = ["-n", "k8s.io", "images", "tag", "--force", usual, name];
         output(&mut scope.own_cluster()?.in_node(node, "ctr", args)?)?;
     }
-    Ok(image)
+    Ok(())
 }
 
 /// The mounter's image under another name, on all nodes. Its shim behaves the same, and is another file.

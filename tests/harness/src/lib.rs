@@ -65,6 +65,7 @@ mod time_limit;
 pub mod volumes;
 mod waiting;
 mod waits;
+pub mod ways;
 mod web;
 mod which_nodes;
 mod workplace;

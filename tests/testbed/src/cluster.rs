@@ -322,6 +322,12 @@ impl Cluster {
         self.kill(CONTROL_PLANE, program)
     }
 
+    /// Kills the API server. Returns when the next one is ready.
+    pub fn restart_api_server(&self) -> Result<()> {
+        self.kill_in_control_plane("kube-apiserver")?;
+        self.wait_for_api()
+    }
+
     /// Has kube-controller-manager keep to other limits, by starting it anew.
     pub fn limit_controller_manager(&self, limits: ApiLimits) -> Result<()> {
         let mut spec = InitSpec::load(&self.layout, CONTROL_PLANE)?;

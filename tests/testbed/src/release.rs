@@ -6,7 +6,7 @@ mod contents;
 mod image;
 mod layout;
 mod login;
-mod manifests;
+pub mod manifests;
 mod push;
 mod registry;
 mod sbom;

@@ -165,7 +165,7 @@ impl Lanes<'_> {
                     return Ok(());
                 };
                 let title = title(&job);
-                let wanted = flavour.map(|flavour| plan::cluster_for(job.file, flavour));
+                let wanted = flavour.map(|flavour| plan::cluster_for(&job, flavour));
                 let ready = self.ready(&mut cluster, wanted, &layout, starting, outcome, times);
                 let is_broken = ready.is_err();
                 let began = Instant::now();
@@ -284,7 +284,7 @@ impl Lanes<'_> {
         let mut command = Command::new(program);
         let at_once = match job.file.needs {
             Needs::Cluster | Needs::Immutable => 4,
-            Needs::Quiet | Needs::Plain | Needs::Oldest | Needs::Machine => 1,
+            Needs::Quiet | Needs::Plain | Needs::Oldest | Needs::OldestAndNewest | Needs::Machine => 1,
         };
         command
             .args(self.forms.filters(job.file, program)?)
@@ -294,7 +294,7 @@ impl Lanes<'_> {
             .env("RUST_BACKTRACE", "1")
             .env(STATE_VARIABLE, &layout.state)
             .env(RUN_VARIABLE, run_name())
-            .env(RESULTS_VARIABLE, results_folder(job.round));
+            .env(RESULTS_VARIABLE, results_folder(job));
         if self.forms.all {
             command.env(ALL_VARIABLE, "1");
         }
@@ -350,13 +350,12 @@ fn run_name() -> String {
     std::process::id().to_string()
 }
 
-/// The folder for what failed tests leave. Each round has one of its own, since several run at once.
-fn results_folder(round: u32) -> PathBuf {
-    let folder = repository().join("target/testbed-results");
-    match round {
-        1 => folder,
-        round => folder.join(format!("round-{round}")),
-    }
+/// The folder for what failed tests leave. Each run of a file has one of its own, since several run at once.
+fn results_folder(job: &Job) -> PathBuf {
+    let variant = job.variant().map(|part| part.replace(' ', "-"));
+    repository()
+        .join("target/testbed-results")
+        .join(variant.collect::<PathBuf>())
 }
 
 /// The cluster of a lane; the first lane has the default one.
@@ -378,10 +377,8 @@ pub(crate) fn left_over(layout: &Layout) -> impl Iterator<Item = Layout> {
 }
 
 fn title(job: &Job) -> String {
-    match job.round {
-        1 => job.file.title(),
-        round => format!("{}, round {round}", job.file.title()),
-    }
+    let parts = std::iter::once(job.file.title()).chain(job.variant());
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

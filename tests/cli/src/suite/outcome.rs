@@ -9,7 +9,7 @@ use super::libtest::Results;
 
 #[derive(Debug)]
 pub(super) struct Ran {
-    /// Its name, with its round if there are several.
+    /// Its name, with its Kubernetes and its round if there are several.
     pub(super) title: String,
     /// The lane, from 1.
     pub(super) lane: usize,

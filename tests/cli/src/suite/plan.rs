@@ -12,8 +12,19 @@ use mooring_testbed::node::Flavour;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Job {
     pub(super) file: &'static File,
+    /// The Kubernetes of its cluster.
+    pub(super) release: Release,
     /// The number of the run, from 1.
     pub(super) round: u32,
+}
+
+impl Job {
+    /// What tells it from other runs of its file.
+    pub(super) fn variant(&self) -> impl Iterator<Item = String> {
+        let release = (self.release != Release::default()).then(|| self.release.version().to_owned());
+        let round = (self.round > 1).then(|| format!("round {}", self.round));
+        release.into_iter().chain(round)
+    }
 }
 
 /// Files with cycles, kills and random numbers, whose long forms `--soak` runs.
@@ -71,28 +82,36 @@ pub(super) fn flavour(index: usize, count: usize) -> Flavour {
     }
 }
 
-/// The cluster for a file on a lane with this kind of nodes. A lane that is alone gets another cluster for files that
-/// need plain nodes, and any lane for those that need an older Kubernetes.
-pub(super) fn cluster_for(file: &File, lane: Flavour) -> Wanted {
-    let plain = matches!(file.needs, Needs::Plain | Needs::Oldest);
-    let release = if file.needs == Needs::Oldest {
-        Release::Oldest
-    } else {
-        Release::Newest
-    };
+/// The cluster for a job on a lane with this kind of nodes. A lane that is alone gets another cluster for files that
+/// need plain nodes, and any lane for an older Kubernetes.
+pub(super) fn cluster_for(job: &Job, lane: Flavour) -> Wanted {
+    let flavour = if needs_plain(job.file) { Flavour::Plain } else { lane };
     Wanted {
-        flavour: Some(if plain { Flavour::Plain } else { lane }),
+        flavour: Some(flavour),
         releases: Some(Releases {
-            control_plane: release,
-            nodes: release,
+            control_plane: job.release,
+            nodes: job.release,
         }),
     }
 }
 
+fn needs_plain(file: &File) -> bool {
+    matches!(file.needs, Needs::Plain | Needs::Oldest | Needs::OldestAndNewest)
+}
+
 /// The lane of a file: if there are several, the first one for files that need a virtual machine or plain nodes.
 fn runs_on(file: &File, index: usize, count: usize) -> bool {
-    let first = matches!(file.needs, Needs::Machine | Needs::Plain | Needs::Oldest);
+    let first = file.needs == Needs::Machine || needs_plain(file);
     count == 1 || first == (index == 0)
+}
+
+/// The versions of Kubernetes that a file runs on. A cluster that runs already is used as it is, once.
+fn releases(file: &File, is_up: bool) -> &'static [Release] {
+    match file.needs {
+        Needs::OldestAndNewest if !is_up => &[Release::Newest, Release::Oldest],
+        Needs::Oldest => &[Release::Oldest],
+        _ => &[Release::Newest],
+    }
 }
 
 /// Whether a lane that has done all of its own files may take this one from the others.
@@ -101,12 +120,16 @@ fn may_help(file: &File, index: usize) -> bool {
 }
 
 /// The runs of files in the order in which to start them: the longest first, so that no lane has one left at the end.
-/// The tests of all of them run, or the default tier's.
-pub(super) fn jobs(files: &[&'static File], rounds: u32, all: bool) -> VecDeque<Job> {
+/// The tests of all of them run, or the default tier's. `is_up` says whether there is a cluster already.
+pub(super) fn jobs(files: &[&'static File], rounds: u32, all: bool, is_up: bool) -> VecDeque<Job> {
     let seconds = |file: &File| if all { file.seconds_with_all } else { file.seconds };
-    let mut jobs: Vec<_> = (1..=rounds)
-        .flat_map(|round| files.iter().map(move |file| Job { file, round }))
-        .collect();
+    let mut jobs = Vec::new();
+    for round in 1..=rounds {
+        for &file in files {
+            let runs = releases(file, is_up).iter();
+            jobs.extend(runs.map(|&release| Job { file, release, round }));
+        }
+    }
     jobs.sort_by_key(|job| (job.round, Reverse(seconds(job.file))));
     jobs.into()
 }
@@ -136,11 +159,8 @@ impl Queue {
         let fits = |job: &&Job| runs_on(job.file, index, count);
         let calm = |job: &&Job| fits(job) && !(self.quiet_runs && job.file.needs == Needs::Quiet);
         // A lane changes its cluster for them: once is enough.
-        let stays = |job: &&Job| match job.file.needs {
-            Needs::Plain => count > 1 && calm(job),
-            Needs::Oldest => false,
-            _ => calm(job),
-        };
+        let stays =
+            |job: &&Job| job.release == Release::default() && (count > 1 || !needs_plain(job.file)) && calm(job);
         let next = self.jobs.iter().position(|job| stays(&job));
         let next = next.or_else(|| self.jobs.iter().position(|job| calm(&job)));
         let next = next.or_else(|| self.jobs.iter().position(|job| fits(&job)));
@@ -171,7 +191,7 @@ pub(super) fn lanes(jobs: &VecDeque<Job>, most: usize) -> usize {
 mod tests {
     use mooring_e2e::{FILES, File, Needs};
 
-    use super::{Queue, SOAK, jobs, lanes, names, tests_named};
+    use super::{Queue, Release, SOAK, jobs, lanes, names, needs_plain, tests_named};
 
     fn all() -> Vec<&'static File> {
         FILES.iter().collect()
@@ -179,8 +199,8 @@ mod tests {
 
     #[test]
     fn each_lane_takes_what_is_its_own_and_takes_long() {
-        let of_the_first = |job: &super::Job| matches!(job.file.needs, Needs::Machine | Needs::Plain | Needs::Oldest);
-        let mut queue = Queue::new(jobs(&all(), 2, true));
+        let of_the_first = |job: &super::Job| job.file.needs == Needs::Machine || needs_plain(job.file);
+        let mut queue = Queue::new(jobs(&all(), 2, true, false));
         let count = queue.jobs.len();
         let own = queue.jobs.iter().filter(|job| of_the_first(job)).count();
         let mut taken = 0;
@@ -190,7 +210,7 @@ mod tests {
                 let Some(job) = queue.take(lane, 4) else { break };
                 queue.ended(&job);
                 assert_eq!(of_the_first(&job), lane == 0, "{job:?}");
-                if job.round == 1 && job.file.needs != Needs::Oldest {
+                if job.round == 1 && job.release == Release::Newest {
                     assert!(job.file.seconds_with_all <= last[lane]);
                     last[lane] = job.file.seconds_with_all;
                 }
@@ -202,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_first_lane_helps_the_others_where_any_nodes_will_do() {
-        let mut queue = Queue::new(jobs(&all(), 1, true));
+        let mut queue = Queue::new(jobs(&all(), 1, true, false));
         while queue.take(0, 2).is_some() {}
         assert!(!queue.jobs.is_empty());
         for job in &queue.jobs {
@@ -212,14 +232,14 @@ mod tests {
 
     #[test]
     fn a_lane_alone_takes_all() {
-        let mut queue = Queue::new(jobs(&all(), 1, true));
+        let mut queue = Queue::new(jobs(&all(), 1, true, false));
         while queue.take(0, 1).is_some() {}
         assert!(queue.jobs.is_empty());
     }
 
     #[test]
     fn quiet_files_come_one_at_a_time_until_nothing_else_is_left() {
-        let mut queue = Queue::new(jobs(&all(), 1, true));
+        let mut queue = Queue::new(jobs(&all(), 1, true, false));
         let is_quiet = |job: super::Job| job.file.needs == Needs::Quiet;
         let mut first = queue.take(1, 3).unwrap();
         while !is_quiet(first) {
@@ -235,6 +255,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_for_two_versions_of_kubernetes_runs_on_both_and_once_on_a_cluster_that_is_up() {
+        let files: Vec<_> = all()
+            .into_iter()
+            .filter(|file| file.needs == Needs::OldestAndNewest)
+            .collect();
+        for (is_up, runs) in [(false, 2), (true, 1)] {
+            assert_eq!(jobs(&files, 1, true, is_up).len(), runs * files.len());
+        }
+    }
+
+    #[test]
     fn no_lane_is_started_without_work() {
         let of = |needs: &[Needs]| -> Vec<&'static File> {
             needs
@@ -242,11 +273,11 @@ mod tests {
                 .map(|needs| FILES.iter().find(|file| file.needs == *needs).unwrap())
                 .collect()
         };
-        assert_eq!(lanes(&jobs(&of(&[Needs::Cluster]), 1, true), 4), 1);
-        assert_eq!(lanes(&jobs(&of(&[Needs::Machine]), 3, true), 4), 1);
-        assert_eq!(lanes(&jobs(&of(&[Needs::Machine, Needs::Quiet]), 1, true), 4), 2);
-        assert_eq!(lanes(&jobs(&of(&[Needs::Quiet]), 30, true), 4), 4);
-        assert_eq!(lanes(&jobs(&all(), 1, true), 4), 4);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Cluster]), 1, true, false), 4), 1);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Machine]), 3, true, false), 4), 1);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Machine, Needs::Quiet]), 1, true, false), 4), 2);
+        assert_eq!(lanes(&jobs(&of(&[Needs::Quiet]), 30, true, false), 4), 4);
+        assert_eq!(lanes(&jobs(&all(), 1, true, false), 4), 4);
     }
 
     #[test]

@@ -26,6 +26,9 @@ const WITH_SNAPSHOTS: [&str; 5] = [
     "provision_snapshot",
 ];
 
+/// Files that render or install the chart.
+const WITH_HELM: [&str; 4] = ["chaos_settings", "smoke_install", "smoke_manifests", "smoke_release"];
+
 /// Prepares the testbed's own clusters for these files. Each step is in the returned report.
 pub(super) fn prepare(args: &TestArgs, wanted: &[&'static File], ran_before: bool) -> (Report, Prepared) {
     let mut report = Report::begin();
@@ -52,14 +55,11 @@ pub(super) fn prepare(args: &TestArgs, wanted: &[&'static File], ran_before: boo
     if is_wanted("scale_bench") {
         report.step("what the bench compares with", || binaries::ensure_peer().map(drop));
     }
-    if is_wanted("smoke_manifests") {
+    if WITH_HELM.into_iter().any(is_wanted) {
         report.step("Helm", || binaries::ensure_helm().map(drop));
     }
     if is_wanted("smoke_release") {
-        report.step("Helm and a registry", || {
-            binaries::ensure_helm()?;
-            binaries::ensure_registry().map(drop)
-        });
+        report.step("a registry", || binaries::ensure_registry().map(drop));
     }
     if WITH_SNAPSHOTS.into_iter().any(is_wanted) {
         report.step("snapshot-controller", || {

@@ -5,7 +5,6 @@ mod bounds;
 mod client_cycles;
 mod control_plane;
 mod full;
-mod installation;
 mod kube_proxy;
 mod kubelet;
 mod lost;

@@ -2,6 +2,7 @@
 
 mod builds;
 mod cluster;
+mod install;
 mod manifests;
 mod oldest;
 mod release;

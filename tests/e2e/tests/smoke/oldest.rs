@@ -1,48 +1,21 @@
-//! The oldest Kubernetes that Mooring supports: the cluster says what it is without, and the rest works. There the
-//! kubelet mounts volumes with CSI alone.
+//! The oldest Kubernetes that Mooring supports: there the kubelet mounts volumes with CSI alone.
 
-use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use mooring_contract::names::{CLUSTER_FEATURES, NAMESPACE};
 use mooring_harness::provisioner::user_of;
-use mooring_harness::{Scope, in_namespace, open_target, skip, wait_until};
+use mooring_harness::{in_namespace, open_target, skip};
 use mooring_testbed::binaries::Release;
 use serde_json::json;
-use std::time::Duration;
-
-/// Longest until the controller has asked the API server.
-const FEATURES_LIMIT: Duration = Duration::from_mins(1);
 
 /// A group that no file has by itself.
 const GROUP: &str = "2017";
 
-/// The cluster says what it has.
-async fn features(scope: &Scope) -> Result<()> {
-    let maps: Api<ConfigMap> = Api::namespaced(scope.client.clone(), NAMESPACE);
-    let data = wait_until("the cluster's features", FEATURES_LIMIT, async || {
-        let found = maps.get(CLUSTER_FEATURES).await?.data.unwrap_or_default();
-        Ok((!found.is_empty()).then_some(found))
-    })
-    .await?;
-    let version = data.get("kubernetes").context("no version")?;
-    ensure!(version == Release::Oldest.version(), "{version}");
-    for feature in ["claim-users", "flexvolume", "volume-attributes-classes"] {
-        let said = data.get(feature).with_context(|| format!("no {feature}"))?;
-        ensure!(said.starts_with("no: "), "{feature}: {said}");
-    }
-    Ok(())
-}
-
 #[test]
-fn the_oldest_kubernetes_has_volumes_and_says_what_it_is_without() {
+fn the_oldest_kubernetes_mounts_volumes_by_csi_alone() {
     let target = open_target().unwrap();
     let cluster = target.own_cluster();
     if cluster.is_none_or(|cluster| cluster.description.releases.control_plane != Release::Oldest) {
         return skip("the cluster has another version of Kubernetes");
     }
     in_namespace("oldest", async |scope| {
-        features(&scope).await?;
         // In a namespace besides Mooring's own, where an administrator lets the mounters see runs.
         let provisioner = scope.provisioner().example("local.yaml")?;
         provisioner.apply().await?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::replaced;
-use crate::binaries::{Releases, ensure_binaries};
+use crate::binaries::{Release, Releases, ensure_binaries};
 use crate::command::{command, find_program, output};
 use crate::images::TAG;
 use crate::layout::{make_folder, repository, write_file};
@@ -13,31 +13,35 @@ use crate::target::with_host;
 
 /// The kustomization for a registry of one's own, and the registry that it has.
 const FOLDER: &str = "registry";
-const EXAMPLE: &str = "registry.example.com/mooring";
+pub const EXAMPLE_REGISTRY: &str = "registry.example.com/mooring";
 
-/// The files, and what is added to the kustomization for each.
-const FILES: [(&str, &str, &str); 2] = [
-    ("mooring.yaml", "", "Kubernetes 1.36 and later"),
-    (
-        "mooring-before-1.36.yaml",
-        "components: [../before-1.36]\n",
-        "Kubernetes 1.33 to 1.35",
-    ),
+/// The files, and the releases of Kubernetes that they are for.
+const FILES: [(&str, Release, &str); 2] = [
+    ("mooring.yaml", Release::Newest, "Kubernetes 1.36 and later"),
+    ("mooring-before-1.36.yaml", Release::Oldest, "Kubernetes 1.33 to 1.35"),
 ];
 
+/// The text of `configmaps/registry/kustomization.yaml` with a registry, for Kubernetes of a release.
+pub fn kustomization(registry: &str, release: Release) -> Result<String> {
+    let path = repository().join("configmaps").join(FOLDER).join("kustomization.yaml");
+    let usual = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    let own = |registry: &str| format!("      - registry={registry}\n");
+    let own = replaced(&usual, &own(EXAMPLE_REGISTRY), &own(registry))
+        .context("failed to set the registry of configmaps/registry")?;
+    Ok(match release {
+        Release::Oldest => own + "components: [../before-1.36]\n",
+        Release::Newest => own,
+    })
+}
+
 /// Writes them into a folder; `work` is for temporary use.
-pub(super) fn write(folder: &Path, work: &Path, registry: &str, revision: &str) -> Result<()> {
+pub fn write(folder: &Path, work: &Path, registry: &str, revision: &str) -> Result<()> {
     let source = repository().join("configmaps");
     make_folder(work)?;
     output(command("cp", ["-r"]).arg(&source).arg(work))?;
     let copy = work.join("configmaps").join(FOLDER);
-    let path = copy.join("kustomization.yaml");
-    let usual = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
-    let own = |registry: &str| format!("      - registry={registry}\n");
-    let usual =
-        replaced(&usual, &own(EXAMPLE), &own(registry)).context("failed to set the registry of configmaps/registry")?;
-    for (name, addition, versions) in FILES {
-        write_file(&path, format!("{usual}{addition}"))?;
+    for (name, release, versions) in FILES {
+        write_file(&copy.join("kustomization.yaml"), kustomization(registry, release)?)?;
         let mut kustomize = command(kubectl()?, ["kustomize"]);
         let manifest = output(kustomize.arg(&copy)).with_context(|| format!("failed to render {name}"))?;
         let head = format!("# Mooring {TAG} ({revision}) for {versions}: kubectl apply -f {name}\n");
