@@ -390,7 +390,7 @@ impl<K: Subject> Apply<'_, K> {
 impl Apply<'_, PersistentVolumeClaim> {
     async fn claim_step(&mut self, step: ForClaim) -> Result<Action, ApplyError> {
         match step {
-            // It was, and decides nothing.
+            // That is done before a decision is carried out, and a plan asks for it once.
             ForClaim::LookUp => Ok(Action::requeue(Duration::from_secs(1))),
             ForClaim::Accept(accept) => self.accept(*accept).await,
             ForClaim::Refuse(refuse) => self.refuse(*refuse).await,
