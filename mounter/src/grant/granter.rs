@@ -7,7 +7,8 @@
 //!
 //! A PersistentVolume is mounted as the API has it, and an inline `FlexVolume` as the Pod has it there. The group of the
 //! files is the Pod's, as the API has it. Where the API shows the mounter no Pod (before Kubernetes 1.36), no `FlexVolume`
-//! is mounted, and the group of a CSI volume is what the kubelet says, which nobody else can say there. Unmounts, growth and revival ask nobody.
+//! is mounted, nor what a Pod has of its own in a namespace of runs, and the group of a CSI volume is what the kubelet
+//! says, which nobody else can say there. Unmounts, growth and revival ask nobody.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,9 +82,9 @@ pub enum GrantError {
         uid: String,
     },
     #[error(
-        "before Kubernetes 1.36, a mounter sees no Pod of namespace {0}, so it can't know who wrote a FlexVolume: use a \
-         PersistentVolume of CSI driver {CSI_DRIVER} (volume-source: csi in its ConfigMap), or update Kubernetes. If the \
-         namespace is one of provisioner ConfigMaps, bind ClusterRole mooring-mounter-runs to account mounter in it"
+        "before Kubernetes 1.36, a mounter sees no Pod of namespace {0}, so it can't know who wrote the volume: if the \
+         namespace is one of provisioner ConfigMaps, bind ClusterRole mooring-mounter-runs to account mounter in it; \
+         else use a PersistentVolume of CSI driver {CSI_DRIVER} (volume-source: csi in its ConfigMap), or update Kubernetes"
     )]
     HiddenPod(String),
     #[error(
@@ -267,14 +268,20 @@ impl Granter {
             Told::Csi {
                 ephemeral: Some(true), ..
             } => {
+                let namespace = &request.pod.namespace;
                 // They would share a directory in a Pod that has both.
-                if found
-                    .as_ref()
-                    .is_some_and(|found| is_claimed_in(found, &request.pod.namespace))
-                {
+                if found.as_ref().is_some_and(|found| is_claimed_in(found, namespace)) {
                     return Err(GrantError::TwoOfOneName(name.to_owned()));
                 }
-                (Author::Tenant, request.volume.clone())
+                let author = match pod {
+                    Some(pod) => self.author_of(pod, request)?,
+                    // It may be a run's.
+                    None if self.settings.has_runs_in(namespace) => {
+                        return Err(GrantError::HiddenPod(namespace.clone()));
+                    }
+                    None => Author::Tenant,
+                };
+                (author, request.volume.clone())
             }
             Told::Csi { volume_id, .. } => {
                 let found = found.ok_or_else(|| no_volume(request))?;

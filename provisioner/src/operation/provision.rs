@@ -653,10 +653,10 @@ impl std::fmt::Display for Unfit {
 /// used from another node: its node affinity says so to the scheduler.
 fn unfit(config: &ProvisionerConfig, node: Option<&Node>) -> Option<Unfit> {
     let node = node.filter(|_| config.is_node_local())?;
-    let client = [ClientName::POOL, ClientName::LOCAL]
-        .into_iter()
-        // Its run has the pool by FlexVolume, whichever way the volume is used.
-        .find(|client| is_unable(node, client, VolumeSourceKind::FlexVolume))?;
+    let used = config.volume_source.unwrap_or(VolumeSourceKind::Csi);
+    // A run has the pool by CSI, whichever way the volume is used.
+    let needed = [(ClientName::POOL, VolumeSourceKind::Csi), (ClientName::LOCAL, used)];
+    let (client, _) = needed.into_iter().find(|(client, by)| is_unable(node, client, *by))?;
     Some(Unfit::Unable(node.name.clone(), client))
 }
 

@@ -1,8 +1,10 @@
 //! Begins a run: makes the Pod that carries it out, then hands the Pod its Secret. Without the Secret the Pod can't
 //! start, so between the two there is a last moment to see that the run is not wanted any more.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
@@ -14,7 +16,7 @@ use mooring_contract::worker::Ask;
 use mooring_seal::new_key;
 use secrecy::SecretString;
 
-use super::config_secret::ConfigSecret;
+use super::config_secret;
 use super::connection::{Connection, WorkerError};
 use super::error::RunError;
 use super::observed::Run;
@@ -47,14 +49,14 @@ pub struct Prepared<'a> {
     workers: &'a Workers,
     order: Order<'a>,
     /// The ConfigMap's Secret, as it is now.
-    secret: ConfigSecret,
+    secret: BTreeMap<String, ByteString>,
 }
 
 impl<'a> Prepared<'a> {
     /// Finds all that can be wrong with a run's properties, before anything is written.
     pub async fn new(client: &'a Client, workers: &'a Workers, order: Order<'a>) -> Result<Self, RunError> {
-        let secret = ConfigSecret::read(client, order.config).await?;
-        Properties::new(order.request, &secret.data, placeholder(order.config))?;
+        let secret = config_secret::read(client, order.config).await?;
+        Properties::new(order.request, &secret, placeholder(order.config))?;
         Ok(Self {
             client,
             workers,
@@ -73,14 +75,13 @@ impl<'a> Prepared<'a> {
             ..
         } = self.order;
         let name = id.name();
-        let properties = Properties::new(request, &self.secret.data, placeholder(config))?;
+        let properties = Properties::new(request, &self.secret, placeholder(config))?;
         let empty = seals.then(|| SecretString::from(String::new()));
         let properties = properties.with_answer_key(empty).names();
         let wanted = pod::build(&Skeleton {
             order: self.order,
             secret: &pod::new_secret_name(&name, Timestamp::now()),
             properties: &properties,
-            backend_secret: self.secret.for_driver,
         });
         let pods: Objects<Pod> = Objects::within(self.client, &config.reference.namespace);
         if let Some(pod) = pods.create(&wanted).await.unless(TAKEN)? {
@@ -110,7 +111,7 @@ impl<'a> Prepared<'a> {
         let seat = seat.ok_or_else(|| RunError::Changed(worker.place()))?;
         let Order { request, config, .. } = self.order;
         let key = self.order.seals.then(|| seat.key.clone());
-        let (properties, request) = Properties::new(request, &self.secret.data, None)?
+        let (properties, request) = Properties::new(request, &self.secret, None)?
             .with_answer_key(key)
             .into_texts();
         let number = worker.number();
@@ -144,7 +145,7 @@ impl<'a> Prepared<'a> {
             (None, None) => None,
         };
         let key = self.order.seals.then(new_key).transpose()?;
-        let data = Properties::new(request, &self.secret.data, token)?
+        let data = Properties::new(request, &self.secret, token)?
             .with_answer_key(key.map(SecretString::from))
             .into_secret_data();
         let made = secrets.create(&pod::secret(pod, data)).await;

@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, FlexVolumeSource, KeyToPath, LocalObjectReference,
+    Affinity, CSIVolumeSource, Capabilities, Container, EmptyDirVolumeSource, EnvVar, KeyToPath, LocalObjectReference,
     NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSecurityContext, PodSpec,
-    ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Toleration,
+    ResourceRequirements, SELinuxOptions, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Toleration,
     TopologySelectorTerm, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use mooring_contract::names::{FLEX_DRIVER, annotations, labels, paths};
+use mooring_contract::names::{CSI_DRIVER, annotations, labels, paths};
 use mooring_contract::volume::{self, ClientName, keys};
 use mooring_contract::worker::ASKED_VARIABLE;
 
@@ -57,9 +57,6 @@ pub struct Skeleton<'a> {
     pub secret: &'a str,
     /// Names of its properties.
     pub properties: &'a BTreeSet<String>,
-    /// The ConfigMap's Secret is of the kind that the kubelet hands to Mooring's driver, so `backend-volume` and
-    /// `backup-volume` get it.
-    pub backend_secret: bool,
 }
 
 pub fn build(run: &Skeleton<'_>) -> Pod {
@@ -114,6 +111,13 @@ pub(super) fn bare_spec(config: &ProvisionerConfig, node: Option<&str>) -> PodSp
                 type_: "RuntimeDefault".to_owned(),
                 localhost_profile: None,
             }),
+            // Where a node has SELinux, its runtime labels the files of the pool. Each Pod of a run has them, one beside
+            // the other, so the label has no category; and they are never mounted with one, as `seLinuxMount` would.
+            se_linux_options: config.is_node_local().then(|| SELinuxOptions {
+                level: Some("s0".to_owned()),
+                ..SELinuxOptions::default()
+            }),
+            se_linux_change_policy: config.is_node_local().then(|| "Recursive".to_owned()),
             ..PodSecurityContext::default()
         }),
         ..PodSpec::default()
@@ -229,31 +233,34 @@ pub(super) struct RunVolume<'a> {
 }
 
 impl RunVolume<'_> {
+    /// The node's own storage, for which nobody logs in.
+    fn is_pool(&self) -> bool {
+        self.volume.client.as_str() == ClientName::POOL
+    }
+
     /// Where the container has it.
     pub(super) fn mount(&self) -> VolumeMount {
         mount(self.name, self.path, self.read_only)
     }
 
-    /// It as a volume of the Pod, which Mooring mounts. `with_secret` says that it gets the ConfigMap's Secret.
-    pub(super) fn mounted(&self, config: &ProvisionerConfig, with_secret: bool) -> Volume {
+    /// It as a volume of the Pod, which Mooring mounts, with the ConfigMap's Secret where it is a client's.
+    pub(super) fn mounted(&self, config: &ProvisionerConfig) -> Volume {
         let mut options = self.volume.to_options();
-        if let Some(image) = config.client_image.as_ref().filter(|_| self.by_client_image) {
+        let image = config.client_image.as_ref();
+        if let Some(image) = image.filter(|_| self.by_client_image && !self.is_pool()) {
             options
                 .entry(keys::CLIENT_IMAGE.to_owned())
                 .or_insert_with(|| image.clone());
         }
-        // The kubelet has a field of its own for it, and hands that on under its own name too.
-        let fs_type = options.get(keys::FS_TYPE).cloned();
         options.retain(|_, value| !value.is_empty());
-        let secret = config.secret_name.clone().filter(|_| with_secret);
+        let secret = config.secret_name.clone().filter(|_| !self.is_pool());
         Volume {
             name: self.name.to_owned(),
-            flex_volume: Some(FlexVolumeSource {
-                driver: FLEX_DRIVER.to_owned(),
-                fs_type,
-                options: Some(options),
-                read_only: None,
-                secret_ref: secret.map(|name| LocalObjectReference { name }),
+            csi: Some(CSIVolumeSource {
+                driver: CSI_DRIVER.to_owned(),
+                volume_attributes: Some(options),
+                node_publish_secret_ref: secret.map(|name| LocalObjectReference { name }),
+                ..CSIVolumeSource::default()
             }),
             ..Volume::default()
         }
@@ -267,7 +274,7 @@ pub(super) fn backend(config: &ProvisionerConfig) -> Option<RunVolume<'_>> {
         path: paths::BACKEND,
         read_only: false,
         // What mounts the volumes mounts their server's export too.
-        by_client_image: volume.client.as_str() != ClientName::POOL,
+        by_client_image: true,
         volume,
     })
 }
@@ -381,7 +388,7 @@ fn volumes(run: &Skeleton<'_>) -> Vec<Volume> {
             ..Volume::default()
         },
     ];
-    volumes.extend(run_volumes(&run.order).map(|given| given.mounted(run.order.config, run.backend_secret)));
+    volumes.extend(run_volumes(&run.order).map(|given| given.mounted(run.order.config)));
     volumes
 }
 
@@ -393,9 +400,9 @@ pub(super) fn only_node(pod: &Pod) -> Option<&str> {
     Some(fields.first()?.values.as_ref()?.first()?)
 }
 
-/// What keeps it off nodes that can't mount what the image works on, which a Pod has by FlexVolume.
+/// What keeps it off nodes that can't mount what the image works on, which a Pod has by CSI.
 fn able_to_mount(client: &str) -> Vec<NodeSelectorRequirement> {
-    topology::able(client, VolumeSourceKind::FlexVolume)
+    topology::able(client, VolumeSourceKind::Csi)
 }
 
 /// Where it may run: on this node, if one is given, in one of these topologies, if there are any, and on no node that
@@ -489,7 +496,6 @@ mod tests {
             },
             secret: "secret-of-the-pod",
             properties: &properties.names(),
-            backend_secret: false,
         })
     }
 
@@ -562,7 +568,7 @@ mod tests {
             let mut data = vec![("client-image", "mooring.dev/client-x:1")];
             data.extend(extra);
             let volumes = pod(&data, None).spec.unwrap().volumes.unwrap();
-            let options = volumes.into_iter().find_map(|volume| volume.flex_volume?.options);
+            let options = volumes.into_iter().find_map(|volume| volume.csi?.volume_attributes);
             options.unwrap().remove("client-image")
         };
         assert_eq!(
@@ -610,7 +616,6 @@ mod tests {
                 },
                 secret: "secret-of-the-pod",
                 properties: &[].into(),
-                backend_secret: true,
             });
             let pod = json!(pod.spec.unwrap());
             let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
@@ -619,7 +624,7 @@ mod tests {
             assert!(
                 volumes
                     .iter()
-                    .any(|volume| volume["name"] == "backup" && volume["flexVolume"]["options"]["client"] == "nfs"),
+                    .any(|volume| volume["name"] == "backup" && volume["csi"]["volumeAttributes"]["client"] == "nfs"),
                 "{pod}"
             );
             let keys = pod["affinity"].to_string();
@@ -770,6 +775,10 @@ mod tests {
         if config.run_as_non_root {
             security["runAsNonRoot"] = json!(true);
         }
+        if config.is_node_local() {
+            security["seLinuxOptions"] = json!({"level": "s0"});
+            security["seLinuxChangePolicy"] = json!("Recursive");
+        }
         assert_eq!(spec["securityContext"], security);
 
         // A worker has no account: what it carries out has its token from the controller.
@@ -795,12 +804,13 @@ mod tests {
                 .collect::<Vec<_>>()[..]
             {
                 ["secret" | "emptyDir"] => {}
-                ["flexVolume"] => {
-                    let flex = &volume["flexVolume"];
-                    assert_eq!(flex["driver"], "mooring.dev/vcs");
-                    let secret = flex["secretRef"]["name"].as_str();
-                    assert!(secret.is_none() || secret == config.secret_name.as_deref(), "{flex}");
-                    given.push(flex["options"]["client"].as_str().unwrap().to_owned());
+                ["csi"] => {
+                    let csi = &volume["csi"];
+                    assert_eq!(csi["driver"], "vcs.mooring.dev");
+                    let client = csi["volumeAttributes"]["client"].as_str().unwrap();
+                    let login = config.secret_name.as_deref().filter(|_| client != "pool");
+                    assert_eq!(csi["nodePublishSecretRef"]["name"].as_str(), login, "{csi}");
+                    given.push(client.to_owned());
                 }
                 _ => panic!("{volume}"),
             }
@@ -909,9 +919,8 @@ mod tests {
             },
             secret: "secret-of-the-pod",
             properties: &properties.names(),
-            backend_secret: true,
         });
-        Some([run, worker_pod::build(config, node, true, "worker-x")])
+        Some([run, worker_pod::build(config, node, "worker-x")])
     }
 
     /// ConfigMaps that are tried, and how many of them at least must be in order, so that there is a Pod to look at.

@@ -19,7 +19,6 @@ use mooring_seal::new_key;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
-use super::config_secret::ConfigSecret;
 use super::error::RunError;
 use super::order::Order;
 use super::pod;
@@ -47,8 +46,7 @@ pub fn new_name(config: &ProvisionerConfig, now: Timestamp) -> String {
 
 /// Makes a worker of this name, and the Secret without which it does not start.
 pub async fn make(client: &Client, config: &ProvisionerConfig, node: Option<&str>, name: &str) -> Result<(), RunError> {
-    let secret = ConfigSecret::read(client, config).await?;
-    let wanted = build(config, node, secret.for_driver, name);
+    let wanted = build(config, node, name);
     let made = create(client, &config.reference.namespace, &wanted).await?;
     give_key(client, &made).await.map(drop)
 }
@@ -57,9 +55,8 @@ pub async fn make(client: &Client, config: &ProvisionerConfig, node: Option<&str
 /// start before [`key_of`] has given it its Secret.
 pub async fn make_with(client: &Client, order: &Order<'_>) -> Result<Pod, RunError> {
     let config = order.config;
-    let secret = ConfigSecret::read(client, config).await?;
     let name = new_name(config, Timestamp::now());
-    let mut wanted = build(config, order.node, secret.for_driver, &name);
+    let mut wanted = build(config, order.node, &name);
     wanted.labels_mut().extend(pod::run_labels(order));
     wanted.annotations_mut().extend(loan(order, 1));
     create(client, &config.reference.namespace, &wanted).await
@@ -101,7 +98,7 @@ fn secret_name(pod: &Pod) -> String {
 }
 
 /// `node` is the only one that it may be on.
-pub(super) fn build(config: &ProvisionerConfig, node: Option<&str>, backend_secret: bool, name: &str) -> Pod {
+pub(super) fn build(config: &ProvisionerConfig, node: Option<&str>, name: &str) -> Pod {
     let backend = pod::backend(config);
     let clients: Vec<_> = backend.iter().map(|given| given.volume.client.as_str()).collect();
     let empty = |name: &str, medium: Option<&str>| Volume {
@@ -114,7 +111,7 @@ pub(super) fn build(config: &ProvisionerConfig, node: Option<&str>, backend_secr
     };
     // What a run is given holds secrets, which must not get to a disk.
     let mut volumes = vec![empty("run", Some("Memory")), empty("tmp", None)];
-    volumes.extend(backend.iter().map(|given| given.mounted(config, backend_secret)));
+    volumes.extend(backend.iter().map(|given| given.mounted(config)));
     let mut mounts = vec![pod::mount("run", paths::RUN, false), pod::mount("tmp", "/tmp", false)];
     mounts.extend(backend.iter().map(pod::RunVolume::mount));
     let mut own_labels = pod::own_labels(config);
@@ -259,7 +256,7 @@ pub(crate) mod tests {
         labels: &Value,
         annotations: &Value,
     ) -> Worker {
-        let mut pod = json!(build(config, node, false, name));
+        let mut pod = json!(build(config, node, name));
         pod["metadata"]["uid"] = format!("uid-of-{name}").into();
         for (part, more) in [("labels", labels), ("annotations", annotations)] {
             for (key, value) in more.as_object().into_iter().flatten() {
@@ -300,7 +297,7 @@ pub(crate) mod tests {
         let config = config(&[("volume-source", "csi"), ("secret-name", "s")]);
         let name = new_name(&config, "2026-11-26T00:00:00Z".parse().unwrap());
         assert!(name.starts_with("worker-custom-isci-provisioner-"), "{name}");
-        let pod = json!(build(&config, None, false, &name));
+        let pod = json!(build(&config, None, &name));
         assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], config.uid.as_str());
         assert_eq!(pod["metadata"]["ownerReferences"][0]["controller"], true);
         let spec = &pod["spec"];
@@ -339,7 +336,6 @@ pub(crate) mod tests {
             order: order_of(&id, &request, &config, Some("node-a")),
             secret: "s",
             properties: &[].into(),
-            backend_secret: false,
         });
         let (own, of_worker) = (own.spec.unwrap(), worker.pod().spec.clone().unwrap());
         assert_eq!(of_worker.affinity, own.affinity);

@@ -194,7 +194,6 @@ fn makes_a_harmless_pod(config: &ProvisionerConfig) {
         },
         secret: "secret-of-the-pod",
         properties: &properties.names(),
-        backend_secret: true,
     });
     let pod = serde_json::to_value(&pod).expect("a Pod");
     is_of_the_known_shape(&pod["spec"], &config.image);
@@ -233,7 +232,7 @@ fn is_of_the_known_shape(spec: &Value, image: &str) {
         assert_eq!(kinds, ["nodeAffinity"], "{affinity}");
     }
     for volume in spec["volumes"].as_array().expect("volumes") {
-        let kind = ["secret", "emptyDir", "flexVolume"]
+        let kind = ["secret", "emptyDir", "csi"]
             .iter()
             .filter(|kind| volume.get(**kind).is_some())
             .count();

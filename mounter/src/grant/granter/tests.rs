@@ -97,6 +97,17 @@ fn asked(line: &str, path: &str) -> MountRequest {
     request(Volume::from_line(line).unwrap(), target)
 }
 
+/// A CSI volume in the Pod's own spec.
+fn own_csi(line: &str) -> MountRequest {
+    MountRequest {
+        told: Told::Csi {
+            ephemeral: Some(true),
+            volume_id: "csi-x".into(),
+        },
+        ..asked(line, CSI)
+    }
+}
+
 async fn answer(fake: &Fake, request: MountRequest) -> Result<Granted, MountError> {
     let granter = Granter::new(Some(Arc::new(fake.clone())), ["mooring".to_owned()]);
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -183,12 +194,7 @@ async fn a_volume_of_a_pod_s_own_is_a_tenant_s_whatever_its_name() {
             fake.pod = Some(pod(&json!([inline("v", line)])));
             refused(&fake, asked(own, FLEX), category, words).await;
             // By CSI the kubelet says that it is the Pod's own.
-            let mut by_csi = asked(line, CSI);
-            by_csi.told = Told::Csi {
-                ephemeral: Some(true),
-                volume_id: "csi-x".into(),
-            };
-            refused(&fake, by_csi, category, words).await;
+            refused(&fake, own_csi(line), category, words).await;
         }
     }
 }
@@ -352,23 +358,34 @@ async fn the_pod_of_a_run_has_the_node_s_pool_in_a_namespace_of_configmaps_alone
             ..Fake::default()
         }
     };
-    let in_namespace = |namespace: &str| {
-        let mut request = asked(pool, FLEX);
-        request.pod.namespace = namespace.into();
-        request
-    };
-    let grant = granted(&run("mooring"), in_namespace("mooring")).await;
-    assert_eq!((grant.author(), grant.volume().client.as_str()), (Author::Run, "pool"));
-    refused(
-        &run("shop"),
-        in_namespace("shop"),
-        "forbidden",
-        "key config-namespaces of ConfigMap mooring-settings",
-    )
-    .await;
-    let mut unmarked = run("mooring");
-    unmarked.pod.as_mut().unwrap()["metadata"]["labels"] = json!({"mooring.dev/component": "client"});
-    refused(&unmarked, in_namespace("mooring"), "forbidden", "PersistentVolumeClaim").await;
+    // The flexVolume is an earlier controller's.
+    for request in [own_csi(pool), asked(pool, FLEX)] {
+        let in_namespace = |namespace: &str| {
+            let mut request = request.clone();
+            request.pod.namespace = namespace.into();
+            request
+        };
+        let grant = granted(&run("mooring"), in_namespace("mooring")).await;
+        assert_eq!((grant.author(), grant.volume().client.as_str()), (Author::Run, "pool"));
+        refused(
+            &run("shop"),
+            in_namespace("shop"),
+            "forbidden",
+            "key config-namespaces of ConfigMap mooring-settings",
+        )
+        .await;
+        let mut unmarked = run("mooring");
+        unmarked.pod.as_mut().unwrap()["metadata"]["labels"] = json!({"mooring.dev/component": "client"});
+        refused(&unmarked, in_namespace("mooring"), "forbidden", "PersistentVolumeClaim").await;
+        let mut other = run("mooring");
+        other.pod.as_mut().unwrap()["metadata"]["uid"] = json!("u2");
+        refused(&other, in_namespace("mooring"), "forbidden", "no Pod").await;
+        let hidden = Fake {
+            hides: true,
+            ..run("mooring")
+        };
+        refused(&hidden, in_namespace("mooring"), "forbidden", "mooring-mounter-runs").await;
+    }
 }
 
 /// Proves: M5
@@ -443,13 +460,7 @@ async fn a_persistent_volume_that_is_read_only_is_so_in_every_pod() {
 #[tokio::test]
 async fn a_csi_volume_of_a_pod_s_own_has_the_name_of_no_volume_of_a_claim_beside_it() {
     let line = "client=nfs,source=h:/own";
-    let own = || MountRequest {
-        told: Told::Csi {
-            ephemeral: Some(true),
-            volume_id: "csi-x".into(),
-        },
-        ..asked(line, CSI)
-    };
+    let own = || own_csi(line);
     let bound_in = |namespace: &str| {
         let mut volume = csi("client=nfs,source=h:/x");
         volume["spec"]["claimRef"] = json!({"namespace": namespace, "name": "data"});

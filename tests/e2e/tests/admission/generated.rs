@@ -544,7 +544,8 @@ fn what_the_controller_makes_is_judged_by_the_api_server_once_more() {
                         "name": "provision", "image": "mooring.dev/provisioner-base:0.1.0",
                         "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
                     }],
-                    "volumes": [{"name": "backend", "flexVolume": flex(written)}],
+                    "volumes": [{"name": "backend", "csi": {
+                        "driver": CSI_DRIVER, "volumeAttributes": written.0, "fsType": written.1}}],
                 },
             })
         };

@@ -172,6 +172,11 @@ fn the_shim_follows_the_kubelet_to_another_plugin_directory_and_back_and_no_impo
     });
 }
 
+fn on_node(mut pod: Value) -> Value {
+    pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": NODE});
+    pod
+}
+
 #[test]
 fn a_node_without_a_plugin_directory_is_ready_for_csi_and_gets_no_pod_with_flexvolume() {
     if skipped_without_all() {
@@ -208,6 +213,23 @@ fn a_node_without_a_plugin_directory_is_ready_for_csi_and_gets_no_pod_with_flexv
         scope.csi_volume("csi", &server.volume("data"), &Value::Null)?;
         scope.pod("csi", NODE, "csi", Value::Null)?;
         scope.pod_ready("csi").await?;
+        // The run has the node's pool by CSI, too.
+        let local = scope
+            .provisioner()
+            .key(
+                "image",
+                concat!("mooring.dev/provisioner-local:", env!("CARGO_PKG_VERSION")),
+            )
+            .key("backend-volume", "client=pool")
+            .key("volume-source", "csi")
+            .key("volume-binding-mode", "WaitForFirstConsumer");
+        local.apply().await?;
+        let uid = scope.claim("local", &local.class, "16Mi").await?;
+        scope.apply(&on_node(user_of("local", "local", "echo kept >/data/file; sleep 1000000")).to_string())?;
+        scope.pod_ready("local").await?;
+        scope.delete("pod/local")?;
+        scope.pod_gone("local").await?;
+        scope.gone_without_trace("local", &uid).await?;
         let script = format!(
             "pv options client=sshfs source={} secret-name=ssh secret-namespace=$PVC_NAMESPACE",
             server.source("data")
@@ -219,9 +241,7 @@ fn a_node_without_a_plugin_directory_is_ready_for_csi_and_gets_no_pod_with_flexv
             .on_provision(&script);
         provisioner.apply().await?;
         scope.claim("flex", &provisioner.class, "1Mi").await?;
-        let mut pod = user_of("flex", "flex", "sleep 1000000");
-        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": NODE});
-        scope.apply(&pod.to_string())?;
+        scope.apply(&on_node(user_of("flex", "flex", "sleep 1000000")).to_string())?;
         let event = scope
             .event("flex", "didn't match PersistentVolume's node affinity")
             .await?;

@@ -353,7 +353,10 @@ fn claims_at_once_wait_for_workers_that_are_soon_free_again() {
             spoken(started.elapsed())
         ));
         // How many depends on how busy the machine is: no run waits for workers that stand still for half a second.
-        ensure!(by_workers > 2, "{by_workers} of 12 were made by workers, so none of the two was used again");
+        ensure!(
+            by_workers > 2,
+            "{by_workers} of 12 were made by workers, so none of the two was used again"
+        );
         for name in &names {
             scope.delete(&format!("persistentvolumeclaim/{name}"))?;
         }

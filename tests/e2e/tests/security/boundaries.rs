@@ -208,8 +208,8 @@ async fn gives_runs_no_node_s_device(client: &Client) -> Result<()> {
                     "name": "provision", "image": "mooring.dev/provisioner-base:0.1.0",
                     "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
                 }],
-                "volumes": [{"name": "backend", "flexVolume": {
-                    "driver": FLEX_DRIVER, "options": options, "fsType": fs_type}}],
+                "volumes": [{"name": "backend", "csi": {
+                    "driver": CSI_DRIVER, "volumeAttributes": options, "fsType": fs_type}}],
             },
         }))
     };

@@ -233,17 +233,18 @@ fn no_way_of_making_a_pod_lets_a_tenant_mount_what_nobody_allowed() {
             assert!(said.contains("fs-type"), "{said}");
         }
         // Nobody else's Pod passes for a run of the controller, when it is made or later.
-        let flex = &inline(allowed.clone())[0];
         let run = json!({"mooring.dev/component": "provisioning"});
-        let passing = with(&json!(pod_with(flex)?), "/metadata/labels", run.clone());
-        let said = refusal(pods.create(&dry_run(), &parsed(&passing)?).await);
-        assert!(said.contains("Pods that Mooring's controller makes"), "{said}");
-        pods.create(&PostParams::default(), &pod_with(flex)?).await?;
-        let change = Patch::Merge(json!({"metadata": {"labels": run}}));
-        let said = refusal(pods.patch("user", &PatchParams::default(), &change).await);
-        assert!(said.contains("Pods that Mooring's controller makes"), "{said}");
-        scope.delete("pod/user")?;
-        scope.pod_gone("user").await?;
+        for own in inline(allowed.clone()) {
+            let passing = with(&json!(pod_with(&own)?), "/metadata/labels", run.clone());
+            let said = refusal(pods.create(&dry_run(), &parsed(&passing)?).await);
+            assert!(said.contains("Pods that Mooring's controller makes"), "{said}");
+            pods.create(&PostParams::default(), &pod_with(&own)?).await?;
+            let change = Patch::Merge(json!({"metadata": {"labels": run}}));
+            let said = refusal(pods.patch("user", &PatchParams::default(), &change).await);
+            assert!(said.contains("Pods that Mooring's controller makes"), "{said}");
+            scope.delete("pod/user")?;
+            scope.pod_gone("user").await?;
+        }
         by_others(&scope, &inline(json!({"client": "pool"}))[0]).await
     });
 }
