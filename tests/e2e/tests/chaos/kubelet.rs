@@ -204,7 +204,11 @@ fn a_node_without_a_plugin_directory_is_ready_for_csi_and_gets_no_pod_with_flexv
                 "{ready}"
             );
         }
-        let status = scope.mounter_status(NODE).await?;
+        // A kubelet that has just started knows no Pod yet.
+        let status = wait_until("the mounter's status", LIMIT, async || {
+            Ok(Some(scope.mounter_status(NODE).await?))
+        })
+        .await?;
         ensure!(
             status["ready"] == true && status["unable"]["FlexVolume"] == cure.as_str(),
             "{status:#}"
@@ -229,6 +233,7 @@ fn a_node_without_a_plugin_directory_is_ready_for_csi_and_gets_no_pod_with_flexv
         scope.pod_ready("local").await?;
         scope.delete("pod/local")?;
         scope.pod_gone("local").await?;
+        scope.delete("persistentvolumeclaim/local")?;
         scope.gone_without_trace("local", &uid).await?;
         let script = format!(
             "pv options client=sshfs source={} secret-name=ssh secret-namespace=$PVC_NAMESPACE",
