@@ -21,6 +21,8 @@ mod rooms;
 #[cfg(test)]
 mod threat_model;
 #[cfg(test)]
+mod troubleshooting;
+#[cfg(test)]
 mod uninstall;
 
 pub use files::{FILES, File, Needs, Tier};
