@@ -5,7 +5,12 @@
 #[allow(dead_code)]
 mod node;
 
-use node::Node;
+use std::collections::BTreeSet;
+use std::fs;
+
+use mooring_contract::property::{env_name, keys};
+use node::{Node, images};
+use regex::Regex;
 
 /// Answers with the default if the ConfigMap says nothing.
 const PV: &str = r#"
@@ -87,5 +92,78 @@ fn the_directory_of_an_existing_volume_is_found_behind_every_address() {
             &[("STANDS", source), ("SERVER", "other")],
         );
         assert!(calls.contains(login) && calls.contains(directory), "{source}: {calls}");
+    }
+}
+
+/// The programs of Mooring's own provisioning images that are scripts.
+fn scripts() -> Vec<String> {
+    let folders = fs::read_dir(images())
+        .unwrap()
+        .map(|folder| folder.unwrap().file_name());
+    let programs = folders.map(|folder| format!("{}/provision", folder.to_str().unwrap()));
+    let programs: Vec<_> = programs.filter(|program| images().join(program).exists()).collect();
+    assert!(programs.len() >= 6, "{programs:?}");
+    programs
+}
+
+#[test]
+fn a_run_with_a_property_that_the_image_does_not_know_ends_before_anything_is_done() {
+    for program in scripts() {
+        let node = Node::new(&program);
+        node.command("pv", "echo 'pv: write thin' >&2; exit 78");
+        let output = node.run("v1", &[], &[("OPERATION", "provision"), ("PV_NAME", "pv-1")]);
+        assert_eq!(output.status.code(), Some(78), "{program}: {output:?}");
+        let calls = node.calls();
+        let calls = calls.trim();
+        assert!(
+            calls.starts_with("pv expect ") && !calls.contains('\n'),
+            "{program}: {calls}"
+        );
+    }
+}
+
+/// A script without its comments, and all that it reads.
+fn text_of(program: &str) -> String {
+    let path = images().join(program);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    let read = Regex::new(r"\. /usr/libexec/mooring-lib/([^ \n]+)").unwrap();
+    let read = read.captures_iter(&text).map(|found| {
+        let beside = path.with_file_name(&found[1]);
+        let name = if beside.exists() {
+            beside
+        } else {
+            images().join("lib").join(&found[1])
+        };
+        text_of(name.strip_prefix(images()).unwrap().to_str().unwrap())
+    });
+    let read: String = read.collect();
+    text + &read
+}
+
+#[test]
+fn an_image_names_all_properties_that_it_reads_and_no_other() {
+    let list = Regex::new(r"(?m)^pv expect ((?:.*\\\n)*.*)$").unwrap();
+    let got = Regex::new(r"pv get ([a-z][a-z0-9_-]*)").unwrap();
+    let variable = Regex::new(r"\$\{?([A-Z][A-Z_]*)").unwrap();
+    let own: BTreeSet<_> = keys::ALL.iter().map(|key| env_name(key)).collect();
+    for program in scripts() {
+        let text = text_of(&program);
+        let said = &list.captures(&text).expect(&program)[1];
+        let known: BTreeSet<_> = said.split_whitespace().filter(|word| *word != "\\").collect();
+        let rest = list.replace(&text, "");
+        for (_, [key]) in got.captures_iter(&rest).map(|found| found.extract()) {
+            assert!(known.contains(key), "{program} reads {key}");
+        }
+        let named: BTreeSet<_> = known.iter().map(|key| env_name(key)).collect();
+        let variables = variable.captures_iter(&rest).map(|found| found[1].to_owned());
+        let variables: BTreeSet<_> = variables.filter(|name| !own.contains(name)).collect();
+        assert!(variables.is_subset(&named), "{program} reads one of {variables:?}");
+        for key in known {
+            let word = Regex::new(&format!(r"(^|[ \n(]){key}([ \n);]|$)")).unwrap();
+            let is_read = word.is_match(&rest) || variables.contains(&env_name(key));
+            assert!(is_read, "{program} does not read {key}");
+        }
     }
 }

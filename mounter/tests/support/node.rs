@@ -171,7 +171,7 @@ impl Node {
     }
 }
 
-fn images() -> PathBuf {
+pub(crate) fn images() -> PathBuf {
     PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../images")
 }
 

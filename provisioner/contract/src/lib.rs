@@ -11,6 +11,7 @@ pub mod discovered;
 pub mod image;
 pub mod named;
 pub mod names;
+pub mod near_miss;
 pub mod operation;
 pub mod outcome;
 pub mod pool;

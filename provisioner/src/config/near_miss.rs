@@ -1,44 +1,21 @@
 //! Keys that all but spell a known one: passing them on to the image in silence would be a setting lost.
 
-use strsim::osa_distance;
-
+use mooring_contract::near_miss::{fold, nearest};
 use mooring_contract::property;
 
 use super::keys;
 
 /// The known key that `key` was probably meant to be; `None` for a known key and for one of the image's own.
-///
-/// Two spellings that differ in case and separators only (`serviceAccountName`, `service_account_name`) are a near
-/// miss, and so are up to two slips of the finger in a long key, one in a short one.
 pub fn near_miss(key: &str) -> Option<&'static str> {
     if keys::is_known(key) {
         return None;
     }
-    let folded = fold(key);
-    keys::KNOWN
-        .iter()
-        // Letters left out, put in, changed, or swapped with their neighbour.
-        .map(|&known| (osa_distance(&folded, &fold(known)), known))
-        .filter(|&(slips, known)| slips <= allowed(known))
-        .min()
-        .map(|(_, known)| known)
+    nearest(key, keys::KNOWN.iter().copied())
 }
 
 /// Whether a key, of a ConfigMap or of a class, asks for a file system, however it is spelt.
 pub fn asks_for_fs_type(key: &str) -> bool {
     fold(key.rsplit('/').next().unwrap_or(key)) == fold(property::keys::FS_TYPE)
-}
-
-/// How many slips still make a near miss: a short word is soon another word.
-fn allowed(known: &str) -> usize {
-    if known.len() > 8 { 2 } else { 1 }
-}
-
-fn fold(key: &str) -> String {
-    key.chars()
-        .filter(char::is_ascii_alphanumeric)
-        .map(|c| c.to_ascii_lowercase())
-        .collect()
 }
 
 #[cfg(test)]

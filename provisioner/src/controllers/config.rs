@@ -18,6 +18,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{annotations, labels};
+use mooring_program::error::chain;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -257,7 +258,7 @@ impl ConfigLoop {
                 Some(Claim::Kept(class)) => Some(match failed.get(&class) {
                     Some(error) => Claim::Failed {
                         class,
-                        why: error.why(),
+                        why: chain(error),
                     },
                     None => Claim::Kept(class),
                 }),

@@ -396,6 +396,7 @@ fn made(
         let lacking = lacking(seen, record, run, &request, volume);
         return Ok(accept(seen, record, run, (volume, lacking), now));
     }
+    let refusals = texts(&refusals);
     if !seen.looked_up {
         // What was watched may be old.
         return Ok(Decision::Own(ForClaim::LookUp));
@@ -436,7 +437,24 @@ fn described(
         }
         // The image may have made one, and what was watched be old.
         Err(_) if !seen.looked_up => Ok(Decision::Own(ForClaim::LookUp)),
-        Err(refused) => Err(finish.refused(refused)),
+        Err(Unmade { why, is_final: false }) => Err(finish.refused(why)),
+        Err(Unmade { why, is_final: true }) => Err(Finish {
+            outcome: Outcome::GiveUp,
+            ..finish.refused(why)
+        }),
+    }
+}
+
+/// Why no PV is made of what the image said.
+struct Unmade {
+    why: String,
+    /// The next attempt would be refused too: see [`Refusal::is_final`].
+    is_final: bool,
+}
+
+impl From<String> for Unmade {
+    fn from(why: String) -> Self {
+        Self { why, is_final: false }
     }
 }
 
@@ -448,7 +466,7 @@ fn volume(
     run: &Run,
     request: &Request,
     finish: &Finish,
-) -> Result<PersistentVolume, String> {
+) -> Result<PersistentVolume, Unmade> {
     let source = config.volume_source.ok_or_else(|| {
         format!(
             "the image exited with 0 but made no PersistentVolume named {}: have it create one, or set \
@@ -459,18 +477,28 @@ fn volume(
     let printed = Printed::parse(&finish.message).map_err(|error| error.to_string())?;
     let node = node_of_volume(seen, config, run);
     if config.is_node_local() && node.is_none() {
-        return Err("the node that the volume was made on has left the cluster".to_owned());
+        return Err("the node that the volume was made on has left the cluster"
+            .to_owned()
+            .into());
     }
     let volume = persistent_volume::build(request, config, source, printed, node.as_ref(), topologies(seen.class));
     // What would be refused is not made: a Secret of another namespace, the whole pool.
     let refusals = refusals(seen, record, &[Arc::new(volume.clone())]);
     if !refusals.is_empty() {
-        return Err(format!("the volume that the image described is refused: {refusals}"));
+        return Err(Unmade {
+            why: format!("the volume that the image described is refused: {}", texts(&refusals)),
+            is_final: refusals.iter().any(Refusal::is_final),
+        });
     }
     Ok(volume)
 }
 
-fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> String {
+fn texts(refusals: &[Refusal]) -> String {
+    let texts: Vec<_> = refusals.iter().map(Refusal::to_string).collect();
+    texts.join("; ")
+}
+
+fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<PersistentVolume>]) -> Vec<Refusal> {
     let pv_name = persistent_volume::name_for(seen.uid());
     // A copy is where its source is, wherever the scheduler wanted it.
     let copied = || match (seen.provision_run, seen.config) {
@@ -502,14 +530,12 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
             Err(_) => volumes.iter().any(|volume| attach::secret_of(volume).is_some()),
         },
     };
-    let texts: Vec<String> = volumes
+    volumes
         .iter()
         .flat_map(|volume| check(volume, &expected))
         // Which image a ConfigMap names that is gone is not known.
         .filter(|refusal| seen.config.is_ok() || !matches!(refusal, Refusal::ClientImage(_)))
-        .map(|refusal| refusal.to_string())
-        .collect();
-    texts.join("; ")
+        .collect()
 }
 
 fn accept(

@@ -32,11 +32,6 @@ impl CallError {
         code(&self.source)
     }
 
-    /// The failure and what the client made of it, in one line.
-    pub(crate) fn why(&self) -> String {
-        format!("{self}: {}", self.source)
-    }
-
     /// Whether the API refused it since the object has changed, or since its name is taken.
     pub fn is_conflict(&self) -> bool {
         is_conflict(&self.source)

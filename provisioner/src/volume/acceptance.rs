@@ -153,6 +153,14 @@ pub enum Refusal {
     Deleted,
 }
 
+impl Refusal {
+    /// Whether what the image makes of the claim is refused each time, until claim, class or ConfigMap ask for something
+    /// else: the volume can't have its file system.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::TooSmallToMount(_) | Self::Check(CheckError::FsType { .. }))
+    }
+}
+
 /// The client that is the host's own mount helper.
 const HOST: &str = "host";
 

@@ -5,6 +5,7 @@
 mod files;
 pub mod guarantees;
 pub mod images;
+pub mod settings;
 
 #[cfg(test)]
 mod image_list;

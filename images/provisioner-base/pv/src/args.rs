@@ -62,6 +62,15 @@ Examples:
     /// Mooring removes the PersistentVolume itself after a 'delete' run that ends with 0. This is for an image that has
     /// to undo a 'provision' half-way.
     Delete,
+    /// Refuse a property of the ConfigMap or the StorageClass that the image does not know.
+    ///
+    /// An image ignores a misspelt property in silence. With this, the run ends with 78, and says which name was
+    /// probably meant. Call it first in every run: it refuses only in 'provision', 'clone', 'restore', 'discover' and,
+    /// for attributes, 'modify'. Keys of a Secret and Mooring's own properties are never refused.
+    #[command(after_help = "\
+Example, first in a script:
+  pv expect server directory attribute-tier")]
+    Expect(Expect),
     /// Print one property, such as 'size-gi' or a key of your own.
     #[command(after_help = "\
 Examples:
@@ -151,6 +160,15 @@ pub struct Create {
     /// Capacity of the volume, if it came out larger than asked: bytes, or with a suffix such as 10Gi.
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<String>,
+}
+
+/// Arguments of `pv expect`.
+#[derive(Debug, clap::Args)]
+pub struct Expect {
+    /// All properties that the image reads, without Mooring's own. 'attribute-NAME' is an attribute of a
+    /// VolumeAttributesClass.
+    #[arg(value_name = "NAME")]
+    pub known: Vec<String>,
 }
 
 /// Arguments of `pv get`.

@@ -13,11 +13,11 @@ use mooring_seal::{Purpose, seal};
 use serde_json::Value;
 
 use crate::api::Api;
-use crate::args::{Args, Create, Get, OptionsArgs, PvCommand};
+use crate::args::{Args, Create, Expect, Get, OptionsArgs, PvCommand};
 use crate::error::Error;
 use crate::given::RunInput;
 use crate::volume::{Extra, VolumeSource, options_from_args, pairs_from_args, persistent_volume, termination_message};
-use crate::{answer, classes, copy, lock, serve};
+use crate::{answer, classes, copy, expect, lock, serve};
 
 pub fn run(args: Args) -> Result<(), Error> {
     let Args {
@@ -29,6 +29,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     match command {
         PvCommand::Create(create) => self::create(&given, create),
         PvCommand::Delete => delete(&given),
+        PvCommand::Expect(Expect { known }) => expect::check(&given.request()?, &known),
         PvCommand::Get(get) => self::get(&given, &get),
         PvCommand::Members => members(&given),
         PvCommand::Options(options) => self::options(&given, options),

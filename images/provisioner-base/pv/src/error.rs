@@ -37,6 +37,19 @@ pub enum Error {
     /// `pv get --member` of an option that this volume does not have.
     #[error("volume {pv_name} of the group has neither an option nor a parameter {option:?}: give --default")]
     NoMemberOption { pv_name: String, option: String },
+    /// `pv expect` of a run that has more than the image knows.
+    #[error(
+        "the {who} {name:?}, which the image does not know: {}, or remove it; the image knows {known}",
+        nearest.as_ref().map_or_else(|| "correct its name".to_owned(), |nearest| format!("write {nearest}"))
+    )]
+    Unknown {
+        /// Who has it, as the words before its name.
+        who: &'static str,
+        name: String,
+        nearest: Option<String>,
+        /// All that the image knows, with commas.
+        known: String,
+    },
     /// A `KEY=VALUE` argument without `=`, or one key twice.
     #[error("failed to read the volume's options")]
     Options(#[source] VolumeError),
@@ -180,6 +193,7 @@ impl Error {
             | Self::NoSourceOption(_)
             | Self::NoMember(_)
             | Self::NoMemberOption { .. }
+            | Self::Unknown { .. }
             | Self::Options(_)
             | Self::OptionsTooLong { .. }
             | Self::ClassWord { .. }

@@ -12,7 +12,7 @@ use crate::error::Error;
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Key of a ConfigMap with the API's certificate, for runs without a service account.
-const KUBE_CA: &str = "kube-ca";
+pub(crate) const KUBE_CA: &str = "kube-ca";
 
 #[derive(Debug, Clone)]
 pub struct RunInput {

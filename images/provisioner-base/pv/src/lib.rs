@@ -16,6 +16,7 @@ pub mod classes;
 pub mod command;
 pub mod copy;
 pub mod error;
+pub mod expect;
 pub mod given;
 pub mod lock;
 pub mod serve;

@@ -2,6 +2,7 @@
 //! StorageClasses, each call failing in turn. Classes come, one vanishes while it is used, one when it is not, and all
 //! go with their ConfigMap. Nothing is written while nothing changes.
 
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -306,6 +307,20 @@ async fn classes_come_and_go_as_the_storage_lists_them_whatever_fails() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_class_that_can_t_be_made_is_named_with_the_api_server_s_answer_and_no_more() {
+    let mut stage = Stage::open();
+    let mut config = stage.api.lock().get("configmaps", CONFIG).unwrap();
+    config["metadata"]["labels"]["storage-class"] = json!("gold");
+    config["data"]["operations"] = json!("provision,delete");
+    stage.api.lock().put("configmaps", config);
+    stage.api.lock().refused = Some((Method::POST, "classes", StatusCode::FORBIDDEN));
+    stage.turn().await;
+    let said = "in force; failed to create storage class \"gold\": ";
+    let status = stage.status();
+    assert!(status.starts_with(said) && !status.contains('{'), "{status}");
 }
 
 /// Proves: P7

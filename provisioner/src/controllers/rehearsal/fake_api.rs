@@ -486,6 +486,13 @@ impl FakeState {
         let name = name.or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
         let key = format!("{namespace}/{name}");
         let found = self.get(kind, &key);
+        if let Some((refused, of, code)) = &self.refused
+            && (refused, *of) == (method, kind)
+            && (*method == Method::POST || found.is_some())
+        {
+            let verb = method.as_str().to_lowercase();
+            return status(*code, &format!("cannot {verb} resource {kind:?}"));
+        }
         if *method == Method::POST {
             if let Some(denied) = self.denied(method, &addressed, None, Some(body)) {
                 return denied;
@@ -499,12 +506,6 @@ impl FakeState {
         let Some(mut object) = found else {
             return status(StatusCode::NOT_FOUND, path);
         };
-        if let Some((refused, of, code)) = &self.refused
-            && (refused, *of) == (method, kind)
-        {
-            let verb = method.as_str().to_lowercase();
-            return status(*code, &format!("cannot {verb} resource {kind:?}"));
-        }
         let wanted = |wanted: &Value, field: &str| wanted.is_null() || *wanted == object["metadata"][field];
         if *method == Method::PATCH
             && let Some(operations) = body.as_array()

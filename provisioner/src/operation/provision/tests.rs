@@ -268,6 +268,39 @@ fn the_volume_is_made_of_what_was_printed_and_only_if_it_may_be() {
 }
 
 #[test]
+fn a_volume_that_can_t_have_its_file_system_is_given_up_with_the_cure() {
+    let local = r#"{"client":"local","source":"pvc-u1.img"}"#;
+    let printed = r#"{"client":"iscsi","source":"iscsi://h/t/1","fs-type":"btrfs"}"#;
+    let nfs = r#"{"client":"nfs","source":"h:/x"}"#;
+    for (message, fs_type, size, cure) in [
+        (local, "zfs", "1Gi", "use ext4 or xfs, or leave it out"),
+        (local, "XFS", "1Gi", "use ext4 or xfs, or leave it out"),
+        (printed, "", "1Gi", "use ext4, xfs or raw, or leave it out"),
+        (nfs, "ext4", "1Gi", "use nfs or nfs4, or leave it out"),
+        (local, "xfs", "64Mi", "needs 300Mi at least"),
+    ] {
+        let mut world = World::with_record(&json!({"attempt": 1})).with_config(&[("volume-source", "csi")]);
+        world.class = Some(class(&json!({"parameters": {"fs-type": fs_type}})));
+        world.claim["spec"]["resources"]["requests"]["storage"] = json!(size);
+        let Decision::Start(start) = world.plan() else { panic!() };
+        let run = run("provision", 1, 20, &ended(0, message));
+        world.provision_run = Some(asked(run, &json!(start.request)));
+        world.looked_up = true;
+        let Decision::Fail(failed) = world.plan() else { panic!() };
+        assert_eq!(failed.category, Category::Refused);
+        assert_eq!(failed.say.reason, reasons::GIVEN_UP, "{message} {fs_type}");
+        assert!(failed.say.text.contains(cure), "{}", failed.say.text);
+        assert!(failed.record.may_exist && failed.after.is_none());
+        // Until something changes.
+        world.provision_run = None;
+        world.claim["metadata"]["annotations"]["mooring.dev/operation"] = json!(failed.record.to_text());
+        assert!(matches!(world.plan(), Decision::Wait { after: None, .. }));
+        world.class = Some(class(&json!({"parameters": {"fs-type": "ext4"}})));
+        assert!(matches!(world.plan(), Decision::Start(_)));
+    }
+}
+
+#[test]
 fn a_claim_is_served_by_either_name_of_the_provisioner() {
     for (by, is_served) in [
         ("mooring.dev/flex-provisioner", true),

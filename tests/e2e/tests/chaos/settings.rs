@@ -1,8 +1,6 @@
 //! The administrator's settings: an upgrade keeps them, and a mistake in them changes nothing that runs. And records of a
 //! later version. Alone, since they are those of the whole cluster.
 
-mod table;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -11,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use mooring_contract::names::{MOUNTER_CONFIG, NAMESPACE, SETTINGS_CONFIG, annotations};
+use mooring_e2e::settings::{self as table, IMAGE, NEXT_TAG, REGISTRY, SECRET};
 use mooring_harness::clients::{CONTROLLER_IMAGE, MOUNTER_IMAGE, client_pods_of, remove_image, tag_image};
 use mooring_harness::nodes::on_own_nodes_within;
 use mooring_harness::provisioner::SCRIPTED;
@@ -20,8 +19,6 @@ use mooring_testbed::command::output;
 use mooring_testbed::images::{HOST, TAG};
 use mooring_testbed::layout::{repository, write_file};
 use serde_json::{Value, json};
-
-use table::{IMAGE, NEXT_TAG, REGISTRY, SECRET};
 
 /// Longest wait for one step.
 const LIMIT: Duration = Duration::from_mins(4);
@@ -189,7 +186,6 @@ async fn keeps_all_settings(scope: &Scope, way: Way) -> Result<()> {
 #[test]
 fn an_upgrade_keeps_every_setting_that_an_administrator_has_changed() {
     on_own_nodes_within(UPGRADES_LIMIT, "settings-upgrade", async |scope| {
-        table::is_complete()?;
         let next = |image: &str| format!("{}:{NEXT_TAG}", image.replace(HOST, REGISTRY));
         let aliases = [
             (format!("{CONTROLLER_IMAGE}:{TAG}"), next(CONTROLLER_IMAGE)),

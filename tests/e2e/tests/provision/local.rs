@@ -162,6 +162,27 @@ fn like_local(provisioner: Provisioner) -> Provisioner {
         .key("volume-binding-mode", "WaitForFirstConsumer")
 }
 
+#[test]
+fn a_file_system_or_a_property_that_there_is_not_is_given_up_on_the_claim_with_the_cure() {
+    in_namespace("local-misspelt", async |scope| {
+        let provisioner = like_local(scope.provisioner()).key("volume-binding-mode", "Immediate");
+        provisioner.apply().await?;
+        let zfs = scope.claim("zfs", &provisioner.class_of("zfs")?, "16Mi").await?;
+        let event = scope.event("zfs", "use ext4 or xfs").await?;
+        assert_eq!(event.reason.as_deref(), Some("ProvisioningGivenUp"));
+        let misspelt = provisioner.key("tihn", "true");
+        misspelt.apply().await?;
+        let tihn = scope.claim("tihn", &misspelt.class, "16Mi").await?;
+        let event = scope.event("tihn", "write thin").await?;
+        assert_eq!(event.reason.as_deref(), Some("ProvisioningGivenUp"));
+        for (claim, uid) in [("zfs", zfs), ("tihn", tihn)] {
+            scope.claim_gone(claim).await?;
+            scope.nothing_left(&uid).await?;
+        }
+        Ok(())
+    });
+}
+
 /// A claim, and a Pod that places it on a node.
 async fn claim_on(scope: &Scope, node: &str, name: &str, class: &str, size: u64) -> Result<String> {
     let uid = scope.claim(name, class, &size.to_string()).await?;

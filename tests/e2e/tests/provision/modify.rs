@@ -100,7 +100,7 @@ fn a_volume_on_a_node_s_disk_takes_its_space_while_a_pod_uses_it() {
 
         ask(&scope, "data", &odd)?;
         let event = scope
-            .event("data", "a local volume has no attribute \"colour\"")
+            .event("data", "has attribute \"colour\", which the image does not know")
             .await?;
         assert_eq!(event.reason.as_deref(), Some("VolumeModifyFailed"));
         ask(&scope, "data", &thick)?;

@@ -7,32 +7,31 @@ use mooring_contract::names::{CSI_DRIVER, MOUNTER_CONFIG, NAMESPACE, SETTINGS_CO
 use mooring_program::settings::keys;
 use mooring_testbed::images::HOST;
 use mooring_testbed::install::TESTS_NAMESPACES;
-use mooring_testbed::layout::repository;
 use serde_json::{Map, Value, json};
 
 /// A registry that nobody has: its images are on the nodes.
-pub(super) const REGISTRY: &str = "settings.invalid";
+pub const REGISTRY: &str = "settings.invalid";
 
 /// The tag of the controller's and the mounter's image.
-pub(super) const NEXT_TAG: &str = "next";
+pub const NEXT_TAG: &str = "next";
 
 /// Of another registry that nobody has.
-pub(super) const IMAGE: &str = "elsewhere.invalid/x:1";
+pub const IMAGE: &str = "elsewhere.invalid/x:1";
 
 /// As in the lines of `configmaps/registry` that wait for their `#` to be removed.
-pub(super) const SECRET: &str = "registry";
+pub const SECRET: &str = "registry";
 
 /// Who serves which type of volume.
-pub(super) const CLIENTS: [(&str, &str); 1] = [("settings-example", "self")];
+pub const CLIENTS: [(&str, &str); 1] = [("settings-example", "self")];
 
 /// What runs Mooring: its name in the chart's values, and its object.
-pub(super) struct Workload {
+pub struct Workload {
     value: &'static str,
     kind: &'static str,
     name: &'static str,
 }
 
-pub(super) const WORKLOADS: [Workload; 2] = [
+pub const WORKLOADS: [Workload; 2] = [
     Workload {
         value: "controller",
         kind: "Deployment",
@@ -52,7 +51,7 @@ impl Workload {
     }
 
     /// The object with these fields in its Pods.
-    pub(super) fn pod(&self, fields: &Value) -> Value {
+    pub fn pod(&self, fields: &Value) -> Value {
         self.with(&json!({"template": {"spec": fields}}))
     }
 
@@ -62,12 +61,12 @@ impl Workload {
 }
 
 /// A setting with another value than it has by default.
-pub(super) struct Setting {
+pub struct Setting {
     /// Its path in the chart's values.
     value: String,
     changed: Value,
     /// Parts of the objects that show it.
-    pub(super) shown: Vec<Value>,
+    pub shown: Vec<Value>,
 }
 
 fn setting(value: impl Into<String>, changed: Value, shown: impl Into<Vec<Value>>) -> Setting {
@@ -88,7 +87,7 @@ fn key(value: &str, key: &str, text: &str) -> Setting {
     setting(value, text.into(), [config(SETTINGS_CONFIG, &json!({key: text}))])
 }
 
-pub(super) fn settings() -> Vec<Setting> {
+pub fn settings() -> Vec<Setting> {
     let images = format!("{REGISTRY}/**,elsewhere.invalid/*");
     // The mounter's among them, whose name a folder without a kustomization does not change.
     let client_images = format!("{REGISTRY}/*,{HOST}/*,elsewhere.invalid/*");
@@ -154,7 +153,7 @@ pub(super) fn settings() -> Vec<Setting> {
 }
 
 /// The data of a ConfigMap of theirs.
-pub(super) fn data_of(settings: &[Setting], name: &str) -> Map<String, Value> {
+pub fn data_of(settings: &[Setting], name: &str) -> Map<String, Value> {
     let shown = settings.iter().flat_map(|setting| &setting.shown);
     let maps = shown.filter(|object| object["kind"] == "ConfigMap" && object["metadata"]["name"] == name);
     let data = maps.filter_map(|object| object["data"].as_object());
@@ -164,7 +163,7 @@ pub(super) fn data_of(settings: &[Setting], name: &str) -> Map<String, Value> {
 }
 
 /// The chart's values.
-pub(super) fn values(settings: &[Setting]) -> Value {
+pub fn values(settings: &[Setting]) -> Value {
     let mut values = Value::Null;
     for setting in settings {
         let place = setting
@@ -177,7 +176,7 @@ pub(super) fn values(settings: &[Setting]) -> Value {
 }
 
 /// A copy of `configmaps/registry/kustomization.yaml` with all settings.
-pub(super) fn kustomization(text: &str, settings: &[Setting]) -> Result<Value> {
+pub fn kustomization(text: &str, settings: &[Setting]) -> Result<Value> {
     let mut text = text.to_owned();
     for comment in ["- ", "patches:", "  - target", "    patch"] {
         text = text.replace(&format!("# {comment}"), comment);
@@ -203,35 +202,46 @@ pub(super) fn kustomization(text: &str, settings: &[Setting]) -> Result<Value> {
     Ok(own)
 }
 
-/// The paths of the values that a schema describes.
-fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
-    let Some(parts) = schema["properties"].as_object() else {
-        found.insert(path.to_owned());
-        return;
-    };
-    for (name, schema) in parts {
-        let path = if path.is_empty() {
-            name.clone()
-        } else {
-            format!("{path}.{name}")
-        };
-        leaves(&path, schema, found);
-    }
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
 
-/// Fails if the chart or the programs have a setting that is not in the table.
-pub(super) fn is_complete() -> Result<()> {
-    let path = repository().join("configmaps/install/values.schema.json");
-    let schema = std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
-    let mut there = BTreeSet::new();
-    leaves("", &serde_json::from_str(&schema)?, &mut there);
-    // Helm's own.
-    there.remove("global");
-    let settings = settings();
-    let here: BTreeSet<_> = settings.iter().map(|setting| setting.value.clone()).collect();
-    ensure!(here == there, "{here:?} in place of {there:?}");
-    let data = data_of(&settings, SETTINGS_CONFIG);
-    let here: BTreeSet<_> = data.keys().map(String::as_str).collect();
-    ensure!(here == keys::ALL.into(), "{here:?} in place of {:?}", keys::ALL);
-    Ok(())
+    use mooring_contract::names::SETTINGS_CONFIG;
+    use mooring_program::settings::keys;
+    use mooring_testbed::layout::repository;
+    use serde_json::Value;
+
+    use super::{data_of, settings};
+
+    /// The paths of the values that a schema describes.
+    fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
+        let Some(parts) = schema["properties"].as_object() else {
+            found.insert(path.to_owned());
+            return;
+        };
+        for (name, schema) in parts {
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
+            leaves(&path, schema, found);
+        }
+    }
+
+    #[test]
+    fn the_table_has_every_setting_of_the_chart_and_of_the_programs() {
+        let path = repository().join("configmaps/install/values.schema.json");
+        let schema = std::fs::read_to_string(path).unwrap();
+        let mut there = BTreeSet::new();
+        leaves("", &serde_json::from_str(&schema).unwrap(), &mut there);
+        // Helm's own.
+        there.remove("global");
+        let settings = settings();
+        let here: BTreeSet<_> = settings.iter().map(|setting| setting.value.clone()).collect();
+        assert_eq!(here, there);
+        let data = data_of(&settings, SETTINGS_CONFIG);
+        let here: BTreeSet<_> = data.keys().map(String::as_str).collect();
+        assert_eq!(here, keys::ALL.into());
+    }
 }
