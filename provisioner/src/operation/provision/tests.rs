@@ -360,12 +360,79 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
     assert_eq!(planned(&world), "accept");
 }
 
+/// The volume as it was accepted.
+fn accepted() -> Value {
+    let mut accepted = volume();
+    accepted["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+    accepted["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
+    accepted
+}
+
+/// Proves: P1, P3
+#[test]
+fn an_accepted_volume_is_not_judged_made_or_undone_again_whatever_has_become_of_its_run_and_of_the_rest() {
+    let missing = || NoConfig::Missing {
+        class: "silver".into(),
+        reference: "admin/c".parse().unwrap(),
+    };
+    let changes: [Change; 9] = [
+        Box::new(|_| {}),
+        Box::new(|w| w.class = None),
+        Box::new(move |w| w.config = Err(missing())),
+        Box::new(|w| *w = std::mem::replace(w, World::new()).selected("gone")),
+        Box::new(|w| w.claim["metadata"]["deletionTimestamp"] = json!(ago(1))),
+        Box::new(|w| w.claim["spec"]["volumeName"] = json!("another")),
+        Box::new(|w| w.claim["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "gone"})),
+        Box::new(|w| w.volumes[0]["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"})),
+        Box::new(|w| w.volumes[0]["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain")),
+    ];
+    let records = [
+        json!({}),
+        json!({"attempt": 2, "may-exist": true, "not-before": ago(-30)}),
+        json!({"operation": "delete", "may-exist": true}),
+    ];
+    for (at, change) in changes.iter().enumerate() {
+        for record in &records {
+            let mut world = World::with_record(record);
+            world.volumes = vec![accepted()];
+            world.claim["spec"]["volumeName"] = json!("pvc-u1");
+            change(&mut world);
+            assert_eq!(planned(&world), "accept", "row {at}, {record}");
+            // One that was begun again is of no use, and goes first.
+            world.provision_run = Some(run("provision", 1, 20, &running()));
+            assert_eq!(planned(&world), "stop", "row {at}, {record}");
+            world.provision_run = Some(run("provision", 1, 20, &ended(75, "busy")));
+            assert_eq!(planned(&world), "accept", "row {at}, {record}");
+        }
+    }
+    // What was refused is not bound, unless another claim has it.
+    let mut refused = World::with_record(&json!({"attempt": 2, "may-exist": true, "refused": true}));
+    refused.volumes = vec![accepted()];
+    assert_eq!(planned(&refused), "refuse 1");
+    refused.volumes[0]["spec"]["claimRef"]["uid"] = json!("u2");
+    assert_eq!(planned(&refused), "accept");
+}
+
+#[test]
+fn a_claim_whose_volume_another_claim_has_is_told_so() {
+    let mut world = World::new();
+    world.volumes = vec![accepted()];
+    world.volumes[0]["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"});
+    let decision = world.plan();
+    let Decision::Wait { say: Some(say), .. } = decision else {
+        panic!("{decision:?}")
+    };
+    assert!(
+        say.text.contains("claim b/c") && say.text.contains("create it again"),
+        "{}",
+        say.text
+    );
+}
+
 #[test]
 fn a_claim_whose_volume_is_ready_waits_for_kube_controller_manager_to_bind_it() {
     let mut world = World::new();
-    let mut ready = volume();
-    ready["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
-    ready["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
+    let mut ready = accepted();
     ready["metadata"]["creationTimestamp"] = json!(ago(10));
     world.volumes = vec![ready];
     assert!(matches!(
@@ -403,10 +470,6 @@ fn a_volume_that_the_claim_is_bound_to_is_not_undone_with_the_claim() {
         world.claim["spec"]["volumeName"] = json!("pvc-u1");
         world.deleted()
     };
-    let accepted = |volume: &mut Value| {
-        volume["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
-        volume["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
-    };
     let retained = |volume: &mut Value| volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
     // The run has ended well: what it made is judged, and the claim let go.
     assert_eq!(planned(&bound(done("", &[]), &|_| {})), "accept patched");
@@ -416,9 +479,7 @@ fn a_volume_that_the_claim_is_bound_to_is_not_undone_with_the_claim() {
         other => panic!("{other:?}"),
     };
     let begun = || World::with_record(&json!({"attempt": 2, "may-exist": true, "not-before": ago(1)}));
-    for change in [&accepted as &dyn Fn(&mut Value), &retained] {
-        assert_eq!(undone(&bound(begun(), change)), []);
-    }
+    assert_eq!(undone(&bound(begun(), &retained)), []);
     // Nobody was given this one.
     let mut unbound = bound(begun(), &retained);
     unbound.claim["spec"].as_object_mut().unwrap().remove("volumeName");
@@ -440,10 +501,8 @@ fn a_claim_that_is_bound_is_not_moved_to_another_node_when_its_image_fails() {
 #[test]
 fn the_run_that_deletes_a_volume_before_it_is_bound_is_left_to_the_volume() {
     let mut world = World::new();
-    let mut ready = volume();
+    let mut ready = accepted();
     ready["metadata"]["uid"] = json!("v1");
-    ready["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
-    ready["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
     ready["metadata"]["deletionTimestamp"] = json!(ago(1));
     world.volumes = vec![ready];
     let own = json!([{"apiVersion": "v1", "kind": "PersistentVolume", "name": "pvc-u1", "uid": "v1"}]);
