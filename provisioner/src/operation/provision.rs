@@ -263,13 +263,14 @@ impl Operate for Provisioning<'_> {
             return Err(Box::new(Decision::Rest));
         };
         let mut next = self.progress.next(config);
-        // What an attempt that is gone has made on a node went with it, or stays there; elsewhere it may be still.
+        // What an attempt that is gone has made on a node's disk went with that node.
+        let is_lost = config.is_node_local() && (seen.nodes)(&next.node).is_none();
         let left = record.map(|record| Record {
-            may_exist: record.may_exist || next.may_exist && !config.is_node_local(),
+            may_exist: record.may_exist || next.may_exist && !is_lost,
             ..record.clone()
         });
         let unfitting = |unfit: &Unfit| Box::new(reschedule(seen, left.as_ref(), unfit, None, now));
-        let may_exist = record.is_some_and(|record| record.may_exist);
+        let may_exist = left.as_ref().is_some_and(|left| left.may_exist);
         let node = place(seen, config).map_err(|gone| unfitting(&Unfit::Gone(gone)))?;
         if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !may_exist) {
             return Err(unfitting(&unfit));
@@ -277,13 +278,10 @@ impl Operate for Provisioning<'_> {
         let moved = node
             .as_ref()
             .is_some_and(|node| !next.node.is_empty() && next.node != node.name);
-        if let Some(record) = record.filter(|_| moved && config.is_node_local() && may_exist) {
+        if let Some(left) = left.filter(|left| moved && config.is_node_local() && left.may_exist) {
             // The scheduler chose another node, and the old one may hold a volume.
             return Err(Box::new(Decision::Own(ForClaim::Refuse(Box::new(Refuse {
-                record: Record {
-                    refused: true,
-                    ..record.clone()
-                },
+                record: Record { refused: true, ..left },
                 volumes: vec![],
                 say: None,
                 run: None,

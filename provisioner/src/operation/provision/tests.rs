@@ -678,7 +678,12 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
         .with_config(pool)
         .selected("node-b");
     assert_eq!(planned(&world), "refuse 0");
-    world.record = Some(super::super::tests::record(&json!({"node": "node-a", "attempt": 2})));
+    // One that has begun may have made something, though its run is gone.
+    let begun = json!({"node": "node-a", "attempt": 2});
+    world.record = Some(super::super::tests::record(&begun));
+    assert_eq!(planned(&world), "refuse 0");
+    let waiting = json!({"node": "node-a", "attempt": 2, "not-before": ago(1)});
+    world.record = Some(super::super::tests::record(&waiting));
     assert_eq!(planned(&world), "start 2 written on node-b");
     // A node that fails again and again is cleaned and given up.
     let mut world = World::with_record(&json!({"node": "node-a", "attempt": 3}))
@@ -745,8 +750,13 @@ fn what_a_run_that_is_gone_may_have_made_is_not_forgotten_when_the_claim_moves()
     // An attempt that has not begun made nothing, and what was on a node's disk went with the node.
     let waiting = json!({"node": "node-a", "attempt": 2, "not-before": ago(1)});
     assert!(!moved(World::with_record(&waiting).selected("node-a")).may_exist);
-    let local = World::with_record(&begun).with_config(&[("backend-volume", "client=pool")]);
-    assert!(!moved(local.selected("node-a")).may_exist);
+    let local = || World::with_record(&begun).with_config(&[("backend-volume", "client=pool")]);
+    assert!(!moved(local().selected("node-a")).may_exist);
+    // Another node is gone.
+    let mut elsewhere = World::with_record(&json!({"node": "node-b"}));
+    elsewhere.config = local().config;
+    let record = moved(elsewhere.selected("node-a"));
+    assert!(record.may_exist && record.node == "node-b", "{record:?}");
 }
 
 #[test]
@@ -774,10 +784,17 @@ fn no_volume_is_begun_on_a_node_that_could_not_mount_it() {
     assert_eq!(reschedule.say.reason, reasons::NODE_UNABLE);
     assert!(reschedule.say.text.contains("node node-a can't mount volumes of local"));
     // What may have been begun there is not left behind.
-    for (may_exist, want) in [(false, "reschedule"), (true, "start 2 known on node-a")] {
-        let mut again = World::with_record(&json!({"node": "node-a", "attempt": 2, "may-exist": may_exist}))
-            .with_config(pool)
-            .selected("node-a");
+    for (change, want) in [
+        (json!({"not-before": ago(1)}), "reschedule"),
+        (json!({}), "start 2 written on node-a"),
+        (json!({"may-exist": true}), "start 2 known on node-a"),
+    ] {
+        let mut record = json!({"node": "node-a", "attempt": 2});
+        record
+            .as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        let mut again = World::with_record(&record).with_config(pool).selected("node-a");
         again.unable = "node-a";
         assert_eq!(planned(&again), want);
     }
