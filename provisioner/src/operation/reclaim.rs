@@ -7,6 +7,7 @@ use mooring_contract::operation::Operation;
 use super::describe::{Effect, describe};
 use crate::config::ProvisionerConfig;
 use crate::run::Run;
+use crate::volume::content_view::ContentView;
 
 /// What is to become of a volume when nobody uses it any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,10 @@ impl ReclaimPolicy {
         let spec = volume.spec.as_ref();
         let policy = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
         Self::named(policy.unwrap_or_default())
+    }
+
+    pub(crate) fn of_content(content: &ContentView<'_>) -> Self {
+        Self::named(content.deletion_policy.as_str())
     }
 
     /// Of what an orphaned run has made.
@@ -85,6 +90,15 @@ pub(crate) fn may_delete(
         (ReclaimPolicy::Delete, Some(config)) if !config.offers(operation) => Err(Kept::NotOffered(operation.as_str())),
         (ReclaimPolicy::Delete, _) => Ok(()),
     }
+}
+
+/// Whether what this content is of may be deleted by this operation. What was never ready is nothing that anybody could
+/// want to retain.
+pub(crate) fn may_delete_snapshot(content: &ContentView<'_>, operation: Operation) -> Result<(), Kept> {
+    if content.handle().is_none() {
+        return Ok(());
+    }
+    may_delete(&ReclaimPolicy::of_content(content), operation, None)
 }
 
 #[cfg(test)]
