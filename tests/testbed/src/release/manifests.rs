@@ -31,7 +31,7 @@ pub fn kustomization(registry: &str, release: Release) -> Result<String> {
     Ok(if release.is_complete() {
         own
     } else {
-        own + "components: [../before-1.36]\n"
+        replaced(&own, "# components:", "components:").context("failed to name the component before-1.36")?
     })
 }
 
