@@ -21,8 +21,24 @@ in_brackets() {
 }
 
 # Runs a command on the server: log_in <user@server> <port> <command>. The command reads what this reads. A busy server
-# may need many seconds for its first word. ssh takes an IPv6 address without brackets.
+# may need many seconds for its first word. ssh takes an IPv6 address without brackets. Its own messages come last.
 log_in() {
-    ssh -F none -p "$2" -i /tmp/key -o BatchMode=yes -o ConnectTimeout=30 -o UserKnownHostsFile=/tmp/known_hosts \
-        -- "$(echo "$1" | tr -d '[]')" "$3"
+    status=0
+    rm -f /tmp/ssh.log
+    ssh -F none -E /tmp/ssh.log -p "$2" -i /tmp/key -o BatchMode=yes -o ConnectTimeout=30 \
+        -o UserKnownHostsFile=/tmp/known_hosts -- "$(echo "$1" | tr -d '[]')" "$3" || status=$?
+    cat /tmp/ssh.log >&2
+    [ "$status" = 255 ] || return "$status"
+    case $(cat /tmp/ssh.log) in
+    *'IDENTIFICATION HAS CHANGED'*)
+        fail "$1 shows another host key than known_hosts in the ConfigMap's Secret has: if its key was changed on" \
+            "purpose, put the output of ssh-keyscan -p $2 there" >&2 ;;
+    *'Host key verification failed'*)
+        fail "known_hosts in the ConfigMap's Secret does not have the server of $1: put the output of" \
+            "ssh-keyscan -p $2 there" >&2 ;;
+    *'Permission denied'*)
+        fail "the server does not accept ssh-privatekey of the ConfigMap's Secret for $1: put its public half into the" \
+            "user's authorized_keys" >&2 ;;
+    esac
+    return 255
 }

@@ -120,12 +120,12 @@ impl Checkout {
 
     /// With the names that the page has for Kubernetes of the cluster's version.
     fn for_release(&self, commands: &str) -> String {
-        match self.release {
-            Release::Oldest => commands
-                .replace("-k configmaps/install", "-k configmaps/install-before-1.36")
-                .replace("mooring.yaml", "mooring-before-1.36.yaml"),
-            Release::Newest => commands.to_owned(),
+        if self.release.is_complete() {
+            return commands.to_owned();
         }
+        commands
+            .replace("-k configmaps/install", "-k configmaps/install-before-1.36")
+            .replace("mooring.yaml", "mooring-before-1.36.yaml")
     }
 
     /// Installs Mooring, with the images that the nodes have.

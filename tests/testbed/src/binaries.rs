@@ -49,26 +49,25 @@ const KUBERNETES_PROGRAMS: &[(&str, &str)] = &[
 /// The programs of a node's own Kubernetes. They may be of another version than the control plane's.
 const NODE_PROGRAMS: [&str; 2] = ["kubelet", "kube-proxy"];
 
-/// The programs report their version, which clients compare.
-const NEWEST_KUBERNETES: Module = Module {
-    name: "kubernetes",
-    programs: KUBERNETES_PROGRAMS,
-    flags: &[
-        "-ldflags",
-        "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 \
-         -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/component-base/version.gitTreeState=clean",
-    ],
-};
-
-const OLDEST_KUBERNETES: Module = Module {
-    name: "kubernetes-1.33",
-    programs: KUBERNETES_PROGRAMS,
-    flags: &[
-        "-ldflags",
-        "-s -w -X k8s.io/component-base/version.gitVersion=v1.33.13 -X k8s.io/component-base/version.gitMajor=1 \
-         -X k8s.io/component-base/version.gitMinor=33 -X k8s.io/component-base/version.gitTreeState=clean",
-    ],
-};
+/// A Kubernetes. Its programs report their version, which clients compare.
+macro_rules! kubernetes {
+    ($name:literal, $minor:literal, $version:literal) => {
+        Module {
+            name: $name,
+            programs: KUBERNETES_PROGRAMS,
+            flags: &[
+                "-ldflags",
+                concat!(
+                    "-s -w -X k8s.io/component-base/version.gitVersion=",
+                    $version,
+                    " -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=",
+                    $minor,
+                    " -X k8s.io/component-base/version.gitTreeState=clean",
+                ),
+            ],
+        }
+    };
+}
 
 const MODULES: &[Module] = &[
     Module {
@@ -192,12 +191,21 @@ const REGISTRY: Module = Module {
 };
 
 /// A minor version of Kubernetes that the testbed can bring up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ValueEnum)]
 pub enum Release {
     /// The oldest that Mooring supports.
     #[value(name = "1.33")]
     #[serde(rename = "1.33")]
     Oldest,
+    #[value(name = "1.34")]
+    #[serde(rename = "1.34")]
+    Minor34,
+    #[value(name = "1.35")]
+    #[serde(rename = "1.35")]
+    Minor35,
+    #[value(name = "1.36")]
+    #[serde(rename = "1.36")]
+    Minor36,
     #[default]
     #[value(name = "1.37")]
     #[serde(rename = "1.37")]
@@ -207,8 +215,11 @@ pub enum Release {
 impl Release {
     fn module(self) -> &'static Module {
         match self {
-            Self::Oldest => &OLDEST_KUBERNETES,
-            Self::Newest => &NEWEST_KUBERNETES,
+            Self::Oldest => &kubernetes!("kubernetes-1.33", "33", "v1.33.13"),
+            Self::Minor34 => &kubernetes!("kubernetes-1.34", "34", "v1.34.4"),
+            Self::Minor35 => &kubernetes!("kubernetes-1.35", "35", "v1.35.4"),
+            Self::Minor36 => &kubernetes!("kubernetes-1.36", "36", "v1.36.3"),
+            Self::Newest => &kubernetes!("kubernetes", "37", "v1.37.1"),
         }
     }
 
@@ -216,20 +227,30 @@ impl Release {
     pub fn version(self) -> &'static str {
         match self {
             Self::Oldest => "v1.33.13",
+            Self::Minor34 => "v1.34.4",
+            Self::Minor35 => "v1.35.4",
+            Self::Minor36 => "v1.36.3",
             Self::Newest => "v1.37.1",
         }
     }
 
     /// Kinds of objects that Mooring or its tests make, and that the API of the oldest release does not have.
     pub fn later_kinds(self) -> &'static [&'static str] {
+        let all = &[
+            "volumeattributesclasses",
+            "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
+        ];
         match self {
             Self::Oldest => &[],
-            Self::Newest => &[
-                "volumeattributesclasses",
-                "mutatingadmissionpolicies",
-                "mutatingadmissionpolicybindings",
-            ],
+            Self::Minor34 | Self::Minor35 => &all[..1],
+            Self::Minor36 | Self::Newest => all,
         }
+    }
+
+    /// Whether its API has what claims' stamps and FlexVolume need.
+    pub fn is_complete(self) -> bool {
+        self >= Self::Minor36
     }
 
     /// Whether it has Kubernetes' gate by which Pods and `CSINodes` show what drivers report of volumes.
@@ -493,7 +514,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, NEWEST_KUBERNETES, OLDEST_KUBERNETES, PEER, REGISTRY, Release,
+        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release,
         SIDECARS, SNAPSHOT_CONTROLLER, pins_hash,
     };
     use crate::layout::repository;
@@ -533,7 +554,7 @@ mod tests {
 
     #[test]
     fn a_release_of_kubernetes_says_the_version_that_its_module_pins() {
-        for release in [Release::Oldest, Release::Newest] {
+        for release in Release::value_variants() {
             let module = release.module();
             let version = release.version();
             assert_eq!(required(module.name)["k8s.io/kubernetes"], version);
@@ -546,7 +567,7 @@ mod tests {
         for module in MODULES
             .iter()
             .chain(FOR_IMAGES)
-            .chain([&NEWEST_KUBERNETES, &OLDEST_KUBERNETES])
+            .chain(Release::value_variants().iter().map(|release| release.module()))
             .chain([
                 &PEER,
                 &E2E_TEST,

@@ -28,9 +28,10 @@ pub fn kustomization(registry: &str, release: Release) -> Result<String> {
     let own = |registry: &str| format!("      - registry={registry}\n");
     let own = replaced(&usual, &own(EXAMPLE_REGISTRY), &own(registry))
         .context("failed to set the registry of configmaps/registry")?;
-    Ok(match release {
-        Release::Oldest => own + "components: [../before-1.36]\n",
-        Release::Newest => own,
+    Ok(if release.is_complete() {
+        own
+    } else {
+        replaced(&own, "# components:", "components:").context("failed to name the component before-1.36")?
     })
 }
 
