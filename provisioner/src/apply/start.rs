@@ -229,7 +229,7 @@ impl<K: Subject> Apply<'_, K> {
             return Ok(Some(uid));
         }
         let supplied = async {
-            if !self.still_wanted(&start).await? || !self.is_alone(&run, &start).await? {
+            if !Box::pin(self.still_wanted(&start)).await? || !self.is_alone(&run, &start).await? {
                 // What was watched is old; or the source's deletion has not seen this run, which was not there then.
                 self.remove(&run.to_remove()).await?;
                 return Ok(());
@@ -292,7 +292,7 @@ impl<K: Subject> Apply<'_, K> {
         // The run starts when it is handed its properties, so this is the last moment to see that it is not wanted any
         // more.
         let is_recorded = start.intent.is_recorded();
-        if !self.still_wanted(start).await? || !is_recorded && !self.is_alone(&run, start).await? {
+        if !Box::pin(self.still_wanted(start)).await? || !is_recorded && !self.is_alone(&run, start).await? {
             // What was watched was old, or this process was held up: another replica has gone on.
             self.remove(&run.to_remove()).await?;
             return Ok(Begun::Unwanted);

@@ -514,8 +514,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release,
-        SIDECARS, SNAPSHOT_CONTROLLER, pins_hash,
+        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release, SIDECARS, SNAPSHOT_CONTROLLER, pins_hash,
     };
     use crate::layout::repository;
 
