@@ -2,18 +2,21 @@
 //! configured memory; and what happens to volumes when the memory is used up. Alone: every mounter of the cluster is
 //! replaced.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::Api;
 use kube::api::ResourceExt as _;
 use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations};
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::processes::{first_to_go, name_of, oom_score_adj};
+use mooring_harness::provisioner::TEST_LABEL;
 use mooring_harness::rollout::Installed;
 use mooring_harness::{Scope, wait_until};
 use mooring_program::reasons;
+use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
@@ -21,14 +24,13 @@ const NODE: &str = "node-1";
 /// Longest wait for a volume to be usable again: the kubelet may wait before it restarts a container.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What a Pod requests of the node's processors, and what a client Pod of GlusterFS leaves of them, in thousandths of one:
-/// there is no room for both.
-const BYSTANDER: u64 = 600;
-const LEFT: u64 = 500;
+/// What a Pod leaves of the node's processors, in thousandths of one: less than a client Pod requests.
+const LEFT: u64 = 10;
 
 /// Settings of the mounter for this test.
-const SETTINGS: [(&str, &str); 4] = [
+const SETTINGS: [(&str, &str); 5] = [
     ("MOORING_CLIENT_POD_PER_VOLUME", "sshfs"),
+    ("MOORING_CLIENT_CPU_REQUEST", "sshfs=20m"),
     ("MOORING_CLIENT_MEMORY_REQUEST", "sshfs=48Mi"),
     ("MOORING_CLIENT_MEMORY_LIMIT", "512Mi,sshfs=96Mi"),
     ("MOORING_MAX_VOLUMES", "40"),
@@ -103,29 +105,108 @@ async fn can_write(scope: &Scope, pod: &str) -> Result<()> {
     .await
 }
 
-/// A volume whose client Pod, of GlusterFS, requests this much waits where a Pod has taken that, and ends no Pod.
-async fn full_node_waits(scope: &Scope, cpu: &str) -> Result<()> {
-    let requests = json!({"requests": {"cpu": format!("{BYSTANDER}m")}});
+/// What Pods request of the node's processors, in thousandths of one.
+fn requested(scope: &Scope) -> Result<u64> {
+    let on_node = format!("--field-selector=spec.nodeName={NODE},status.phase!=Succeeded,status.phase!=Failed");
+    let each = r#"jsonpath={range .items[*].spec.containers[*]}{.resources.requests.cpu}{"\n"}{end}"#;
+    let requests = scope.kubectl(["get", "pods", "-A", &on_node, "-o", each])?;
+    let in_thousandths = |request: &str| match request.strip_suffix('m') {
+        Some(thousandths) => thousandths.parse(),
+        None => request.parse().map(|whole: u64| whole * 1000),
+    };
+    let requests = requests.lines().filter(|request| !request.is_empty());
+    requests
+        .map(|request| in_thousandths(request).with_context(|| request.to_owned()))
+        .sum()
+}
+
+/// A Pod waits for its volume for as long as a Pod has taken the node's room for another client Pod, which is not ended.
+async fn full_node_waits(scope: &Scope) -> Result<()> {
+    let processors = scope.kubectl(["get", "node", NODE, "-o", "jsonpath={.status.allocatable.cpu}"])?;
+    let processors: u64 = processors.parse().context(processors.clone())?;
+    let free = processors * 1000 - requested(scope)? - LEFT;
     let main = json!([{
-        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"], "resources": requests,
+        "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+        "resources": {"requests": {"cpu": format!("{free}m")}},
     }]);
     scope.pod("bystander", NODE, "", json!({"containers": main, "volumes": []}))?;
     let bystander = scope.pod_ready("bystander").await?.uid();
-    let too_large = json!({"client": "glusterfs", "source": "192.0.2.1:/x"});
-    scope.volume("too-large", &too_large)?;
-    scope.pod("too-large", NODE, "too-large", Value::Null)?;
-    let event = scope.event("too-large", "this node has no room for it").await?;
+    scope.pod("waits", NODE, "c", Value::Null)?;
+    let event = scope.event("waits", "this node has no room for it").await?;
     ensure!(
         event
             .message
             .as_ref()
-            .is_some_and(|said| said.contains(&format!("it requests cpu {cpu} "))),
+            .is_some_and(|said| said.contains("it requests cpu 20m ")),
         "{event:?}"
     );
     // Only a Pod that runs is ready, and it is the same.
     assert_eq!(scope.pod_ready("bystander").await?.uid(), bystander);
-    gone(scope, "too-large").await?;
-    gone(scope, "bystander").await
+    starts_once(scope, "waits", async || gone(scope, "bystander").await).await
+}
+
+/// The same for as long as an administrator's quota lets Mooring's namespace have no client Pod more.
+async fn quota_waits(scope: &Scope) -> Result<()> {
+    let quota = Quota::set(scope).await?;
+    scope.pod("waits", NODE, "d", Value::Null)?;
+    scope.event("waits", "exceeded quota").await?;
+    starts_once(scope, "waits", async || {
+        drop(quota);
+        Ok(())
+    })
+    .await
+}
+
+/// That a Pod does not run before this is done, and then starts by itself.
+async fn starts_once(scope: &Scope, pod: &str, done: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
+    let pods = scope.api::<Pod>();
+    let waiting = pods.get(pod).await?;
+    let phase = waiting.status.as_ref().and_then(|status| status.phase.as_deref());
+    ensure!(phase == Some("Pending"), "{pod} is {phase:?}");
+    done().await?;
+    let started = Instant::now();
+    assert_eq!(scope.pod_ready(pod).await?.uid(), waiting.uid());
+    note(format!(
+        "a Pod whose client Pod has room is ready after {}",
+        spoken(started.elapsed())
+    ));
+    gone(scope, pod).await
+}
+
+/// A quota for client Pods, which is gone when this is dropped.
+struct Quota<'a>(&'a Scope);
+
+impl<'a> Quota<'a> {
+    const NAME: &'static str = "no-client-pods";
+
+    async fn set(scope: &'a Scope) -> Result<Self> {
+        let class = json!({"scopeName": "PriorityClass", "operator": "In", "values": ["mooring-client"]});
+        scope.apply_anywhere(
+            &json!({
+                "apiVersion": "v1", "kind": "ResourceQuota",
+                "metadata": {"name": Self::NAME, "namespace": NAMESPACE, "labels": {TEST_LABEL: scope.namespace}},
+                "spec": {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [class]}},
+            })
+            .to_string(),
+        )?;
+        let set = Self(scope);
+        let quotas: Api<ResourceQuota> = Api::namespaced(scope.client.clone(), NAMESPACE);
+        wait_until("the quota to be in force", LIMIT, async || {
+            let status = quotas.get(Self::NAME).await?.status;
+            Ok(status.and_then(|status| status.hard).map(drop))
+        })
+        .await?;
+        Ok(set)
+    }
+}
+
+impl Drop for Quota<'_> {
+    fn drop(&mut self) {
+        let delete = ["-n", NAMESPACE, "delete", "resourcequota", Self::NAME];
+        if let Err(error) = self.0.kubectl(delete) {
+            note(format!("the quota for client Pods stays: {error:#}"));
+        }
+    }
 }
 
 #[test]
@@ -149,21 +230,14 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
 
         assert_eq!(most_volumes(&scope)?, "");
         let installed = Installed::now(&scope).await?;
-        let processors = scope.kubectl(["get", "node", NODE, "-o", "jsonpath={.status.allocatable.cpu}"])?;
-        let processors: u64 = processors.parse().context(processors.clone())?;
-        let cpu = format!("{}m", processors * 1000 - LEFT);
-        let request = format!("glusterfs={cpu}");
-        let settings = SETTINGS.iter().copied();
-        let settings: Vec<_> = settings
-            .chain([("MOORING_CLIENT_CPU_REQUEST", request.as_str())])
-            .collect();
-        installed.set(&settings).await?;
+        installed.set(&SETTINGS).await?;
         // The new mounter registers again, and the kubelet changes the limit of a driver that it knows.
         wait_until("the node's limit of volumes", LIMIT, async || {
             Ok((most_volumes(&scope)? == "40").then_some(()))
         })
         .await?;
-        full_node_waits(&scope, &cpu).await?;
+        full_node_waits(&scope).await?;
+        quota_waits(&scope).await?;
 
         for claim in ["a", "b"] {
             scope.pod(claim, NODE, claim, Value::Null)?;
@@ -176,7 +250,7 @@ fn client_containers_keep_to_their_number_and_memory_and_one_out_of_memory_affec
             let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
             let resources = json!(container.and_then(|container| container.resources.clone()));
             assert_eq!(resources["limits"], json!({"memory": "96Mi"}));
-            assert_eq!(resources["requests"], json!({"cpu": "10m", "memory": "48Mi"}));
+            assert_eq!(resources["requests"], json!({"cpu": "20m", "memory": "48Mi"}));
         }
 
         // The kernel kills the program of one volume, and later the whole container.

@@ -1,5 +1,5 @@
-//! Workers that are stopped, cut off or replaced in the middle of a run, for each operation on a node's pool: no run is
-//! begun twice at once, and none is lost. Alone: the workers' metrics are read.
+//! Workers that are stopped, cut off or replaced in the middle of a run, for each operation: no run is begun twice at
+//! once, and none is lost. Alone: the workers' metrics are read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use kube::api::DeleteParams;
 use mooring_contract::names::{CSI_DRIVER, annotations};
 use mooring_harness::backend::POOLED;
 use mooring_harness::nodes::{POOL, on_two_nodes};
-use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim};
+use mooring_harness::provisioner::{CONFIG_NAMESPACE, Provisioner, claim, user_of};
 use mooring_harness::snapshots::{group_snapshot_of, snapshot_of};
 use mooring_harness::{Scope, skipped_without_all, wait_until};
 use mooring_testbed::progress::note;
 use serde_json::{Value, json};
 
-use crate::workers::free_worker;
+use crate::workers::{free_worker, workers_gone};
 
 /// Longest wait for a run to begin or to end: a new worker or Pod has to start.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -27,7 +27,7 @@ const LASTS: Duration = Duration::from_secs(8);
 
 /// Each run says that it begins, goes on and ends, and ends when it is told to.
 const SCRIPT: &str = r#"
-[ "$PVC_NAME" != first ] || exec pv options client=sshfs source=nobody@192.0.2.1:/x
+[ "${PVC_NAME-}" != first ] || exec pv options client=sshfs source=nobody@192.0.2.1:/x
 at="/run/mooring/backend/.$FAULTS"
 echo "begin $OPERATION $(hostname)" >>"$at-log"
 until [ -e "$at-go-$OPERATION" ]; do
@@ -50,8 +50,21 @@ enum Fault {
     Replaced,
 }
 
-/// The operations in the order in which the claims below need them.
-const OPERATIONS: [&str; 11] = [
+/// What a node is told when it gets a volume.
+const CONNECT: &str = "
+cd /run/mooring/properties
+pv options --seal ssh-privatekey=ssh-privatekey --seal known_hosts=known_hosts
+";
+
+/// A discovery comes by the clock: one that the test does not wait for is over at once.
+const UNASKED: &str = r#"
+[ -e "/run/mooring/backend/.$FAULTS-go-later" ] || { echo soon | pv classes --parameter pool; exit; }
+"#;
+
+const LIST: &str = "echo later | pv classes --parameter pool";
+
+/// The operations on a node's pool, in the order in which the claims below need them.
+const ON_POOL: [&str; 11] = [
     "provision",
     "expand",
     "modify",
@@ -65,35 +78,63 @@ const OPERATIONS: [&str; 11] = [
     "delete",
 ];
 
+/// Those that no run on a node's pool has, since a worker of a node's pool carries out only what has to be on its node.
+const ON_SERVER: [&str; 3] = ["attach", "detach", "discover"];
+
+/// The runs' `backend-volume`, as a test sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    /// The pool of node 1.
+    Pool,
+    /// A directory of the server of Pod `ssh`.
+    Server,
+}
+
+/// Names of the classes that operations other than `provision` need.
+#[derive(Default)]
+struct Classes {
+    snapshot: String,
+    backup: String,
+    group: String,
+    attributes: String,
+}
+
 struct Trial<'a> {
     scope: &'a Scope,
     node: &'a str,
     provisioner: Provisioner,
-    snapshot_class: String,
-    backup_class: String,
-    group_class: String,
-    attributes: String,
+    backend: Backend,
+    classes: Classes,
 }
 
 impl Trial<'_> {
-    fn on_pool(&self, script: &str) -> Result<String> {
-        let at = format!("{POOL}/.{}", self.scope.namespace);
-        self.scope.on_node(1, &script.replace("AT", &at))
+    fn on_backend(&self, script: &str) -> Result<String> {
+        let own = &self.scope.namespace;
+        match self.backend {
+            Backend::Pool => self.scope.on_node(1, &script.replace("AT", &format!("{POOL}/.{own}"))),
+            Backend::Server => {
+                let script = script.replace("AT", &format!("/srv/volumes/runs/.{own}"));
+                self.scope.exec("ssh", ["sh", "-euc", &script])
+            }
+        }
     }
 
-    /// What the runs of an operation have said, and where: each first word with the name of the Pod.
+    /// What the runs of an operation have said, and where: each first word with the name of the Pod, once where it is
+    /// repeated.
     fn log(&self, operation: &str) -> Result<Vec<(String, String)>> {
-        let log = self.on_pool("cat AT-log 2>/dev/null || true")?;
+        let log = self.on_backend("cat AT-log 2>/dev/null || true")?;
         let words = log.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let of_it = words.filter_map(|words| match words[..] {
             [word, of, pod] if of == operation => Some((word.to_owned(), pod.to_owned())),
             _ => None,
         });
-        Ok(of_it.collect())
+        let mut said: Vec<_> = of_it.collect();
+        said.dedup();
+        Ok(said)
     }
 
     fn allow(&self, operation: &str) -> Result<()> {
-        self.on_pool(&format!("touch AT-go-{operation}")).map(drop)
+        self.on_backend(&format!("touch AT-go-{operation}")).map(drop)
     }
 
     /// Asks for an operation, as a user does.
@@ -103,16 +144,16 @@ impl Trial<'_> {
         match operation {
             "provision" => self.claim(claim("data", class, "1Gi")).await,
             "expand" => self.patch("data", &json!({"resources": {"requests": {"storage": "2Gi"}}})),
-            "modify" => self.patch("data", &json!({"volumeAttributesClassName": self.attributes})),
-            "backup" => scope.apply(&snapshot_of("data", "backup", &self.backup_class).to_string()),
+            "modify" => self.patch("data", &json!({"volumeAttributesClassName": self.classes.attributes})),
+            "backup" => scope.apply(&snapshot_of("data", "backup", &self.classes.backup).to_string()),
             "snapshot-group" => {
                 scope.kubectl(["label", "pvc", "data", "app=db"])?;
-                scope.apply(&group_snapshot_of("app", "db", "group", &self.group_class).to_string())
+                scope.apply(&group_snapshot_of("app", "db", "group", &self.classes.group).to_string())
             }
             "delete-group" => scope
                 .kubectl(["delete", "volumegroupsnapshot", "group", "--wait=false"])
                 .map(drop),
-            "snapshot" => scope.apply(&snapshot_of("data", "kept", &self.snapshot_class).to_string()),
+            "snapshot" => scope.apply(&snapshot_of("data", "kept", &self.classes.snapshot).to_string()),
             "restore" => {
                 let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "kept"});
                 self.claim(with_source("restored", class, &source)).await
@@ -124,6 +165,13 @@ impl Trial<'_> {
             "delete-snapshot" => scope
                 .kubectl(["delete", "volumesnapshot", "kept", "--wait=false"])
                 .map(drop),
+            "attach" => {
+                let mut user = user_of("user", "data", "cat /data/file; sleep 1000000");
+                user["spec"]["nodeName"] = self.node.into();
+                scope.apply(&user.to_string())
+            }
+            "detach" => scope.delete("pod/user"),
+            "discover" => self.allow("later"),
             _ => scope.delete("persistentvolumeclaim/data"),
         }
     }
@@ -139,12 +187,19 @@ impl Trial<'_> {
             let is = match operation {
                 "provision" => status("pvc/data")?["phase"] == "Bound",
                 "expand" => status("pvc/data")?["capacity"]["storage"] == "2Gi",
-                "modify" => status("pvc/data")?["currentVolumeAttributesClassName"] == *self.attributes,
+                "modify" => status("pvc/data")?["currentVolumeAttributesClassName"] == *self.classes.attributes,
                 "snapshot" => status("volumesnapshot/kept")?["readyToUse"] == true,
                 "restore" => status("pvc/restored")?["phase"] == "Bound",
                 "clone" => status("pvc/copy")?["phase"] == "Bound",
                 "backup" => status("volumesnapshot/backup")?["readyToUse"] == true,
                 "snapshot-group" => status("volumegroupsnapshot/group")?["readyToUse"] == true,
+                "attach" => status("pod/user")?["phase"] == "Running",
+                "detach" => !self.is_attached()?,
+                "discover" => {
+                    let class = format!("{}-later", self.provisioner.class);
+                    let found = scope.kubectl(["get", "storageclass", &class, "--ignore-not-found", "-o", "name"])?;
+                    !found.is_empty()
+                }
                 _ => {
                     let own = scope.namespace.as_str();
                     let (kind, path, gone) = match operation {
@@ -160,6 +215,24 @@ impl Trial<'_> {
             Ok(is.then_some(()))
         })
         .await
+    }
+
+    /// Whether the claim's volume is attached, or something is to be done about that.
+    fn is_attached(&self) -> Result<bool> {
+        let all: Value = serde_json::from_str(&self.scope.kubectl(["get", "persistentvolumes", "-o", "json"])?)?;
+        let mut all = all["items"].as_array().into_iter().flatten();
+        let own = all.find(|volume| volume["spec"]["claimRef"]["namespace"] == *self.scope.namespace);
+        let notes = &own.context("no volume")?["metadata"]["annotations"];
+        Ok([annotations::ATTACHED_TO, annotations::OPERATION]
+            .iter()
+            .any(|note| !notes[note].is_null()))
+    }
+
+    /// Has the first run make a worker.
+    async fn warm(&self) -> Result<()> {
+        self.claim(claim("first", &self.provisioner.class, "1Gi")).await?;
+        self.scope.claim_bound("first").await?;
+        self.scope.claim_gone("first").await
     }
 
     async fn claim(&self, mut claim: Value) -> Result<()> {
@@ -180,7 +253,7 @@ impl Trial<'_> {
         wait_until(&format!("{operation} to begin in {worker}"), LIMIT, async || {
             let log = self.log(operation)?;
             ensure!(log.iter().all(|(_, pod)| *pod == worker), "{log:?}");
-            Ok((!log.is_empty()).then_some(()))
+            Ok((log.len() > 1).then_some(()))
         })
         .await?;
         let admin = scope.elsewhere(CONFIG_NAMESPACE);
@@ -204,17 +277,17 @@ impl Trial<'_> {
                 let pods: Api<Pod> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
                 pods.delete(&worker, &DeleteParams::default()).await?;
                 let what = format!("{operation} to begin elsewhere");
-                wait_until(&what, LIMIT, async || {
-                    let log = self.log(operation)?;
-                    Ok((log.iter().filter(|(word, _)| word == "begin").count() > 1).then_some(()))
-                })
+                wait_until(
+                    &what,
+                    LIMIT,
+                    async || Ok((self.log(operation)?.len() > 3).then_some(())),
+                )
                 .await?;
                 self.allow(operation)?;
             }
         }
         self.is_done(operation).await?;
-        let mut log = self.log(operation)?;
-        log.dedup();
+        let log = self.log(operation)?;
         let said = |word: &str, pod: &str| (word.to_owned(), pod.to_owned());
         let last = log.last().map(|(_, pod)| pod.clone()).unwrap_or_default();
         let mut wanted = ["begin", "goes-on", "end"].map(|word| said(word, &last)).to_vec();
@@ -260,79 +333,152 @@ impl Drop for Cut<'_> {
     }
 }
 
-fn each_operation_with(name: &'static str, fault: Fault) {
+/// Adds to a provisioner what each trial needs, and these operations with their scripts.
+fn with_scripts(provisioner: Provisioner, scope: &Scope, scripts: &BTreeMap<&str, String>) -> Provisioner {
+    let operations: Vec<_> = scripts.keys().copied().collect();
+    let provisioner = provisioner
+        .key("image", POOLED)
+        .key("volume-source", "csi")
+        .key("volume-binding-mode", "WaitForFirstConsumer")
+        .key("operations", operations.join(", "))
+        .key("workers", "1")
+        .key("faults", &scope.namespace);
+    scripts.iter().fold(provisioner, |provisioner, (operation, script)| {
+        provisioner.key(&format!("{operation}-script"), script)
+    })
+}
+
+async fn on_pool(scope: &Scope, node: &str, fault: Fault) -> Result<()> {
+    let _controller = scope.snapshot_controller()?;
+    let mut scripts: BTreeMap<_, _> = ON_POOL.map(|operation| (operation, format!("{SCRIPT}{PRINT}"))).into();
+    scripts.insert("delete-backup", "exit 0".to_owned());
+    let provisioner = scope
+        .provisioner()
+        .key("backend-volume", "client=pool")
+        .key("allow-volume-expansion", "true");
+    let trial = Trial {
+        scope,
+        node,
+        backend: Backend::Pool,
+        classes: Classes {
+            snapshot: scope.snapshot_class("Delete")?,
+            backup: scope.backup_class("Delete")?,
+            group: scope.group_snapshot_class("Delete")?,
+            attributes: scope.attributes_class("other", CSI_DRIVER, &json!({"tier": "other"}))?,
+        },
+        provisioner: with_scripts(provisioner, scope, &scripts),
+    };
+    trial.provisioner.apply().await?;
+    trial.warm().await?;
+    scope.volumes_gone().await?;
+    let tried = async {
+        for operation in ON_POOL {
+            trial.suffers(operation, fault).await?;
+        }
+        scope.kubectl(["delete", "--timeout=2m", "volumesnapshot/backup"])?;
+        for left in ["restored", "copy"] {
+            scope.claim_gone(left).await?;
+        }
+        scope.volumes_gone().await
+    };
+    let tried = tried.await;
+    // What was left in the middle ends before the namespace goes.
+    let ended = ON_POOL.iter().try_for_each(|operation| trial.allow(operation));
+    if tried.is_ok() {
+        trial.on_backend("rm -f AT-*")?;
+    }
+    tried.and(ended)
+}
+
+async fn on_server(scope: &Scope, node: &str, fault: Fault) -> Result<()> {
+    let server = scope.ssh_server(node, &["runs", "data"]).await?;
+    scope.exec("ssh", ["sh", "-c", "echo kept >/srv/volumes/data/file"])?;
+    let provisioner = scope
+        .provisioner()
+        .key(
+            "backend-volume",
+            format!("client=sshfs,source={}", server.source("runs")),
+        )
+        .key("secret-name", scope.ssh_secret_for_runs(&server)?)
+        .key("from", server.source("data"))
+        .key("node-selector", format!("kubernetes.io/hostname={node}"));
+    let mut scripts = BTreeMap::from([
+        ("provision", "pv options client=sshfs source=\"$FROM\"".to_owned()),
+        ("delete", "exit 0".to_owned()),
+        ("attach", format!("{SCRIPT}{CONNECT}")),
+        ("detach", SCRIPT.to_owned()),
+    ]);
+    let mut trial = Trial {
+        scope,
+        node,
+        backend: Backend::Server,
+        classes: Classes::default(),
+        provisioner: with_scripts(provisioner.clone(), scope, &scripts),
+    };
+    trial.provisioner.apply().await?;
+    trial.claim(claim("data", &trial.provisioner.class, "1Gi")).await?;
+    scope.claim_bound("data").await?;
+    let tried = async {
+        trial.suffers("attach", fault).await?;
+        trial.suffers("detach", fault).await?;
+        scope.claim_gone("data").await?;
+        // The change of the ConfigMap has another worker made, and the first discovery has a Pod of its own.
+        scripts.insert("discover", format!("{UNASKED}{SCRIPT}{LIST}"));
+        trial.provisioner = with_scripts(provisioner.key("discover-interval", "30s"), scope, &scripts);
+        trial.provisioner.apply().await?;
+        trial.warm().await?;
+        trial.suffers("discover", fault).await
+    };
+    let tried = tried.await;
+    let ended = ON_SERVER.iter().try_for_each(|operation| trial.allow(operation));
+    // The worker has a directory of the server mounted.
+    trial.provisioner.delete()?;
+    let gone = workers_gone(scope, &trial.provisioner).await;
+    let discovered = ["soon", "later"].map(|name| format!("storageclass/{}-{name}", trial.provisioner.class));
+    scope.kubectl(["wait", "--for=delete", "--timeout=2m", &discovered[0], &discovered[1]])?;
+    tried.and(ended).and(gone)
+}
+
+/// On node 1.
+fn with_fault(name: &'static str, fault: Fault, trial: impl AsyncFnOnce(&Scope, &str, Fault) -> Result<()>) {
     if skipped_without_all() {
         return;
     }
-    on_two_nodes(name, async |scope, [node, _]| {
-        let _controller = scope.snapshot_controller()?;
-        let scripts: BTreeMap<_, _> = OPERATIONS
-            .iter()
-            .map(|operation| (format!("{operation}-script"), format!("{SCRIPT}{PRINT}")))
-            .collect();
-        let provisioner = scope
-            .provisioner()
-            .key("image", POOLED)
-            .key("backend-volume", "client=pool")
-            .key("volume-source", "csi")
-            .key("volume-binding-mode", "WaitForFirstConsumer")
-            .key("allow-volume-expansion", "true")
-            .key("operations", format!("{}, delete-backup", OPERATIONS.join(", ")))
-            .key("delete-backup-script", "exit 0")
-            .key("workers", "1")
-            .key("faults", &scope.namespace);
-        let provisioner = scripts
-            .iter()
-            .fold(provisioner, |provisioner, (key, script)| provisioner.key(key, script));
-        let trial = Trial {
-            scope: &scope,
-            node: &node,
-            snapshot_class: scope.snapshot_class("Delete")?,
-            backup_class: scope.backup_class("Delete")?,
-            group_class: scope.group_snapshot_class("Delete")?,
-            attributes: scope.attributes_class("other", CSI_DRIVER, &json!({"tier": "other"}))?,
-            provisioner,
-        };
-        trial.provisioner.apply().await?;
-        // The first run on a node has its worker made.
-        trial.claim(claim("first", &trial.provisioner.class, "1Gi")).await?;
-        scope.claim_bound("first").await?;
-        scope.claim_gone("first").await?;
-        scope.volumes_gone().await?;
-        let tried = async {
-            for operation in OPERATIONS {
-                trial.suffers(operation, fault).await?;
-            }
-            scope.kubectl(["delete", "--timeout=2m", "volumesnapshot/backup"])?;
-            for left in ["restored", "copy"] {
-                scope.claim_gone(left).await?;
-            }
-            scope.volumes_gone().await
-        };
-        let tried = tried.await;
-        // What was left in the middle ends before the namespace goes.
-        let ended = OPERATIONS.iter().try_for_each(|operation| trial.allow(operation));
-        if tried.is_ok() {
-            trial.on_pool("rm -f AT-*")?;
-        }
-        tried.and(ended)
-    });
+    on_two_nodes(name, async |scope, [node, _]| trial(&scope, &node, fault).await);
 }
 
 /// Proves: P1
 #[test]
 fn a_run_whose_worker_is_stopped_in_the_middle_is_neither_lost_nor_begun_again() {
-    each_operation_with("worker-stopped", Fault::Stopped);
+    with_fault("worker-stopped", Fault::Stopped, on_pool);
 }
 
 /// Proves: P1
 #[test]
 fn a_run_whose_worker_is_cut_off_in_the_middle_is_neither_lost_nor_begun_again() {
-    each_operation_with("worker-cut-off", Fault::CutOff);
+    with_fault("worker-cut-off", Fault::CutOff, on_pool);
 }
 
 /// Proves: P1
 #[test]
 fn a_run_whose_worker_is_replaced_in_the_middle_is_begun_again_when_the_first_has_ended() {
-    each_operation_with("worker-replaced", Fault::Replaced);
+    with_fault("worker-replaced", Fault::Replaced, on_pool);
+}
+
+/// Proves: P1
+#[test]
+fn an_attachment_whose_worker_is_stopped_in_the_middle_is_neither_lost_nor_begun_again() {
+    with_fault("attacher-stopped", Fault::Stopped, on_server);
+}
+
+/// Proves: P1
+#[test]
+fn an_attachment_whose_worker_is_cut_off_in_the_middle_is_neither_lost_nor_begun_again() {
+    with_fault("attacher-cut-off", Fault::CutOff, on_server);
+}
+
+/// Proves: P1
+#[test]
+fn an_attachment_whose_worker_is_replaced_in_the_middle_is_begun_again_when_the_first_has_ended() {
+    with_fault("attacher-replaced", Fault::Replaced, on_server);
 }

@@ -61,6 +61,14 @@ async fn free_workers(scope: &Scope, provisioner: &Provisioner, count: usize) ->
     .await
 }
 
+/// Waits until a ConfigMap has no workers any more.
+pub(crate) async fn workers_gone(scope: &Scope, provisioner: &Provisioner) -> Result<()> {
+    wait_until("the workers to be gone", LIMIT, async || {
+        Ok(workers(scope, provisioner).await?.is_empty().then_some(()))
+    })
+    .await
+}
+
 /// Waits for the Event that says which Pod makes a claim's volume, or has made it.
 async fn made_by(scope: &Scope, claim: &str, pod: &str) -> Result<()> {
     let text = format!("Pod {CONFIG_NAMESPACE}/{pod} ma");
@@ -140,10 +148,7 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
             scope.nothing_left(uid).await?;
         }
         provisioner.delete()?;
-        wait_until("the worker to go with its ConfigMap", LIMIT, async || {
-            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
-        })
-        .await
+        workers_gone(&scope, &provisioner).await
     });
 }
 
@@ -219,10 +224,7 @@ fn a_stock_image_has_workers_that_the_next_controller_uses_unless_its_configmap_
         }
 
         provisioner.clone().key("workers", "0").apply().await?;
-        wait_until("the worker to go", LIMIT, async || {
-            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
-        })
-        .await?;
+        workers_gone(&scope, &provisioner).await?;
         for name in ["four", "five"] {
             let uid = scope.claim(name, &provisioner.class, "1Mi").await?;
             scope.claim_bound(name).await?;
@@ -383,10 +385,7 @@ fn a_run_whose_worker_is_killed_is_begun_again_and_leaves_one_volume() {
         scope.kubectl(["-n", CONFIG_NAMESPACE, "delete", "pod", &worker, "--wait=false"])?;
         scope.claim_bound("data").await?;
         scope.event("data", "exists after").await?;
-        wait_until("the worker to be gone", LIMIT, async || {
-            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
-        })
-        .await?;
+        workers_gone(&scope, &provisioner).await?;
         scope.claim_gone("data").await?;
         scope.nothing_left(&uid).await
     });
@@ -488,10 +487,7 @@ fn an_image_that_can_be_no_worker_is_told_of_on_its_configmap() {
         ensure!(text.contains("pv serve"), "{text}");
         scope.claim_gone("data").await?;
         provisioner.delete()?;
-        wait_until("its workers to be gone", LIMIT, async || {
-            Ok(workers(&scope, &provisioner).await?.is_empty().then_some(()))
-        })
-        .await
+        workers_gone(&scope, &provisioner).await
     });
 }
 
