@@ -54,7 +54,8 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let class = cache.classes.get(&ObjectRef::new(class_name));
     let mut volumes = cache.volumes_of(&uid);
     if shared.expectations.is(&uid, Fact::Ready) {
-        let is_there = |volumes: &[Arc<PersistentVolume>]| volumes.iter().any(|volume| standing::is_for(volume, &uid));
+        let is_there =
+            |volumes: &[Arc<PersistentVolume>]| volumes.iter().any(|volume| standing::is_ready(volume, &uid));
         let is_seen = is_there(&volumes);
         if !is_seen {
             // What was watched of volumes is older than what was watched of the claim.

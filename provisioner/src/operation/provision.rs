@@ -19,7 +19,7 @@ use super::decision::{
     Accept, ClaimDecision, Decision, ForAccepted, ForClaim, Refuse, Reschedule, Start, name_and_uid, removable,
 };
 use super::describe::{action, done, waiting};
-use super::drive::{Operate, Progress, begin, drive, ran_late, to_remove};
+use super::drive::{Operate, Progress, begin, drive, ran_late, removed, to_remove};
 use super::observed::ObservedClaim;
 use super::record::Record;
 use super::source::{self, Found};
@@ -42,6 +42,16 @@ const ATTEMPTS_PER_NODE: u32 = 3;
 
 /// What to do about a claim that has no volume of its own yet, or none any more.
 pub(super) fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
+    if let Some(record) = seen.record
+        && let Some(volume) = standing::accepted(seen)
+    {
+        return match seen.provision_run.filter(|run| !run.is_over()) {
+            // It was begun again.
+            Some(run) => removed(run, seen.making(), seen.limits, now),
+            // By what was so then. It may be bound and in use by now, and somebody may have changed its policy.
+            None => accept(seen, record, (volume, ForAccepted::Nothing), now),
+        };
+    }
     if seen.claim.metadata.deletion_timestamp.is_some() {
         return match seen.record {
             // It is bound to what the run has made, which is judged as if the claim stayed.
@@ -61,7 +71,10 @@ pub(super) fn plan(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
 /// A claim that nothing has been done for.
 fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     let bound = seen.claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
-    let ready = seen.volumes.iter().find(|volume| standing::is_for(volume, seen.uid()));
+    let ready = seen
+        .volumes
+        .iter()
+        .find(|volume| standing::is_ready(volume, seen.uid()));
     let leftovers = leftovers(seen);
     if bound || seen.class.is_none() || ready.is_some() {
         return match (leftovers.is_empty(), ready) {
@@ -105,6 +118,15 @@ fn to_be_bound(seen: &ObservedClaim<'_>, volume: &PersistentVolume, now: Timesta
         let text = format!(
             "PersistentVolume {name} of the claim is being deleted: Mooring makes another when it is gone (kubectl \
              describe pv {name} says what it waits for)"
+        );
+        return Decision::wait_for(waiting(seen.making(), text));
+    }
+    let has = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    if let Some(other) = has.filter(|claim| claim.uid.is_some() && claim.uid != seen.claim.metadata.uid) {
+        let [namespace, claim] = [&other.namespace, &other.name].map(|part| part.as_deref().unwrap_or_default());
+        let text = format!(
+            "PersistentVolume {name}, which Mooring made for this claim, was given to claim {namespace}/{claim}: delete \
+             this claim, and create it again"
         );
         return Decision::wait_for(waiting(seen.making(), text));
     }
@@ -241,13 +263,14 @@ impl Operate for Provisioning<'_> {
             return Err(Box::new(Decision::Rest));
         };
         let mut next = self.progress.next(config);
-        // What an attempt that is gone has made on a node went with it, or stays there; elsewhere it may be still.
+        // What an attempt that is gone has made on a node's disk went with that node.
+        let is_lost = config.is_node_local() && (seen.nodes)(&next.node).is_none();
         let left = record.map(|record| Record {
-            may_exist: record.may_exist || next.may_exist && !config.is_node_local(),
+            may_exist: record.may_exist || next.may_exist && !is_lost,
             ..record.clone()
         });
         let unfitting = |unfit: &Unfit| Box::new(reschedule(seen, left.as_ref(), unfit, None, now));
-        let may_exist = record.is_some_and(|record| record.may_exist);
+        let may_exist = left.as_ref().is_some_and(|left| left.may_exist);
         let node = place(seen, config).map_err(|gone| unfitting(&Unfit::Gone(gone)))?;
         if let Some(unfit) = unfit(config, node.as_ref()).filter(|_| !may_exist) {
             return Err(unfitting(&unfit));
@@ -255,13 +278,10 @@ impl Operate for Provisioning<'_> {
         let moved = node
             .as_ref()
             .is_some_and(|node| !next.node.is_empty() && next.node != node.name);
-        if let Some(record) = record.filter(|_| moved && config.is_node_local() && may_exist) {
+        if let Some(left) = left.filter(|left| moved && config.is_node_local() && left.may_exist) {
             // The scheduler chose another node, and the old one may hold a volume.
             return Err(Box::new(Decision::Own(ForClaim::Refuse(Box::new(Refuse {
-                record: Record {
-                    refused: true,
-                    ..record.clone()
-                },
+                record: Record { refused: true, ..left },
                 volumes: vec![],
                 say: None,
                 run: None,
@@ -384,17 +404,13 @@ fn made(
     now: Timestamp,
 ) -> Result<ClaimDecision, Finish> {
     let request = run.request().map_err(|error| finish.refused(error.to_string()))?;
-    if let Some(accepted) = seen.volumes.iter().find(|volume| standing::is_for(volume, seen.uid())) {
-        // By what was so then. It may be bound and in use by now, and somebody may have changed its policy.
-        return Ok(accept(seen, record, run, (accepted, ForAccepted::Nothing), now));
-    }
     let Some(volume) = seen.volumes.first() else {
         return described(seen, record, run, &request, finish, now);
     };
     let refusals = refusals(seen, record, seen.volumes);
     if refusals.is_empty() {
         let lacking = lacking(seen, record, run, &request, volume);
-        return Ok(accept(seen, record, run, (volume, lacking), now));
+        return Ok(accept(seen, record, (volume, lacking), now));
     }
     let refusals = texts(&refusals);
     if !seen.looked_up {
@@ -433,7 +449,7 @@ fn described(
     match volume(seen, config, record, run, request, finish) {
         Ok(volume) => {
             let made = ForAccepted::Make(Box::new(volume.clone()));
-            Ok(accept(seen, record, run, (&volume, made), now))
+            Ok(accept(seen, record, (&volume, made), now))
         }
         // The image may have made one, and what was watched be old.
         Err(_) if !seen.looked_up => Ok(Decision::Own(ForClaim::LookUp)),
@@ -541,7 +557,6 @@ fn refusals(seen: &ObservedClaim<'_>, record: &Record, volumes: &[Arc<Persistent
 fn accept(
     seen: &ObservedClaim<'_>,
     record: &Record,
-    run: &Run,
     (volume, lacking): (&PersistentVolume, ForAccepted),
     now: Timestamp,
 ) -> ClaimDecision {
@@ -551,17 +566,16 @@ fn accept(
         1 => String::new(),
         n => format!(" at attempt {n}"),
     };
+    let run = seen.provision_run.filter(|run| run.is_done());
+    let made_by = run.map_or_else(String::new, |run| format!(": {run} made it"));
     Decision::Own(ForClaim::Accept(Box::new(Accept {
-        operation: record.operation,
+        operation: seen.making(),
         volume: lacking,
         claim_patch: claim_patch(seen),
         connection: attach::secret_of(volume),
         say: done(
             seen.making(),
-            format!(
-                "volume {pv_name} exists after {} s{attempts}: {run} made it",
-                took.as_secs()
-            ),
+            format!("volume {pv_name} exists after {} s{attempts}{made_by}", took.as_secs()),
         ),
         pv_name,
         runs: leftovers(seen),

@@ -24,9 +24,27 @@ pub(crate) fn is_for(volume: &PersistentVolume, uid: &str) -> bool {
     claim_uid(volume) == Some(uid) && is_ours(volume)
 }
 
-/// Whether Mooring made a PV for another claim than that of this uid, which may have been given it since.
+/// Whether Mooring made a PV for the claim of this uid and accepted it, whichever claim has it by now.
+fn is_own(volume: &PersistentVolume, uid: &str) -> bool {
+    made_for(volume) == Some(uid) && is_ours(volume)
+}
+
+/// Whether a PV is, or was made to be, the volume of the claim of this uid, and Mooring accepted it.
+pub(crate) fn is_ready(volume: &PersistentVolume, uid: &str) -> bool {
+    is_for(volume, uid) || is_own(volume, uid)
+}
+
+/// Whether Mooring accepted a PV that is not the one it makes for the claim of this uid, which may have been given it.
 pub(crate) fn is_of_another(volume: &PersistentVolume, uid: &str) -> bool {
-    is_ours(volume) && made_for(volume).is_some_and(|of| of != uid)
+    is_ours(volume) && !is_own(volume, uid)
+}
+
+/// The PV that was made for the claim and accepted: it is neither judged nor undone again, and what becomes of it is its
+/// own matter. One that was refused before is to go, unless another claim has it.
+pub(super) fn accepted<'v>(seen: &ObservedClaim<'v>) -> Option<&'v PersistentVolume> {
+    let is_refused = seen.record.is_some_and(|record| record.refused);
+    let mut volumes = seen.volumes.iter().map(AsRef::as_ref);
+    volumes.find(|volume| is_own(volume, seen.uid()) && !(is_refused && is_for(volume, seen.uid())))
 }
 
 /// The PV of the claim that a plan is about.

@@ -59,15 +59,11 @@ pub fn plan_undo(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     if record.is_delete() && !record.may_exist && record.not_before.is_some() {
         return release_claim(seen, None, None);
     }
-    if given(seen).is_some_and(persistent_volume::is_ours) {
-        // What becomes of the volume is its PV's matter.
-        return release_claim(seen, None, None);
-    }
     run_for_claim(seen, record, now)
 }
 
-/// The PV that the claim is bound to, if it was made for the claim: a Pod may have written to it, so its own reclaim
-/// policy says what becomes of it.
+/// The PV that the claim is bound to, if it was made for the claim and is not accepted yet: a Pod may have written to
+/// it, so its own reclaim policy says what becomes of it.
 pub(super) fn given<'a>(seen: &ObservedClaim<'a>) -> Option<&'a PersistentVolume> {
     let name = seen.claim.spec.as_ref()?.volume_name.as_deref()?;
     let is_refused = seen.record.is_some_and(|record| record.refused);
@@ -220,10 +216,8 @@ fn over(
 }
 
 fn release_claim(seen: &ObservedClaim<'_>, say: Option<Note>, took: Option<Duration>) -> ClaimDecision {
-    let kept = given(seen).filter(|volume| {
-        let is_retained = may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None).is_err();
-        persistent_volume::is_ours(volume) || is_retained
-    });
+    let kept =
+        given(seen).filter(|volume| may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None).is_err());
     let kept = kept.map(name_and_uid);
     let volumes = seen.volumes.iter().map(|volume| name_and_uid(volume));
     Decision::Own(ForClaim::Undone(Box::new(Undone {

@@ -1,6 +1,7 @@
 //! Volumes that an administrator deletes although no claim has them, and copies of a `PersistentVolume` under another
 //! name.
 
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::fake_api::key_of;
@@ -242,34 +243,97 @@ async fn a_volume_goes_when_its_claim_is_bound_to_another() {
     );
 }
 
-/// An administrator gives a volume that was retained to a claim while Mooring makes another volume for that.
+/// An administrator gives a volume that was retained to a claim while Mooring makes another volume for that: by its
+/// PersistentVolume, or by a copy of that.
 #[tokio::test]
 async fn a_volume_that_a_claim_is_given_stays_and_the_one_that_was_being_made_goes() {
-    const GIVEN: &str = "pvc-u0";
-    let mut theatre = Theatre::open(Script::plain(Offers::Changes));
-    theatre.turn_of_controllers().await;
-    let mut given = released(GIVEN);
-    let request = &mut given["metadata"]["annotations"]["mooring.dev/request"];
-    *request = json!(
-        request
-            .as_str()
-            .unwrap()
-            .replace(PV, GIVEN)
-            .replace(r#":"u1""#, r#":"u0""#)
-    );
-    given["spec"]["claimRef"]["uid"] = json!(UID);
-    theatre.storage.insert(GIVEN.to_owned());
-    theatre.api.lock().put("volumes", given);
-    theatre.script.quick_binder = true;
-    theatre.binder();
-    theatre.play().await;
-    let state = theatre.api.lock();
-    let claim = state.get("claims", "default/data").unwrap();
-    assert_eq!(claim["spec"]["volumeName"], GIVEN);
-    assert_eq!(claim["metadata"]["finalizers"], json!([]), "it is still held");
-    assert!(
-        state.get("volumes", &format!("/{GIVEN}")).is_some(),
-        "the PersistentVolume is gone"
-    );
-    assert_eq!(theatre.storage, [GIVEN.to_owned()].into());
+    const ANOTHER: &str = "pvc-u0";
+    for (given, is_refused) in [
+        (ANOTHER, false),
+        (ANOTHER, true),
+        ("for-team-b", false),
+        ("for-team-b", true),
+    ] {
+        let what = format!("{given}, refused before: {is_refused}");
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+        theatre.turn_of_controllers().await;
+        if is_refused {
+            let mut state = theatre.api.lock();
+            let mut claim = state.get("claims", "default/data").unwrap();
+            let record = &mut claim["metadata"]["annotations"]["mooring.dev/operation"];
+            *record = json!(record.as_str().unwrap().replace('}', r#","refused":true}"#));
+            state.put("claims", claim);
+        }
+        let mut volume = released(given);
+        let request = &mut volume["metadata"]["annotations"]["mooring.dev/request"];
+        let made_by = request.as_str().unwrap().replace(PV, ANOTHER);
+        *request = json!(made_by.replace(r#":"u1""#, r#":"u0""#));
+        volume["spec"]["claimRef"]["uid"] = json!(UID);
+        theatre.storage.insert(ANOTHER.to_owned());
+        theatre.api.lock().put("volumes", volume);
+        theatre.script.quick_binder = true;
+        theatre.binder();
+        theatre.play().await;
+        let state = theatre.api.lock();
+        let claim = state.get("claims", "default/data").unwrap();
+        assert_eq!(claim["spec"]["volumeName"], given, "{what}");
+        assert_eq!(claim["metadata"]["finalizers"], json!([]), "{what}: it is still held");
+        let left = state.get("volumes", &format!("/{given}"));
+        assert!(left.is_some(), "{what}: the PersistentVolume is gone");
+        assert_eq!(theatre.storage, [ANOTHER.to_owned()].into(), "{what}");
+    }
+}
+
+/// The controller dies when the API has the PersistentVolume, and the claim still its record. Before another looks, the
+/// PersistentVolume is handed on, as a volume populator does.
+///
+/// Proves: P1
+#[tokio::test]
+async fn a_volume_that_was_accepted_stays_whoever_has_it_by_then() {
+    for at in 0..8 {
+        let [is_bound, is_deleted, is_run_gone] = [1, 2, 4].map(|bit| at & bit != 0);
+        let what = format!("bound: {is_bound}, deleted: {is_deleted}, without its run: {is_run_gone}");
+        let mut theatre = Theatre::open(Script::plain(Offers::Changes));
+        theatre.turn_of_controllers().await;
+        theatre.kubelet();
+        theatre.api.lock().refused = Some((Method::PATCH, "claims", StatusCode::INTERNAL_SERVER_ERROR));
+        theatre.turn_of_controllers().await;
+        theatre.api.lock().refused = None;
+        theatre.script.quick_binder = true;
+        if is_bound {
+            theatre.binder();
+        }
+        {
+            let mut state = theatre.api.lock();
+            let mut volume = state.get("volumes", &format!("/{PV}")).unwrap();
+            volume["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"});
+            state.put("volumes", volume);
+            let claim = json!({"metadata": {"namespace": "b", "name": "c", "uid": "u2"}, "spec": {"volumeName": PV}});
+            state.put("claims", claim);
+            if is_deleted {
+                state.delete("claims", "default/data");
+            }
+            if is_run_gone {
+                let run = state.each("pods").map(key_of).next().unwrap();
+                state.delete("pods", &run);
+            }
+        }
+        theatre.restart();
+        theatre.play().await;
+        assert_eq!(theatre.pods_left(), [""; 0], "{what}");
+        assert_eq!(theatre.storage, [PV.to_owned()].into(), "{what}: the data is gone");
+        let state = theatre.api.lock();
+        let volume = state.get("volumes", &format!("/{PV}")).unwrap_or_default();
+        assert_eq!(
+            volume["spec"]["claimRef"]["uid"], "u2",
+            "{what}: the PersistentVolume is gone"
+        );
+        match state.get("claims", "default/data") {
+            None => assert!(is_deleted, "{what}"),
+            Some(claim) => {
+                assert!(!is_deleted, "{what}: the claim hangs");
+                assert_eq!(claim["metadata"]["finalizers"], json!([]), "{what}: it is still held");
+            }
+        }
+    }
 }

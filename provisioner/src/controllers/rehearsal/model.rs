@@ -60,7 +60,7 @@ enum Step {
     TakeAway(&'static str, usize),
     /// The volume of this number is to be kept when its claim goes.
     Retain(usize),
-    /// A volume that has lost its claim is given to a claim that has none.
+    /// A volume is given to a claim that has none, though another claim may have it.
     HandOn { volume: usize, claim: usize },
     /// The ConfigMap of this number is there from now on, or not.
     ConfigMap(usize, bool),
@@ -373,6 +373,20 @@ fn a_claim_that_was_given_another_s_volume_gets_the_size_that_it_asks_for() {
         Step::LookAtAll { backwards: false },
         Step::Clone { claim: 1, source: 0 },
         Step::HandOn { volume: 0, claim: 0 },
+    ];
+    play(&steps).unwrap();
+}
+
+/// Proves: P1
+#[test]
+fn a_volume_that_another_claim_gets_before_its_own_is_not_made_once_more() {
+    let steps = [
+        Step::Look(0),
+        Step::Pods(Fate::Done),
+        Step::LookAtAll { backwards: false },
+        Step::Clone { claim: 1, source: 0 },
+        Step::HandOn { volume: 0, claim: 1 },
+        Step::GoWell,
     ];
     play(&steps).unwrap();
 }

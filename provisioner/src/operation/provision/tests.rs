@@ -393,12 +393,79 @@ fn a_good_volume_is_accepted_with_both_sides_bound() {
     assert_eq!(planned(&world), "accept");
 }
 
+/// The volume as it was accepted.
+fn accepted() -> Value {
+    let mut accepted = volume();
+    accepted["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
+    accepted["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
+    accepted
+}
+
+/// Proves: P1, P3
+#[test]
+fn an_accepted_volume_is_not_judged_made_or_undone_again_whatever_has_become_of_its_run_and_of_the_rest() {
+    let missing = || NoConfig::Missing {
+        class: "silver".into(),
+        reference: "admin/c".parse().unwrap(),
+    };
+    let changes: [Change; 9] = [
+        Box::new(|_| {}),
+        Box::new(|w| w.class = None),
+        Box::new(move |w| w.config = Err(missing())),
+        Box::new(|w| *w = std::mem::replace(w, World::new()).selected("gone")),
+        Box::new(|w| w.claim["metadata"]["deletionTimestamp"] = json!(ago(1))),
+        Box::new(|w| w.claim["spec"]["volumeName"] = json!("another")),
+        Box::new(|w| w.claim["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "gone"})),
+        Box::new(|w| w.volumes[0]["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"})),
+        Box::new(|w| w.volumes[0]["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain")),
+    ];
+    let records = [
+        json!({}),
+        json!({"attempt": 2, "may-exist": true, "not-before": ago(-30)}),
+        json!({"operation": "delete", "may-exist": true}),
+    ];
+    for (at, change) in changes.iter().enumerate() {
+        for record in &records {
+            let mut world = World::with_record(record);
+            world.volumes = vec![accepted()];
+            world.claim["spec"]["volumeName"] = json!("pvc-u1");
+            change(&mut world);
+            assert_eq!(planned(&world), "accept", "row {at}, {record}");
+            // One that was begun again is of no use, and goes first.
+            world.provision_run = Some(run("provision", 1, 20, &running()));
+            assert_eq!(planned(&world), "stop", "row {at}, {record}");
+            world.provision_run = Some(run("provision", 1, 20, &ended(75, "busy")));
+            assert_eq!(planned(&world), "accept", "row {at}, {record}");
+        }
+    }
+    // What was refused is not bound, unless another claim has it.
+    let mut refused = World::with_record(&json!({"attempt": 2, "may-exist": true, "refused": true}));
+    refused.volumes = vec![accepted()];
+    assert_eq!(planned(&refused), "refuse 1");
+    refused.volumes[0]["spec"]["claimRef"]["uid"] = json!("u2");
+    assert_eq!(planned(&refused), "accept");
+}
+
+#[test]
+fn a_claim_whose_volume_another_claim_has_is_told_so() {
+    let mut world = World::new();
+    world.volumes = vec![accepted()];
+    world.volumes[0]["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"});
+    let decision = world.plan();
+    let Decision::Wait { say: Some(say), .. } = decision else {
+        panic!("{decision:?}")
+    };
+    assert!(
+        say.text.contains("claim b/c") && say.text.contains("create it again"),
+        "{}",
+        say.text
+    );
+}
+
 #[test]
 fn a_claim_whose_volume_is_ready_waits_for_kube_controller_manager_to_bind_it() {
     let mut world = World::new();
-    let mut ready = volume();
-    ready["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
-    ready["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
+    let mut ready = accepted();
     ready["metadata"]["creationTimestamp"] = json!(ago(10));
     world.volumes = vec![ready];
     assert!(matches!(
@@ -436,10 +503,6 @@ fn a_volume_that_the_claim_is_bound_to_is_not_undone_with_the_claim() {
         world.claim["spec"]["volumeName"] = json!("pvc-u1");
         world.deleted()
     };
-    let accepted = |volume: &mut Value| {
-        volume["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
-        volume["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
-    };
     let retained = |volume: &mut Value| volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
     // The run has ended well: what it made is judged, and the claim let go.
     assert_eq!(planned(&bound(done("", &[]), &|_| {})), "accept patched");
@@ -449,9 +512,7 @@ fn a_volume_that_the_claim_is_bound_to_is_not_undone_with_the_claim() {
         other => panic!("{other:?}"),
     };
     let begun = || World::with_record(&json!({"attempt": 2, "may-exist": true, "not-before": ago(1)}));
-    for change in [&accepted as &dyn Fn(&mut Value), &retained] {
-        assert_eq!(undone(&bound(begun(), change)), []);
-    }
+    assert_eq!(undone(&bound(begun(), &retained)), []);
     // Nobody was given this one.
     let mut unbound = bound(begun(), &retained);
     unbound.claim["spec"].as_object_mut().unwrap().remove("volumeName");
@@ -473,10 +534,8 @@ fn a_claim_that_is_bound_is_not_moved_to_another_node_when_its_image_fails() {
 #[test]
 fn the_run_that_deletes_a_volume_before_it_is_bound_is_left_to_the_volume() {
     let mut world = World::new();
-    let mut ready = volume();
+    let mut ready = accepted();
     ready["metadata"]["uid"] = json!("v1");
-    ready["metadata"]["finalizers"] = json!(["mooring.dev/volume"]);
-    ready["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": "mooring.dev/flex-provisioner"});
     ready["metadata"]["deletionTimestamp"] = json!(ago(1));
     world.volumes = vec![ready];
     let own = json!([{"apiVersion": "v1", "kind": "PersistentVolume", "name": "pvc-u1", "uid": "v1"}]);
@@ -652,7 +711,12 @@ fn a_volume_that_lives_on_a_node_stays_with_it_or_leaves_nothing_behind() {
         .with_config(pool)
         .selected("node-b");
     assert_eq!(planned(&world), "refuse 0");
-    world.record = Some(super::super::tests::record(&json!({"node": "node-a", "attempt": 2})));
+    // One that has begun may have made something, though its run is gone.
+    let begun = json!({"node": "node-a", "attempt": 2});
+    world.record = Some(super::super::tests::record(&begun));
+    assert_eq!(planned(&world), "refuse 0");
+    let waiting = json!({"node": "node-a", "attempt": 2, "not-before": ago(1)});
+    world.record = Some(super::super::tests::record(&waiting));
     assert_eq!(planned(&world), "start 2 written on node-b");
     // A node that fails again and again is cleaned and given up.
     let mut world = World::with_record(&json!({"node": "node-a", "attempt": 3}))
@@ -719,8 +783,13 @@ fn what_a_run_that_is_gone_may_have_made_is_not_forgotten_when_the_claim_moves()
     // An attempt that has not begun made nothing, and what was on a node's disk went with the node.
     let waiting = json!({"node": "node-a", "attempt": 2, "not-before": ago(1)});
     assert!(!moved(World::with_record(&waiting).selected("node-a")).may_exist);
-    let local = World::with_record(&begun).with_config(&[("backend-volume", "client=pool")]);
-    assert!(!moved(local.selected("node-a")).may_exist);
+    let local = || World::with_record(&begun).with_config(&[("backend-volume", "client=pool")]);
+    assert!(!moved(local().selected("node-a")).may_exist);
+    // Another node is gone.
+    let mut elsewhere = World::with_record(&json!({"node": "node-b"}));
+    elsewhere.config = local().config;
+    let record = moved(elsewhere.selected("node-a"));
+    assert!(record.may_exist && record.node == "node-b", "{record:?}");
 }
 
 #[test]
@@ -748,10 +817,17 @@ fn no_volume_is_begun_on_a_node_that_could_not_mount_it() {
     assert_eq!(reschedule.say.reason, reasons::NODE_UNABLE);
     assert!(reschedule.say.text.contains("node node-a can't mount volumes of local"));
     // What may have been begun there is not left behind.
-    for (may_exist, want) in [(false, "reschedule"), (true, "start 2 known on node-a")] {
-        let mut again = World::with_record(&json!({"node": "node-a", "attempt": 2, "may-exist": may_exist}))
-            .with_config(pool)
-            .selected("node-a");
+    for (change, want) in [
+        (json!({"not-before": ago(1)}), "reschedule"),
+        (json!({}), "start 2 written on node-a"),
+        (json!({"may-exist": true}), "start 2 known on node-a"),
+    ] {
+        let mut record = json!({"node": "node-a", "attempt": 2});
+        record
+            .as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        let mut again = World::with_record(&record).with_config(pool).selected("node-a");
         again.unable = "node-a";
         assert_eq!(planned(&again), want);
     }

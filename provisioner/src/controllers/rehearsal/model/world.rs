@@ -103,6 +103,11 @@ fn is_held(object: &Value, finalizer: &str) -> bool {
     held.is_some_and(|held| held.iter().any(|name| name == finalizer))
 }
 
+/// Whether another claim was given what this one had.
+fn is_lost(claim: &Value) -> bool {
+    claim["status"]["phase"] == "Lost"
+}
+
 fn is_retained(volume: &Value) -> bool {
     volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 }
@@ -566,7 +571,15 @@ impl World {
             return;
         };
         let mut state = self.theatre.api.lock();
-        let is_free = claim_of(&state, &volume).is_none() && !is_going(&volume);
+        // As a populator does with the volume of its own claim. What is undone or changed is nobody's to hand on.
+        let can_lose = |had: &Value| {
+            let noted = text(&had["metadata"]["annotations"]["mooring.dev/operation"]);
+            let open = ["expand", "modify", "delete"].map(|operation| format!(r#""operation":"{operation}""#));
+            had["metadata"]["uid"] != claim["metadata"]["uid"]
+                && !open.iter().any(|open| noted.contains(open))
+                && !noted.contains(r#""refused":true"#)
+        };
+        let is_free = claim_of(&state, &volume).is_none_or(can_lose) && !is_going(&volume);
         if is_free && claim["spec"]["volumeName"].is_null() && !is_going(&claim) {
             volume["spec"]["claimRef"] = json!({"kind": "PersistentVolumeClaim", "namespace": "default",
                 "name": claim["metadata"]["name"], "uid": claim["metadata"]["uid"]});
@@ -580,7 +593,12 @@ impl World {
         let mut state = self.theatre.api.lock();
         for mut claim in state.all("claims") {
             let volume = state.get("volumes", &format!("/{}", text(&claim["spec"]["volumeName"])));
-            if let Some(volume) = volume.filter(|_| claim["status"]["phase"] != "Bound") {
+            let Some(volume) = volume else { continue };
+            let is_its_own = volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"];
+            if !is_its_own && !is_lost(&claim) {
+                claim["status"]["phase"] = json!("Lost");
+                state.put("claims", claim);
+            } else if is_its_own && claim["status"]["phase"] != "Bound" {
                 claim["status"] = json!({"phase": "Bound", "capacity": volume["spec"]["capacity"],
                     "currentVolumeAttributesClassName": volume["spec"]["volumeAttributesClassName"]});
                 state.put("claims", claim);

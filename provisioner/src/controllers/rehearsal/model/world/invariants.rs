@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::super::super::fake_api::{FakeState, Fault};
 use super::super::Fate;
 use super::{
-    Given, Stored, World, claim_of, handles, has_subject, is_going, is_held, is_retained, runs, size, snapshot_names,
-    text, volume_of,
+    Given, Stored, World, claim_of, handles, has_subject, is_going, is_held, is_lost, is_retained, runs, size,
+    snapshot_names, text, volume_of,
 };
 
 /// Most turns until everything rests.
@@ -141,7 +141,8 @@ impl World {
         let is_open = |claim: &&Value| {
             let bound = &claim["spec"]["volumeName"];
             let volume = state.get("volumes", &format!("/{}", text(bound)));
-            bound.is_null() || is_held(claim, finalizers::CLAIM) || volume.is_some() && asks_for_change(claim)
+            let has_less = volume.is_some() && !is_lost(claim) && asks_for_change(claim);
+            bound.is_null() || is_held(claim, finalizers::CLAIM) || has_less
         };
         waiting.extend(claims.filter(is_open).map(|claim| (name(claim), claim)));
         // While its claim is there, that one is told.
@@ -214,8 +215,17 @@ impl World {
                 half_made.insert(format!("pvc-{}", text(&claim["metadata"]["uid"])));
                 continue;
             }
-            if is_going(claim) || is_held(claim, finalizers::CLAIM) || !has_it && !self.given_up.contains(name) {
+            let own = state.get("volumes", &format!("/pvc-{}", text(&claim["metadata"]["uid"])));
+            let is_given = own.is_some_and(|own| own["spec"]["claimRef"]["uid"] != claim["metadata"]["uid"]);
+            let is_without = is_lost(claim) || name.is_empty() && is_given;
+            if is_going(claim)
+                || is_held(claim, finalizers::CLAIM)
+                || !has_it && !is_without && !self.given_up.contains(name)
+            {
                 return wrong("a claim is without its volume", claim);
+            }
+            if is_without {
+                continue;
             }
             if !self.given_up.contains(name)
                 && let Some(why) = self.differs(&state, claim)
