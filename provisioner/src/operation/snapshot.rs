@@ -32,6 +32,7 @@ use super::delete::away;
 use super::describe::{describe, waiting};
 use super::drive::{Operate, Progress, begin, drive, taken_back};
 use super::observed::ObservedSnapshot;
+use super::reclaim::may_delete_snapshot;
 use super::record::Record;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
@@ -284,8 +285,8 @@ fn held_by_restore(seen: &ObservedSnapshot<'_>) -> Option<SnapshotDecision> {
 /// A content that goes: its snapshot first, unless that is to stay.
 fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let content = seen.content;
-    let left = seen.snapshot_run.filter(|run| run.leaving_since().is_none());
     if !content.is_held() && seen.record.is_none() {
+        let left = seen.snapshot_run.filter(|run| run.leaving_since().is_none());
         return match left.filter(|_| content.deletion_policy == DeletionPolicy::Retain) {
             Some(run) => Decision::Tidy(vec![run.to_remove()]),
             None => Decision::Rest,
@@ -294,7 +295,6 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     if let Some(wait) = held_by_restore(seen) {
         return wait;
     }
-    // What was not ready yet is nothing that anybody could want to retain.
     let half_made = seen
         .record
         .filter(|record| record.operation == seen.form.take() && !content.is_ready);
@@ -306,16 +306,17 @@ fn removal(seen: &ObservedSnapshot<'_>, now: Timestamp) -> SnapshotDecision {
     let unmade = half_made
         .is_some_and(|record| record.cancelled || (record.not_before.is_some() || record.gave_up) && !record.may_exist);
     let going = seen.record.filter(|record| record.operation == seen.form.delete());
-    let to_delete = going.is_some()
-        || half_made.is_some() && !unmade
-        || content.deletion_policy == DeletionPolicy::Delete && content.handle().is_some() && !unmade;
-    if to_delete {
-        deletion(seen, going, half_made, now)
-    } else if let Some(run) = left {
-        // Without the content, its request would say what the deletion policy once was.
-        Decision::Tidy(vec![run.to_remove()])
-    } else {
+    let may_exist = (going.is_some() || half_made.is_some() || content.handle().is_some()) && !unmade;
+    if may_exist && may_delete_snapshot(content, seen.form.delete()).is_ok() {
+        return deletion(seen, going, half_made, now);
+    }
+    // What was to delete it before somebody decided otherwise, and what took it: without the content, the request of that
+    // would say what the deletion policy once was.
+    let left = removable([seen.snapshot_run, seen.delete_run]);
+    if left.is_empty() {
         Decision::Settle(let_go(seen, None, None))
+    } else {
+        Decision::Tidy(left)
     }
 }
 

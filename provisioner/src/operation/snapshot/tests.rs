@@ -467,3 +467,44 @@ fn a_run_that_was_left_goes_before_a_content_that_is_retained() {
         assert!(!matches!(world.plan(), Decision::Tidy(_)), "it was asked already");
     }
 }
+
+/// Its Event names that cure.
+#[test]
+fn a_deletion_that_has_failed_leaves_a_snapshot_that_is_to_stay_since() {
+    for (operation, handle) in [
+        ("delete-snapshot", "admin/gold/snapshot-v1"),
+        ("delete-backup", "backup:admin/gold/backup-v1"),
+    ] {
+        let going = |change: &Value| {
+            let mut world = world();
+            world.content["spec"]["deletionPolicy"] = json!("Retain");
+            world.going();
+            let mut begun = json!({"operation": operation, "attempt": 2, "may-exist": true, "source": handle});
+            begun
+                .as_object_mut()
+                .unwrap()
+                .extend(change.as_object().cloned().unwrap_or_default());
+            world.record = Some(record(&begun));
+            world
+        };
+        for change in [json!({}), json!({"not-before": ago(-9)})] {
+            let mut world = going(&change);
+            world.content["status"] = json!({"snapshotHandle": handle, "readyToUse": true});
+            assert_eq!(word(&world.plan()), "let go, 0 runs", "{operation} {change}");
+            world.delete_run = Some(run(operation, 2, 10, &running()));
+            assert!(
+                matches!(world.plan(), Decision::Tidy(_)),
+                "what was to delete it goes first"
+            );
+            world.config = Err(NoConfig::Missing {
+                class: "silver".into(),
+                reference: ConfigRef::new("admin", "gold"),
+            });
+            world.delete_run = None;
+            assert_eq!(word(&world.plan()), "let go, 0 runs", "{operation} without a ConfigMap");
+        }
+        // Nobody was ever told that it is there.
+        let half_made = going(&json!({}));
+        assert_eq!(word(&half_made.plan()), format!("start {operation}-s1"));
+    }
+}
