@@ -125,7 +125,7 @@ impl Plan<'_> {
             let decision = match self.nodes.deferred_of(node) {
                 Some(record) if record.operation == Operation::Attach => self.attach_now(record)?,
                 Some(record) => self.detach_now(record)?,
-                None if self.nodes.have_room() => self.attach_first(node)?,
+                None if self.nodes.have_room_for(node) => self.attach_first(node)?,
                 None => continue,
             };
             if !is_wait(&decision) {
@@ -175,8 +175,17 @@ impl Plan<'_> {
         } else {
             (seen.detach_run, seen.attach_run)
         };
-        if let Some(other) = other {
+        let is_of_it = |run: &&Run| node_of(run).is_none_or(|node| node.is_same(&of_record(record)));
+        if let Some(other) = other.filter(is_of_it) {
             return Ok(removed(other, record.operation, seen.limits, self.now));
+        }
+        // For another node it was begun late, because a controller was held up.
+        if let Some(late) = run.into_iter().chain(other).find(|run| !is_of_it(run)) {
+            return Ok(match done_for(late) {
+                // What it did is undone first.
+                Some(_) => Decision::Own(ForVolume::Deferred(Box::new(record.clone()))),
+                None => removed(late, record.operation, seen.limits, self.now),
+            });
         }
         match run {
             Some(run) => {
@@ -190,8 +199,9 @@ impl Plan<'_> {
     }
 
     fn attach_now(&self, record: &Record) -> Result<VolumeDecision, Look> {
-        let look = self.look(&record.node)?;
-        if !self.wants(&record.node) || look.is_gone() {
+        let node = &record.node;
+        let look = self.look(node)?;
+        if !self.wants(node) || !self.nodes.have_room_for(node) || look.is_gone() {
             // A run of before may have let it.
             return Ok(Decision::Record(Box::new(self.to_detach(&of_record(record)))));
         }
@@ -201,8 +211,7 @@ impl Plan<'_> {
     fn detach_now(&self, record: &Record) -> Result<VolumeDecision, Look> {
         let node = &record.node;
         // Attached again, it is attached, however far the detaching came.
-        let has_room = self.nodes.for_many || self.nodes.attached.without(node).0.is_empty();
-        if self.wants(node) && has_room && !self.look(node)?.is_gone() {
+        if self.wants(node) && self.nodes.have_room_for(node) && !self.look(node)?.is_gone() {
             return self.attach_first(node);
         }
         // The record is there, so no mount begins any more: one that has begun is on the node.
@@ -520,6 +529,11 @@ fn done_for(run: &Run) -> Option<AttachedTo> {
         State::Running => {}
         State::Finished(_) | State::Waiting { .. } | State::Leaving => return None,
     }
+    node_of(run)
+}
+
+/// The node that a run is about.
+fn node_of(run: &Run) -> Option<AttachedTo> {
     let request = run.request().ok()?;
     let attachment = request.attachment?;
     Some(AttachedTo {

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use super::fake_api::key_of;
 use super::fake_worker::{FakeWorker, is_free};
 use super::{Offers, PV, Script, Theatre, UID, look_at, with_every_fault};
+use crate::controllers::attachment::concerns;
 use crate::operation::attach::nodes::VolumeNodes;
+use crate::operation::record::Record;
+use crate::run::properties::REQUEST_KEY;
 use crate::run::properties::tests::silver;
 
 const SECRET: &str = "admin/attachment-pvc-u1";
@@ -42,6 +45,9 @@ struct Moves {
     never_on_a: bool,
     /// The ConfigMap has a worker.
     by_worker: Option<WorkerMoves>,
+    /// A controller that was held up makes the first Pod of this operation once more, after so many turns, and is killed
+    /// before it looks whether that is still wanted.
+    held_up: Option<(&'static str, usize)>,
 }
 
 /// What becomes of the worker.
@@ -64,6 +70,8 @@ struct Stage {
     runs: BTreeMap<String, usize>,
     /// The operations that had an effect, in order.
     done: Vec<String>,
+    /// The Pod that a controller is held up with.
+    begun: Option<Value>,
 }
 
 impl Stage {
@@ -132,6 +140,7 @@ impl Stage {
             mounted: BTreeSet::new(),
             runs: BTreeMap::new(),
             done: Vec::new(),
+            begun: None,
         }
     }
 
@@ -166,13 +175,13 @@ impl Stage {
         };
         let operation = pod["metadata"]["labels"]["mooring.dev/operation"].as_str().unwrap();
         let operation = operation.to_owned();
-        let request = pod["metadata"]["annotations"]["mooring.dev/request"].as_str().unwrap();
-        let request: Value = serde_json::from_str(request).unwrap();
-        let key = || {
-            serde_json::from_value::<k8s_openapi::ByteString>(secret["data"]["answer-key"].clone())
-                .map(|key| String::from_utf8(key.0).unwrap())
+        let property = |key: &str| {
+            serde_json::from_value::<k8s_openapi::ByteString>(secret["data"][key].clone())
+                .map(|value| String::from_utf8(value.0).unwrap())
                 .unwrap()
         };
+        let request = serde_json::from_str(&property(REQUEST_KEY)).unwrap();
+        let key = || property("answer-key");
         let (code, message) = self.effect(what, &operation, &request, key);
         pod["status"] = crate::operation::tests::ended(code, &message);
         pod["spec"]["nodeName"] = json!("node-a");
@@ -284,6 +293,7 @@ impl Stage {
             self.theatre.worker = None;
             self.theatre.api.lock().delete("pods", "admin/worker-1");
         }
+        self.held_up_controller(turn);
         let mut api = self.theatre.api.lock();
         if self.moves.moved_after == Some(turn) {
             if self.moves.lost {
@@ -318,9 +328,41 @@ impl Stage {
         }
     }
 
+    fn held_up_controller(&mut self, turn: usize) {
+        let Some((operation, wakes)) = self.moves.held_up else {
+            return;
+        };
+        let mut api = self.theatre.api.lock();
+        let there = api.get("pods", &format!("admin/{operation}-u1"));
+        if self.begun.is_none() {
+            self.begun = there.clone().map(|mut pod| {
+                pod["status"] = json!({});
+                pod["spec"]["nodeName"] = Value::Null;
+                for given in ["uid", "resourceVersion", "creationTimestamp"] {
+                    pod["metadata"][given] = Value::Null;
+                }
+                pod
+            });
+        }
+        let volume = api.get("volumes", &format!("/{PV}"));
+        let is_looked_at = volume.is_some_and(|volume| {
+            let volume = serde_json::from_value(volume).unwrap();
+            concerns(&volume, Record::on(&volume).unwrap().as_ref())
+        });
+        if let Some(pod) = self.begun.clone()
+            && turn == wakes
+            && there.is_none()
+            // Else it is an orphan's run once the volume is gone.
+            && is_looked_at
+        {
+            api.put("pods", pod);
+        }
+    }
+
     async fn play(&mut self, what: &str) {
         let mut quiet = 0;
-        let last = self.moves.deleted_after.max(self.moves.moved_after);
+        let held_up = self.moves.held_up.map(|(_, wakes)| wakes);
+        let last = self.moves.deleted_after.max(self.moves.moved_after).max(held_up);
         for turn in 0..80 {
             let before = self.theatre.api.lock().version;
             self.users(turn, what);
@@ -466,6 +508,26 @@ async fn a_volume_that_is_deleted_is_detached_first_whatever_fails() {
             ..Moves::default()
         })
         .await;
+    }
+}
+
+/// Proves: P1
+#[tokio::test]
+async fn a_run_that_a_controller_made_late_is_taken_for_no_other_node_s() {
+    for shared in [false, true] {
+        for held_up in (0..24).flat_map(|wakes| ["attach", "detach"].map(|operation| (operation, wakes))) {
+            let moves = Moves {
+                shared,
+                moved_after: Some(6),
+                deleted_after: Some(14),
+                held_up: Some(held_up),
+                ..Moves::default()
+            };
+            let mut stage = Stage::open(moves).await;
+            let what = format!("{moves:?}");
+            stage.play(&what).await;
+            stage.check(&what);
+        }
     }
 }
 

@@ -50,9 +50,9 @@ impl VolumeNodes {
         self.attached.has(node) || self.deferred_of(node).is_some()
     }
 
-    /// Whether one more can have it.
-    pub fn have_room(&self) -> bool {
-        self.for_many || (self.attached.0.is_empty() && self.deferred.is_empty())
+    /// Whether this node can have it beside the others that have it, or may have it.
+    pub fn have_room_for(&self, node: &str) -> bool {
+        self.for_many || self.names().iter().all(|other| *other == node)
     }
 
     /// The annotation of what is deferred, without that of this node; `None` if there is nothing.

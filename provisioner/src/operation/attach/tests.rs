@@ -497,6 +497,10 @@ fn a_volume_needs_an_attachment_if_its_pv_refers_to_that_secret() {
 
 /// A run for a node, which had its effect.
 fn late(operation: &str, node: &str) -> Run {
+    late_and(operation, node, &ended(0, ""))
+}
+
+fn late_and(operation: &str, node: &str, status: &Value) -> Run {
     let mut request = silver();
     request.node_name = node.into();
     request.attachment = Some(Attachment {
@@ -505,7 +509,7 @@ fn late(operation: &str, node: &str) -> Run {
         provider_id: String::new(),
         gone: false,
     });
-    run_with(operation, 1, 10, &ended(0, ""), &json!(request))
+    run_with(operation, 1, 10, status, &json!(request))
 }
 
 /// Proves: P1
@@ -537,6 +541,58 @@ fn what_a_run_did_that_was_begun_late_is_undone() {
     let mut free = World::new(&[]);
     free.detach_run = Some(late("detach", "a"));
     assert!(matches!(free.plan(), Decision::Stop(_)));
+}
+
+/// Proves: P1
+#[test]
+fn a_run_for_one_node_says_nothing_of_another_whose_record_is_open() {
+    // It is given no properties, and its end is not taken for that of the other node's run.
+    for (status, did_something) in [
+        (json!({}), false),
+        (running(), true),
+        (ended(0, ""), true),
+        (ended(75, "busy"), true),
+    ] {
+        for open in ["attach", "detach"] {
+            for late in ["attach", "detach"] {
+                let mut world = World::open(open, &["a", "b"]);
+                let run = Some(late_and(late, "b", &status));
+                if late == "attach" {
+                    world.attach_run = run;
+                } else {
+                    world.detach_run = run;
+                }
+                let decision = world.plan();
+                let is_right = match &decision {
+                    Decision::Own(ForVolume::Deferred(_)) => did_something,
+                    Decision::Stop(_) => !did_something,
+                    _ => false,
+                };
+                assert!(is_right, "{open}, {late}, {status}: {decision:?}");
+            }
+        }
+    }
+    // What it did is undone while the other waits, and no third node gets the volume meanwhile.
+    let mut world = World::new(&["a", "b"]);
+    world.defer(&[record_of("attach", &json!({}))]);
+    world.attach_run = Some(late("attach", "b"));
+    let noted = world.noted();
+    assert_eq!((noted.operation, noted.node.as_str()), (Operation::Detach, "b"));
+    world.record = Some(noted);
+    world.attach_run = None;
+    assert_eq!(world.start().run.operation, Operation::Detach);
+    world.record = None;
+    let start = world.start();
+    assert_eq!(
+        (start.run.operation, start.record.node.as_str()),
+        (Operation::Attach, "a")
+    );
+    // Of two that may have it, one loses it before the other gets it.
+    world.defer(&[
+        record_of("attach", &json!({})),
+        record_of("detach", &json!({"node": "c"})),
+    ]);
+    assert_eq!(world.noted().operation, Operation::Detach);
 }
 
 #[test]
