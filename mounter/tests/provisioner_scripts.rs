@@ -127,7 +127,7 @@ fn text_of(program: &str) -> String {
     let path = images().join(program);
     let text = fs::read_to_string(&path).unwrap();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    let text = lines.collect::<Vec<_>>().join("\n");
     let read = Regex::new(r"\. /usr/libexec/mooring-lib/([^ \n]+)").unwrap();
     let read = read.captures_iter(&text).map(|found| {
         let beside = path.with_file_name(&found[1]);
@@ -139,7 +139,7 @@ fn text_of(program: &str) -> String {
         text_of(name.strip_prefix(images()).unwrap().to_str().unwrap())
     });
     let read: String = read.collect();
-    text + &read
+    format!("{text}\n{read}")
 }
 
 #[test]

@@ -165,8 +165,8 @@ pub struct Create {
 /// Arguments of `pv expect`.
 #[derive(Debug, clap::Args)]
 pub struct Expect {
-    /// All properties that the image reads, without Mooring's own. 'attribute-NAME' is an attribute of a
-    /// VolumeAttributesClass.
+    /// All properties that the image reads, without Mooring's own: keys of the ConfigMap, parameters of the class, and
+    /// 'attribute-NAME' for an attribute.
     #[arg(value_name = "NAME")]
     pub known: Vec<String>,
 }
