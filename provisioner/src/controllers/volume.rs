@@ -15,11 +15,11 @@ use crate::apply::live::{Fresh, copied_by};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::expectations::Fact;
 use crate::config::ConfigRef;
-use crate::operation::delete::is_claimed;
 use crate::operation::describe::describe;
 use crate::operation::observed::ObservedVolume;
 use crate::operation::plan_volume;
 use crate::operation::request::{self, NoHistory};
+use crate::operation::standing::is_claimed;
 use crate::run::RunId;
 use crate::volume::persistent_volume::{self, is_ours};
 

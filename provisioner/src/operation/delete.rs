@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::finalizers;
 use mooring_contract::names::labels::HOSTNAME;
@@ -19,6 +19,7 @@ use super::observed::{ObservedVolume, Surroundings};
 use super::reclaim::{Kept, ReclaimPolicy, may_delete, may_delete_volume};
 use super::record::Record;
 use super::request::{self, NoHistory};
+use super::standing::is_going;
 use crate::config::ProvisionerConfig;
 use crate::config::store::NoConfig;
 use crate::process::events::{Note, reasons};
@@ -68,15 +69,6 @@ pub(super) fn plan(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
     }
 }
 
-fn phase(volume: &PersistentVolume) -> Option<&str> {
-    volume.status.as_ref()?.phase.as_deref()
-}
-
-/// Whether an administrator deletes a PV, and no claim is bound to it.
-fn is_going(volume: &PersistentVolume) -> bool {
-    volume.metadata.deletion_timestamp.is_some() && phase(volume) != Some("Bound")
-}
-
 /// A volume that stays. What is left of its runs goes: one that was to delete it before somebody decided otherwise, and
 /// the one that made it and those that changed it, if the claim is gone that they were for.
 fn stay(seen: &ObservedVolume<'_>) -> VolumeDecision {
@@ -94,26 +86,6 @@ fn stay(seen: &ObservedVolume<'_>) -> VolumeDecision {
     } else {
         Decision::Tidy(left)
     }
-}
-
-/// Whether a PV shows that no claim has it any more. One whose `claimRef` an administrator has emptied may be had by
-/// another claim, although kube-controller-manager has not said so yet.
-pub fn is_unused(volume: &PersistentVolume) -> bool {
-    let had = persistent_volume::claim_uid(volume).is_some_and(|uid| !uid.is_empty());
-    is_going(volume) || (had && matches!(phase(volume), Some("Released" | "Failed")))
-}
-
-/// Whether a claim has a PV that refers to it, or may yet get it: its volume is being made, it is bound to this one, or
-/// to none so far and nobody deletes this one.
-pub fn is_claimed(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let meta = &claim.metadata;
-    if meta.uid.is_none() || meta.uid.as_deref() != persistent_volume::claim_uid(volume) {
-        return false;
-    }
-    let is_held = meta.finalizers.iter().flatten().any(|name| name == finalizers::CLAIM);
-    let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-    let is_going = volume.metadata.deletion_timestamp.is_some();
-    is_held || bound.map_or(!is_going, |name| Some(name) == volume.metadata.name.as_deref())
 }
 
 /// A copy of another PV: its volume is that one's, so the copy goes without a run. Without that one, the copy is the

@@ -150,7 +150,7 @@ pub struct ObservedVolume<'a> {
     pub config: &'a Result<Arc<ProvisionerConfig>, NoConfig>,
     /// Its runs, and those that change it for the claim that has it.
     pub runs: &'a BTreeMap<Operation, Run>,
-    /// Its claim has it, or may yet get it: [`super::delete::is_claimed`].
+    /// Its claim has it, or may yet get it: [`super::standing::is_claimed`].
     pub claimed: bool,
     /// The PV that this is a copy of, if it is one, is there.
     pub has_original: bool,

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 
-use super::delete::is_unused;
 use super::describe::{Effect, describe};
+use super::standing::is_unused;
 use crate::config::ProvisionerConfig;
 use crate::run::Run;
 use crate::volume::content_view::ContentView;
@@ -97,7 +97,7 @@ pub(crate) fn may_delete(
     }
 }
 
-/// Whether the volume of this PV may be deleted. `is_claimed` says whether [a claim has it](super::delete::is_claimed).
+/// Whether the volume of this PV may be deleted. `is_claimed` says whether [a claim has it](super::standing::is_claimed).
 pub(crate) fn may_delete_volume(volume: &PersistentVolume, is_claimed: bool) -> Result<(), Kept> {
     may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None)?;
     if is_claimed || !is_unused(volume) {

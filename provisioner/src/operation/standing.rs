@@ -1,4 +1,4 @@
-//! The volume that a claim has.
+//! The volume that a claim has, and whether a claim has a volume.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -60,4 +60,33 @@ pub(crate) fn is_moving(claim: &PersistentVolumeClaim) -> bool {
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+fn phase(volume: &PersistentVolume) -> Option<&str> {
+    volume.status.as_ref()?.phase.as_deref()
+}
+
+/// Whether an administrator deletes a PV, and no claim is bound to it.
+pub(super) fn is_going(volume: &PersistentVolume) -> bool {
+    volume.metadata.deletion_timestamp.is_some() && phase(volume) != Some("Bound")
+}
+
+/// Whether a PV shows that no claim has it any more. One whose `claimRef` an administrator has emptied may be had by
+/// another claim, although kube-controller-manager has not said so yet.
+pub(super) fn is_unused(volume: &PersistentVolume) -> bool {
+    let had = claim_uid(volume).is_some_and(|uid| !uid.is_empty());
+    is_going(volume) || (had && matches!(phase(volume), Some("Released" | "Failed")))
+}
+
+/// Whether a claim has a PV that refers to it, or may yet get it: its volume is being made, it is bound to this one, or
+/// to none so far and nobody deletes this one.
+pub(crate) fn is_claimed(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let meta = &claim.metadata;
+    if meta.uid.is_none() || meta.uid.as_deref() != claim_uid(volume) {
+        return false;
+    }
+    let is_held = meta.finalizers.iter().flatten().any(|name| name == finalizers::CLAIM);
+    let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let is_going = volume.metadata.deletion_timestamp.is_some();
+    is_held || bound.map_or(!is_going, |name| Some(name) == volume.metadata.name.as_deref())
 }
