@@ -190,6 +190,13 @@ const REGISTRY: Module = Module {
     flags: &["-ldflags", "-s -w"],
 };
 
+/// What signs releases, for their tests.
+const COSIGN: Module = Module {
+    name: "cosign",
+    programs: &[("cosign", "github.com/sigstore/cosign/v3/cmd/cosign")],
+    flags: &["-ldflags", "-s -w"],
+};
+
 /// A minor version of Kubernetes that the testbed can bring up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ValueEnum)]
 pub enum Release {
@@ -383,6 +390,11 @@ pub fn ensure_registry() -> Result<PathBuf> {
     ensure_alone(&REGISTRY)
 }
 
+/// Finds cosign in the cache, or builds it.
+pub fn ensure_cosign() -> Result<PathBuf> {
+    ensure_alone(&COSIGN)
+}
+
 /// The program of a module that has no other.
 fn ensure_alone(module: &Module) -> Result<PathBuf> {
     Ok(ensure_module(&cache()?, module)?.join(module.programs[0].0))
@@ -514,7 +526,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release, SIDECARS, SNAPSHOT_CONTROLLER, pins_hash,
+        AGNHOST, COSIGN, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release, SIDECARS, SNAPSHOT_CONTROLLER,
+        pins_hash,
     };
     use crate::layout::repository;
 
@@ -573,6 +586,7 @@ mod tests {
                 &AGNHOST,
                 &HELM,
                 &REGISTRY,
+                &COSIGN,
                 &SIDECARS,
                 &SNAPSHOT_CONTROLLER,
             ])

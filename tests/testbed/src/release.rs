@@ -107,12 +107,16 @@ fn checksum_file() -> String {
 pub fn run(args: &ReleaseArgs) -> Result<()> {
     let place = Place::parse(&args.registry)?;
     let commit = Commit::of_work_tree(args.allow_dirty)?;
-    let signer = args.cosign_key.as_deref().map(Signer::with_key).transpose()?;
     let connection = Connection {
         is_plain_http: args.plain_http || (place.is_loopback() && args.registry_ca.is_none()),
         authorities: args.registry_ca.clone(),
     };
     let registry = Registry::open(&place, &connection)?;
+    let signer = args
+        .cosign_key
+        .as_deref()
+        .map(|key| Signer::open(key, &connection, registry.login()))
+        .transpose()?;
     if !args.dry_run {
         registry.ensure_writable(chart::REPOSITORY)?;
     }
@@ -146,7 +150,7 @@ pub fn run(args: &ReleaseArgs) -> Result<()> {
         step("sign images and chart", |step| {
             digests.iter().try_for_each(|(name, digest)| {
                 step.update(name);
-                signer.sign(&format!("{place}/{name}@{digest}"), connection.is_plain_http)
+                signer.sign(&format!("{place}/{name}@{digest}"))
             })
         })?;
     }

@@ -60,6 +60,7 @@ pub(super) fn prepare(args: &TestArgs, wanted: &[&'static File], ran_before: boo
     }
     if is_wanted("smoke_release") {
         report.step("a registry", || binaries::ensure_registry().map(drop));
+        report.step("cosign", || binaries::ensure_cosign().map(drop));
     }
     if WITH_SNAPSHOTS.into_iter().any(is_wanted) {
         report.step("snapshot-controller", || {

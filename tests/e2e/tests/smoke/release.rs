@@ -1,6 +1,8 @@
 //! Releases: two of one commit have the same digests, and a cluster whose nodes have no image of Mooring's runs the demo
 //! from a private registry. Alone: it compiles, builds images, and has a cluster of its own.
 
+mod cosign;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,6 +20,8 @@ use mooring_testbed::node::{Flavour, PAUSE_IMAGE, REGISTRIES};
 use mooring_testbed::progress::note;
 use mooring_testbed::target::Target;
 use mooring_testbed::{base_images, demo};
+
+use cosign::Cosign;
 
 /// What the demo's main path needs, besides the base that they start from.
 const IMAGES: [&str; 5] = [
@@ -85,7 +89,7 @@ fn of_this_machine(name: &str, end: &str) -> String {
 /// Fails if the command succeeds, or does not say this.
 fn refused(command: &mut Command, why: &str) -> Result<()> {
     let Err(error) = output_within(command, RELEASE_LIMIT) else {
-        anyhow::bail!("it was released, though: {why}");
+        anyhow::bail!("{command:?} succeeded, though: {why}");
     };
     let error = error.to_string();
     ensure!(error.contains(why), "it does not say {why:?}: {error}");
@@ -107,7 +111,10 @@ fn released_twice(cluster: &Cluster) -> Result<()> {
     let folder = tempfile::tempdir().context("failed to make a folder")?;
     let release = |name: &str| Release::into(&registry, folder.path().join(name));
     let (first, second) = (release("first"), release("second"));
-    first.run(&IMAGES, &[])?;
+    let cosign = Cosign::with_keys()?;
+    let mut signed = first.command(&IMAGES, &[])?;
+    cosign.sign(&mut signed)?;
+    note(output_within(&mut signed, RELEASE_LIMIT)?);
     // The same registry takes only the same content.
     second.run(&IMAGES, &["--rebuild"])?;
     let (digests, sums) = (of_this_machine("digests", ".txt"), of_this_machine("SHA256SUMS", ""));
@@ -115,6 +122,18 @@ fn released_twice(cluster: &Cluster) -> Result<()> {
         assert_eq!(first.file(name)?, second.file(name)?, "{name}");
     }
     output(command("sha256sum", ["--check", &sums]).current_dir(&first.folder))?;
+    let references = ["charts/mooring"].into_iter().chain(IMAGES);
+    let references = references.map(|name| format!("{}/{name}:{TAG}", first.place()));
+    let stranger = Cosign::with_keys()?;
+    for reference in references {
+        output(&mut cosign.verify(&registry, &reference))?;
+        refused(&mut stranger.verify(&registry, &reference), "invalid signature")?;
+    }
+    output(cosign.verify_file(&sums).current_dir(&first.folder))?;
+    refused(
+        stranger.verify_file(&sums).current_dir(&first.folder),
+        "invalid signature",
+    )?;
     let bom = first.file(&of_this_machine("sbom/mounter", ".spdx.json"))?;
     for url in ["pkg:deb/debian/e2fsprogs@", "pkg:cargo/kube@"] {
         ensure!(bom.contains(url), "the mounter's bill of materials has no {url}");
@@ -136,6 +155,12 @@ fn released_twice(cluster: &Cluster) -> Result<()> {
     registry.write_login(&login, "unmoored")?;
     let mut wrong = other.command(&base, &[])?;
     refused(wrong.env("REGISTRY_AUTH_FILE", login), "run `buildah login")?;
+    let mut wrong = other.command(&base, &[])?;
+    cosign.sign(&mut wrong)?;
+    refused(
+        wrong.env("COSIGN_PASSWORD", "adrift"),
+        "the password in the environment",
+    )?;
     let mut unknown = cargo(["run", "--quiet", "--bin", "testbed", "--", "release", "--allow-dirty"])?;
     refused(unknown.arg(other.place()), "name yours by --registry-ca")?;
 

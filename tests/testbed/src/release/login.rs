@@ -34,15 +34,24 @@ impl Challenge {
     }
 }
 
-/// The stored login for a registry: `user:password` in Base64.
-pub(super) fn stored(host: &str) -> Result<Option<String>> {
+/// A registry's login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    /// `user:password` in Base64.
+    pub(super) value: String,
+    /// The file that has it, in the form of Docker's.
+    pub(super) file: PathBuf,
+}
+
+/// The stored login for a registry.
+pub(super) fn stored(host: &str) -> Result<Option<Login>> {
     for path in files() {
         let Ok(text) = std::fs::read_to_string(&path) else {
             continue;
         };
         let logins = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
-        if let Some(login) = login_in(&logins, host) {
-            return Ok(Some(login));
+        if let Some(value) = login_in(&logins, host) {
+            return Ok(Some(Login { value, file: path }));
         }
     }
     Ok(None)

@@ -14,7 +14,7 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
 use super::layout::{Descriptor, INDEX, MANIFEST};
-use super::login::{Challenge, stored};
+use super::login::{Challenge, Login, stored};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Longest until a registry answers: it may copy a large blob first.
@@ -100,7 +100,7 @@ pub(super) struct Registry {
     agent: Agent,
     place: Place,
     base: String,
-    login: Option<String>,
+    login: Option<Login>,
     /// The header `Authorization` of each repository.
     authorizations: Mutex<BTreeMap<String, String>>,
 }
@@ -130,6 +130,10 @@ impl Registry {
             login: stored(&place.host)?,
             authorizations: Mutex::default(),
         })
+    }
+
+    pub(super) fn login(&self) -> Option<&Login> {
+        self.login.as_ref()
     }
 
     /// Begins an upload and gives it up: fails where the registry can't be reached or trusted, or takes nothing from us.
@@ -270,7 +274,7 @@ impl Registry {
 
     /// The header that answers a challenge.
     fn authorization(&self, name: &str, asked: &str) -> Result<String> {
-        let basic = self.login.as_ref().map(|login| format!("Basic {login}"));
+        let basic = self.login.as_ref().map(|login| format!("Basic {}", login.value));
         match Challenge::parse(asked) {
             Some(Challenge::Basic) => basic.with_context(|| self.log_in()),
             Some(Challenge::Token { realm, service }) => self.token(name, &realm, service.as_deref(), basic),
