@@ -513,9 +513,10 @@ pub fn host_target() -> Result<&'static str> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use clap::ValueEnum as _;
+
     use super::{
-        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release,
-        SIDECARS, SNAPSHOT_CONTROLLER, pins_hash,
+        AGNHOST, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release, SIDECARS, SNAPSHOT_CONTROLLER, pins_hash,
     };
     use crate::layout::repository;
 
