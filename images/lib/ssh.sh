@@ -37,8 +37,8 @@ log_in() {
         fail "known_hosts in the ConfigMap's Secret does not have the server of $1: put the output of" \
             "ssh-keyscan -p $2 there" >&2 ;;
     *'Permission denied'*)
-        fail "the server does not accept ssh-privatekey of the ConfigMap's Secret for $1: put its public half into the" \
-            "user's authorized_keys" >&2 ;;
+        fail "the server does not accept ssh-privatekey of the ConfigMap's Secret for $1: put its public half into" \
+            "the user's authorized_keys" >&2 ;;
     esac
     return 255
 }

@@ -64,7 +64,7 @@ pub const FS_RESIZE_FAILED: &str = "FileSystemResizeFailed";
 pub const MOUNT_WAITS: &str = "MountWaits";
 /// On a Pod: it takes some time to give the files of one of its volumes to its `fsGroup`.
 pub const FS_GROUP_WAITS: &str = "FsGroupWaits";
-/// On the ConfigMap `mounter-config`: the mounter does not take it over, since it has errors.
+/// On a ConfigMap of settings: it is not taken over, or not all of it counts.
 pub const BAD_CONFIG: &str = "BadConfig";
 /// On a Node: a client container goes on failing to clean up after a volume that was unmounted.
 pub const CLEAN_UP_FAILED: &str = "CleanUpFailed";

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Resource, ResourceExt};
-use mooring_contract::names::{annotations, labels};
+use mooring_contract::names::{SETTINGS_CONFIG, annotations, labels};
 use mooring_program::error::chain;
+use mooring_program::settings::keys::CONFIG_NAMESPACES;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -60,7 +61,7 @@ const BURST: usize = 256;
 const UNSEEN: Duration = Duration::from_secs(10);
 
 /// What the watch of a namespace's ConfigMaps has brought.
-type Seen = (String, Result<Event<ConfigMap>, watcher::Error>);
+pub(super) type Seen = (String, Result<Event<ConfigMap>, watcher::Error>);
 
 pub async fn run(context: Context, trust: Trust, cache: Cache, stop: CancellationToken) {
     let mut seen = watches(&context, &trust).ready_chunks(BURST);
@@ -123,6 +124,8 @@ pub(super) struct ConfigLoop {
     /// The classes that were made and are not seen yet, and when they were.
     made: Vec<(Instant, Arc<StorageClass>)>,
     entries: BTreeMap<ConfigRef, Entry>,
+    /// The namespaces of which an Event has told that their ConfigMaps may not be read.
+    unread: BTreeSet<String>,
     /// The classes to give up.
     given_up: BTreeSet<String>,
     /// How often they are used.
@@ -142,14 +145,16 @@ impl ConfigLoop {
             cache,
             made: Vec::new(),
             entries: BTreeMap::new(),
+            unread: BTreeSet::new(),
             given_up: BTreeSet::new(),
             uses: None,
         }
     }
 
-    fn take(&mut self, (namespace, seen): Seen) {
+    pub(super) fn take(&mut self, (namespace, seen): Seen) {
         match seen {
             Ok(event) => {
+                self.unread.remove(&namespace);
                 let config_maps = self.config_maps.entry(namespace).or_default();
                 config_maps.take(event, |mut config_map: ConfigMap| {
                     config_map.metadata.managed_fields = None;
@@ -163,6 +168,9 @@ impl ConfigLoop {
                     "failed to watch config maps of namespace {namespace}; if this is forbidden, bind ClusterRole \
                      flex-provisioner-configs in that namespace"
                 );
+                if is_forbidden(&error) && self.unread.insert(namespace.clone()) {
+                    self.tell_of_unread(&namespace);
+                }
             }
         }
     }
@@ -279,6 +287,25 @@ impl ConfigLoop {
         all_well &= self.sum_up(&status_maps, &parts).await;
         self.context.metrics.turned(CONTROLLER, all_well);
         all_well
+    }
+
+    /// Says on the settings that a namespace in them lacks the binding that they need.
+    fn tell_of_unread(&self, namespace: &str) {
+        let own = &self.context.settings.namespace;
+        let settings = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("ConfigMap".to_owned()),
+            name: Some(SETTINGS_CONFIG.to_owned()),
+            namespace: Some(own.clone()),
+            ..ObjectReference::default()
+        };
+        let text = format!(
+            "key {CONFIG_NAMESPACES} names namespace {namespace}, where the controller may not read ConfigMaps, so none \
+             there counts: kubectl create rolebinding flex-provisioner-configs -n {namespace} \
+             --clusterrole=flex-provisioner-configs --serviceaccount={own}:flex-provisioner"
+        );
+        let note = Note::warning(reasons::BAD_CONFIG, "ReadConfigMaps", text);
+        self.context.events.publish(&settings, note);
     }
 
     /// Says on the ConfigMap what has become of it, if it does not say so already.
@@ -456,6 +483,16 @@ fn kept(class: &StorageClass) -> Note {
             "its provisioner ConfigMap is gone, so it serves no new claim; it is deleted when the last claim and the \
              last volume that name it are gone",
         )
+    }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status.code == 403,
+        _ => false,
     }
 }
 

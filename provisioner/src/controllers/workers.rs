@@ -5,7 +5,7 @@
 //! meanwhile. So nothing else waits for this.
 
 use super::retry::woken;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +30,6 @@ use crate::run::worker::Worker;
 use crate::run::worker_pod;
 use crate::run::worker_set::WorkerSet;
 use crate::run::workers::Seat;
-use crate::time::elapsed;
 
 /// Name of this loop in its spans and metrics.
 const CONTROLLER: &str = "workers";
@@ -144,8 +143,8 @@ pub(super) struct Keeper {
     troubles: BTreeMap<String, Trouble>,
     /// The worker of each set that has been made and is not seen yet, by name, and until when it may be.
     unseen: BTreeMap<WorkerSet, (String, Instant)>,
-    /// Uids of workers of which their ConfigMap has told.
-    told_of: BTreeSet<String>,
+    /// Since when this controller has waited for a word of a worker, by its uid; `None` once its ConfigMap has told of it.
+    silent: BTreeMap<String, Option<Instant>>,
     /// Since when each worker has had no run that somebody waited for, and the number of its last run, by its uid.
     idle: BTreeMap<String, (Instant, u64)>,
 }
@@ -159,7 +158,7 @@ impl Keeper {
             attended: BTreeMap::new(),
             troubles: BTreeMap::new(),
             unseen: BTreeMap::new(),
-            told_of: BTreeSet::new(),
+            silent: BTreeMap::new(),
             idle: BTreeMap::new(),
         }
     }
@@ -320,8 +319,8 @@ impl Keeper {
     /// Tells of workers that are not ready after some time.
     fn tell(&mut self, configs: &[Arc<ProvisionerConfig>], workers: &[Worker]) {
         let known = &self.shared.cache.workers.contacts;
-        self.told_of
-            .retain(|uid| workers.iter().any(|worker| worker.uid() == uid));
+        self.silent
+            .retain(|uid, _| workers.iter().any(|worker| worker.uid() == uid));
         for worker in workers {
             let config = configs.iter().find(|config| worker.is_for(config));
             let Some(config) = config.filter(|_| !worker.is_leaving() && !worker.is_over()) else {
@@ -332,13 +331,15 @@ impl Keeper {
                 if self.troubles.get(&config.fingerprint).is_some_and(is_earlier) {
                     self.troubles.remove(&config.fingerprint);
                 }
-                self.told_of.remove(worker.uid());
+                self.silent.remove(worker.uid());
                 continue;
             }
-            let is_late = elapsed(worker.made(), Timestamp::now()) >= PATIENCE;
-            if !is_late || !self.told_of.insert(worker.uid().to_owned()) {
+            let since = self.silent.entry(worker.uid().to_owned());
+            let since = since.or_insert_with(|| Some(Instant::now()));
+            if since.is_none_or(|since| since.elapsed() < PATIENCE) {
                 continue;
             }
+            *since = None;
             let place = worker.place();
             let text = match (worker.waits_for(), worker.address()) {
                 (Some(why), _) => format!("worker {place} has not started: {why}"),

@@ -182,6 +182,14 @@ pub(super) fn drive<O: Operate>(operation: &O, record: &Record) -> Decision<O::O
                 let why = format!("it did not start in time: {why}");
                 return operation.fail(record, &Finish::unseen(Category::Timeout, why, !never_ran));
             };
+            let began = run
+                .input_state()
+                .filter(|began| !began.is_still(&operation.progress().state));
+            if blocked && began.is_some() {
+                // Such as an image that nobody can pull, and whose name was corrected since.
+                let why = format!("it could not start, and what it was asked has changed since: {why}");
+                return operation.fail(record, &Finish::unseen(Category::NotStarted, why, false));
+            }
             if let Some(decision) = operation.meanwhile(record) {
                 return decision;
             }

@@ -28,7 +28,8 @@ pub enum SourceError {
     #[error("VolumeSnapshot {0:?}, which the claim asks to restore, does not exist: Mooring waits for it")]
     NoSnapshot(String),
     #[error(
-        "VolumeSnapshot {0:?}, which the claim asks to restore, is not ready yet (see its Events): Mooring waits for it"
+        "VolumeSnapshot {0:?}, which the claim asks to restore, is not ready yet (see its Events; it has none where no \
+         snapshot-controller runs): Mooring waits for it"
     )]
     Unready(String),
     #[error(

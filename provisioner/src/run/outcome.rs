@@ -342,7 +342,11 @@ fn said(reason: Option<&str>, message: Option<&str>) -> String {
 fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> State {
     if let Some(waiting) = container.and_then(|container| container.state.as_ref()?.waiting.as_ref()) {
         return State::Waiting {
-            why: said(waiting.reason.as_deref(), waiting.message.as_deref()),
+            // Such as ContainerCreating, while a volume can't be mounted.
+            why: said(
+                waiting.reason.as_deref(),
+                waiting.message.as_deref().or(Some("see the Events of the Pod")),
+            ),
             never_ran: container.is_some_and(cannot_start),
         };
     }
@@ -623,6 +627,15 @@ mod tests {
             State::Waiting {
                 why: "ImagePullBackOff: no such image".into(),
                 never_ran: true
+            }
+        );
+        let creating = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+            "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]});
+        assert_eq!(
+            observe(&pod("n", &creating)),
+            State::Waiting {
+                why: "ContainerCreating: see the Events of the Pod".into(),
+                never_ran: false
             }
         );
         let unscheduled = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",

@@ -525,6 +525,8 @@ pub fn host_target() -> Result<&'static str> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use clap::ValueEnum as _;
+
     use super::{
         AGNHOST, COSIGN, E2E_TEST, FOR_IMAGES, HELM, MODULES, PEER, REGISTRY, Release, SIDECARS, SNAPSHOT_CONTROLLER,
         pins_hash,

@@ -5,6 +5,8 @@
 use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
+use kube::core::Status;
+use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use super::fake_api::{FakeApi, Fault, key_of};
@@ -15,6 +17,7 @@ use crate::cache::store::Cache;
 use crate::config::trust::Trust;
 use crate::controllers::config::ConfigLoop;
 use crate::controllers::discover::{Reported, look};
+use crate::process::events::EventRecorder;
 use crate::run::Run;
 
 const SCRIPT: Script = Script {
@@ -368,4 +371,29 @@ async fn a_worker_discovers_with_two_writes_and_is_free_at_once_whatever_fails()
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_namespace_in_the_settings_that_may_not_be_read_is_told_of_there_once() {
+    let mut shared = shared(&FakeApi::default(), Script::plain(Offers::Changes));
+    let (events, mut told) = EventRecorder::new(shared.context.metrics.clone());
+    shared.context.events = events;
+    let mut state = state(&shared);
+    let forbidden = || {
+        let status = Status::failure("no", "Forbidden").with_code(403);
+        watcher::Error::InitialListFailed(kube::Error::Api(status.boxed()))
+    };
+    for _ in 0..2 {
+        state.take(("team".to_owned(), Err(forbidden())));
+    }
+    state.take(("team".to_owned(), Err(watcher::Error::NoResourceVersion)));
+    let told: Vec<_> = std::iter::from_fn(|| told.try_next()).collect();
+    let [(of, note)] = &told[..] else { panic!("{told:#?}") };
+    assert_eq!(of.name.as_deref(), Some("mooring-settings"));
+    assert!(
+        note.text
+            .contains("create rolebinding flex-provisioner-configs -n team"),
+        "{}",
+        note.text
+    );
 }

@@ -21,6 +21,7 @@ use crate::config::ProvisionerConfig;
 use crate::config::store::Entry;
 use crate::controllers::workers::Keeper;
 use crate::operation::tests::class;
+use crate::process::events::EventRecorder;
 use crate::run::pod::affinity;
 use crate::run::worker_set::WorkerSet;
 use crate::run::workers::Seat;
@@ -121,6 +122,31 @@ async fn a_worker_that_is_well_proves_nothing_of_those_after_it() {
         keeper.turn().await;
     }
     assert_eq!(api.lock().writes(), ["DELETE pods"]);
+}
+
+/// A controller that has just begun to lead finds workers that were made long ago.
+#[tokio::test(start_paused = true)]
+async fn a_worker_of_the_leader_before_is_told_of_only_when_this_one_has_waited_for_it() {
+    let api = FakeApi::default();
+    let mut shared = controller(&api, |config| config.workers = Some(1));
+    let (events, mut told) = EventRecorder::new(shared.context.metrics.clone());
+    shared.context.events = events;
+    let config = shared.context.configs.all().remove(0);
+    let mut early = worker(&config, "early");
+    early["metadata"]["creationTimestamp"] = json!("2026-11-21T00:00:00Z");
+    api.lock().put("pods", early);
+    watch_once(&api, &mut shared);
+    let mut keeper = keeper(&shared);
+    let mut times = async |after| {
+        tokio::time::advance(Duration::from_secs(after)).await;
+        keeper.turn().await;
+        let failed = std::iter::from_fn(|| told.try_next()).filter(|(_, note)| note.reason == "WorkerFailed");
+        failed.count()
+    };
+    assert_eq!(times(0).await, 0, "it was not waited for");
+    assert_eq!(times(29).await, 0);
+    assert_eq!(times(2).await, 1);
+    assert_eq!(times(60).await, 0, "it was told of twice");
 }
 
 #[tokio::test]

@@ -149,6 +149,35 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
     }
 }
 
+#[test]
+fn a_run_that_cannot_start_makes_room_for_one_with_what_has_changed() {
+    let record = record(&json!({"operation": "expand", "pod": "admin/expand-u1"}));
+    for (began, status, expected) in [
+        (Some("state"), no_image(), "supply 350, told"),
+        // An earlier version did not write it down.
+        (None, no_image(), "supply 350, told"),
+        (Some("earlier"), no_image(), "fail not-started, if its run is as seen"),
+        // It may start yet, or runs.
+        (Some("earlier"), json!({}), "supply 30"),
+        (Some("earlier"), running(), "wait 350"),
+    ] {
+        let run = run_with("expand", 1, 0, &status, &json!(silver())).changed(|carrier| {
+            let notes = carrier.metadata.annotations.as_mut().unwrap();
+            notes.extend(began.map(|state| (annotations::INPUT_STATE.to_owned(), state.to_owned())));
+        });
+        assert_eq!(decided(Some(&record), Some(&run), 0), expected, "{began:?} {status}");
+    }
+    // The next one begins at once.
+    let run = run_with("expand", 1, 0, &no_image(), &json!(silver())).changed(|carrier| {
+        let notes = carrier.metadata.annotations.as_mut().unwrap();
+        notes.insert(annotations::INPUT_STATE.to_owned(), "earlier".to_owned());
+    });
+    let Decision::Fail(failed) = decide(Some(&record), Some(&run), 0) else {
+        panic!("it waits");
+    };
+    assert_eq!(decided(Some(&failed.record), None, 0), "start 2 ToRecord");
+}
+
 /// Proves: P4
 #[test]
 fn an_attempt_failed_with_what_it_began_with_whatever_has_changed_since() {
