@@ -306,7 +306,7 @@ impl<K: Subject> Apply<'_, K> {
     async fn is_as_seen(&self) -> Result<bool, ApplyError> {
         let live = live(&*self.subject, &self.shared.context.client).await?;
         let seen = &self.subject.meta().resource_version;
-        Ok(live.is_some_and(|live| live.resource_version == *seen))
+        Ok(live.is_some_and(|live| live.meta().resource_version == *seen))
     }
 
     /// The end of an operation: counted if something was run, and its runs removed.

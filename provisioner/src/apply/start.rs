@@ -12,8 +12,8 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Client;
 use kube::runtime::controller::Action;
-use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 use mooring_program::error::chain;
 use tracing::{debug, info, warn};
@@ -25,9 +25,9 @@ use crate::cache::expectations::Fact;
 use crate::cache::limiter::{Patience, Place, Waiter};
 use crate::config::ProvisionerConfig;
 use crate::operation::decision::{Intent, Start};
-use crate::operation::delete::{is_claimed, is_unused};
-use crate::operation::describe::{Effect, Reads, SubjectKind, describe, waiting};
-use crate::operation::reclaim::{ReclaimPolicy, may_delete};
+use crate::operation::delete::is_claimed;
+use crate::operation::describe::{Effect, Reads, describe, waiting};
+use crate::operation::reclaim::{may_delete_snapshot, may_delete_volume};
 use crate::operation::record::Record;
 use crate::process::call::CallError;
 use crate::process::events::Note;
@@ -229,7 +229,7 @@ impl<K: Subject> Apply<'_, K> {
             return Ok(Some(uid));
         }
         let supplied = async {
-            if !self.still_wanted(&start).await? || !self.is_alone(&run, &start).await? {
+            if !Box::pin(self.still_wanted(&start)).await? || !self.is_alone(&run, &start).await? {
                 // What was watched is old; or the source's deletion has not seen this run, which was not there then.
                 self.remove(&run.to_remove()).await?;
                 return Ok(());
@@ -292,7 +292,7 @@ impl<K: Subject> Apply<'_, K> {
         // The run starts when it is handed its properties, so this is the last moment to see that it is not wanted any
         // more.
         let is_recorded = start.intent.is_recorded();
-        if !self.still_wanted(start).await? || !is_recorded && !self.is_alone(&run, start).await? {
+        if !Box::pin(self.still_wanted(start)).await? || !is_recorded && !self.is_alone(&run, start).await? {
             // What was watched was old, or this process was held up: another replica has gone on.
             self.remove(&run.to_remove()).await?;
             return Ok(Begun::Unwanted);
@@ -334,82 +334,77 @@ impl<K: Subject> Apply<'_, K> {
         }
     }
 
-    /// The PV whose volume a run removes or changes, as the API has it now.
-    async fn altered_volume(&self, start: &Start) -> Result<Option<PersistentVolume>, ApplyError> {
-        let effect = describe(start.run.operation).effect;
-        let name = match K::KIND {
-            Some(SubjectKind::Volume) if effect.removes_volume() => {
-                self.subject.meta().name.clone().unwrap_or_default()
-            }
-            Some(SubjectKind::Claim) if effect.changes_volume() => start.request.pv_name.clone(),
-            _ => return Ok(None),
-        };
-        let volumes: Objects<PersistentVolume> = Objects::all(&self.shared.context.client);
-        Ok(volumes.read(&name).await?)
-    }
-
     /// What is being made of the volume that a run removes or changes, or of the snapshot that it removes, as the API has
     /// it now.
-    async fn reader(&self, start: &Start, altered: Option<&PersistentVolume>) -> Result<Option<String>, ApplyError> {
+    async fn reader(&self, start: &Start, live: &K) -> Result<Option<String>, ApplyError> {
         let namespace = &start.config.reference.namespace;
-        if let Some(volume) = altered {
-            return copied_by(self.shared, volume, Some(namespace), Fresh::Now).await;
-        }
-        match self.subject.content() {
-            Some(content) if describe(start.run.operation).effect == Effect::RemovesSnapshot => {
+        let effect = describe(start.run.operation).effect;
+        match (live.volume(), live.content()) {
+            (Some(volume), _) if effect.removes_volume() => {
+                copied_by(self.shared, volume, Some(namespace), Fresh::Now).await
+            }
+            (_, Some(content)) if effect == Effect::RemovesSnapshot => {
                 restored_by(self.shared, &content, namespace, Fresh::Now).await
             }
+            _ if effect.changes_volume() => match self.volumes().read(&start.request.pv_name).await? {
+                Some(volume) => copied_by(self.shared, &volume, Some(namespace), Fresh::Now).await,
+                None => Ok(None),
+            },
             _ => Ok(None),
         }
     }
 
-    /// Whether the API shows that the PV may be deleted and no claim has it, old or new.
-    async fn is_still_unused(&self, start: &Start, live: Option<&PersistentVolume>) -> Result<bool, ApplyError> {
-        let Some(live) = live else { return Ok(false) };
-        let policy = ReclaimPolicy::of_volume(live);
-        if may_delete(&policy, Operation::Delete, Some(&start.config)).is_err() || !is_unused(live) {
-            return Ok(false);
-        }
-        let of = live
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.clone())
-            .unwrap_or_default();
-        let (Some(namespace), Some(name)) = (of.namespace, of.name) else {
-            return Ok(true);
+    /// Whether what a PV or a content asks to be deleted may still be deleted: its policy says so, and nobody uses it.
+    async fn may_still_delete(&self, start: &Start, live: &K) -> Result<bool, ApplyError> {
+        let operation = start.run.operation;
+        let kept = match (describe(operation).effect, live.volume(), live.content()) {
+            (Effect::RemovesVolume, Some(volume), _) => {
+                let claim = claim_of(&self.shared.context.client, volume).await?;
+                may_delete_volume(volume, claim.is_some_and(|claim| is_claimed(volume, &claim)))
+            }
+            (Effect::RemovesSnapshot, _, Some(content)) => may_delete_snapshot(&content, operation),
+            _ => Ok(()),
         };
-        let claims: Objects<PersistentVolumeClaim> = Objects::within(&self.shared.context.client, &namespace);
-        let claim = claims.read(&name).await?;
-        Ok(!claim.is_some_and(|claim| is_claimed(live, &claim)))
+        if let Err(kept) = &kept {
+            info!(%kept, run = %start.run.name(), "what the run deletes is to stay, which was not seen before");
+        }
+        Ok(kept.is_ok())
     }
 
     /// Whether the API still has the intent of this run.
     async fn still_wanted(&self, start: &Start) -> Result<bool, ApplyError> {
         let live = live(&*self.subject, &self.shared.context.client).await?;
         let Some(live) = live else { return Ok(false) };
-        if !self.is_source_there(start).await? {
-            return Ok(false);
-        }
-        let altered = self.altered_volume(start).await?;
-        if let Some(reader) = self.reader(start, altered.as_ref()).await? {
-            info!(reader, run = %start.run.name(), "what the run changes is being read, which was not seen before");
-            return Ok(false);
-        }
-        let text = Record::text_in(&live);
-        Ok(match start.intent {
+        let text = Record::text_in(live.meta());
+        let is_intended = match start.intent {
             Intent::ToRecord | Intent::Recorded => {
                 let record = text.and_then(|text| Record::parse(text).ok());
                 record.is_some_and(|record| record == start.record)
             }
-            Intent::Released => {
-                let held = live.finalizers.iter().flatten().any(|name| name == finalizers::VOLUME);
-                held && text.is_none() && Box::pin(self.is_still_unused(start, altered.as_ref())).await?
-            }
+            Intent::Released => text.is_none(),
             // That it is an orphan was seen just now, and its run only deletes. That of a ConfigMap only reads, and
             // goes with it.
             Intent::Run | Intent::Configured => true,
-        })
+        };
+        if !is_intended || !self.is_source_there(start).await? || !self.may_still_delete(start, &live).await? {
+            return Ok(false);
+        }
+        let reader = self.reader(start, &live).await?;
+        if let Some(reader) = &reader {
+            info!(reader, run = %start.run.name(), "what the run changes is being read, which was not seen before");
+        }
+        Ok(reader.is_none())
     }
+}
+
+/// The claim that a PV refers to by name, as the API has it now.
+async fn claim_of(client: &Client, volume: &PersistentVolume) -> Result<Option<PersistentVolumeClaim>, ApplyError> {
+    let of = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let named = of.and_then(|of| of.namespace.as_deref().zip(of.name.as_deref()));
+    let Some((namespace, name)) = named else {
+        return Ok(None);
+    };
+    Ok(Objects::within(client, namespace).read(name).await?)
 }
 
 /// Whether somebody waits for a run. For a discovery nobody does: it neither has a worker started nor keeps one.

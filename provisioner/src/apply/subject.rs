@@ -55,8 +55,13 @@ pub(crate) trait Subject: Clone + Send + Sync {
     }
 
     /// What the API has of this name now. What has no record says nothing that could be newer.
-    fn read(&self, _client: &Client) -> impl Future<Output = Result<Option<ObjectMeta>, ApplyError>> + Send {
-        std::future::ready(Ok(Some(self.meta().clone())))
+    fn read(&self, _client: &Client) -> impl Future<Output = Result<Option<Self>, ApplyError>> + Send {
+        std::future::ready(Ok(Some(self.clone())))
+    }
+
+    /// The PV, if it is one.
+    fn volume(&self) -> Option<&PersistentVolume> {
+        None
     }
 
     /// The content of a snapshot or a group, if it is one.
@@ -143,8 +148,8 @@ impl Subject for PersistentVolumeClaim {
         patched(&claims(self, client), &self.name_any(), patch).await
     }
 
-    async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
-        Ok(claims(self, client).meta(&self.name_any()).await?)
+    async fn read(&self, client: &Client) -> Result<Option<Self>, ApplyError> {
+        Ok(claims(self, client).read(&self.name_any()).await?)
     }
 
     fn complete(&self, record: &Record, patch: &mut Value) {
@@ -190,8 +195,12 @@ impl Subject for PersistentVolume {
         patched(&Objects::all(client), &self.name_any(), patch).await
     }
 
-    async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
-        Ok(Objects::<Self>::all(client).meta(&self.name_any()).await?)
+    async fn read(&self, client: &Client) -> Result<Option<Self>, ApplyError> {
+        Ok(Objects::all(client).read(&self.name_any()).await?)
+    }
+
+    fn volume(&self) -> Option<&PersistentVolume> {
+        Some(self)
     }
 
     /// What was deferred is this record now.
@@ -240,8 +249,8 @@ macro_rules! content {
                 patched(&Objects::all(client), &self.name_any(), patch).await
             }
 
-            async fn read(&self, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
-                Ok(Objects::<Self>::all(client).meta(&self.name_any()).await?)
+            async fn read(&self, client: &Client) -> Result<Option<Self>, ApplyError> {
+                Ok(Objects::all(client).read(&self.name_any()).await?)
             }
 
             fn content(&self) -> Option<ContentView<'_>> {
@@ -328,9 +337,9 @@ impl Subject for Run {
 }
 
 /// What the API has of this very object now; `None` if it is gone.
-pub(super) async fn live<K: Subject>(subject: &K, client: &Client) -> Result<Option<ObjectMeta>, ApplyError> {
+pub(super) async fn live<K: Subject>(subject: &K, client: &Client) -> Result<Option<K>, ApplyError> {
     let live = subject.read(client).await?;
-    Ok(live.filter(|live| live.uid == subject.meta().uid))
+    Ok(live.filter(|live| live.meta().uid == subject.meta().uid))
 }
 
 /// Patches an object. That it is gone is [`ApplyError::Changed`]: what was to be done to it is settled, also if another

@@ -16,7 +16,7 @@ use super::describe::{Effect, SubjectKind, action, describe, waiting};
 use super::drive::{Operate, Progress, begin, drive, removed};
 use super::limits::Limits;
 use super::observed::{ObservedVolume, Surroundings};
-use super::reclaim::{ReclaimPolicy, may_delete};
+use super::reclaim::{Kept, ReclaimPolicy, may_delete, may_delete_volume};
 use super::record::Record;
 use super::request::{self, NoHistory};
 use crate::config::ProvisionerConfig;
@@ -32,19 +32,18 @@ const NODE_PERIOD: Duration = Duration::from_secs(30);
 
 /// What to do about a PV of Mooring's that nothing else is done with.
 pub(super) fn plan(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision {
-    let policy = ReclaimPolicy::of_volume(seen.volume);
     let going = is_going(seen.volume);
-    if may_delete(&policy, Operation::Delete, None).is_err() {
-        let making_run = seen.run(Effect::makes_volume);
-        return match making_run.filter(|run| run.leaving_since().is_none()) {
-            _ if !going => stay(seen),
-            // Without the PV, its request would say what the policy once was.
-            Some(run) => Decision::Tidy(vec![run.to_remove()]),
-            None => let_go(seen, false, None, None),
-        };
-    }
-    if !is_unused(seen.volume) || seen.claimed {
-        return stay(seen);
+    match may_delete_volume(seen.volume, seen.claimed) {
+        Ok(()) => {}
+        Err(Kept::Policy(..) | Kept::Unknown(_)) if going => {
+            let making_run = seen.run(Effect::makes_volume);
+            return match making_run.filter(|run| run.leaving_since().is_none()) {
+                // Without the PV, its request would say what the policy once was.
+                Some(run) => Decision::Tidy(vec![run.to_remove()]),
+                None => let_go(seen, false, None, None),
+            };
+        }
+        Err(_) => return stay(seen),
     }
     if let Err(NoHistory::Copy { original, .. }) = request::made_by(seen.volume) {
         return copy(seen, &original, going);
@@ -63,7 +62,7 @@ pub(super) fn plan(seen: &ObservedVolume<'_>, now: Timestamp) -> VolumeDecision 
         }
     }
     let gone = |took| let_go(seen, true, None, took);
-    match deletion(seen, policy, uid, &gone, now) {
+    match deletion(seen, uid, &gone, now) {
         Err(decision) => *decision,
         Ok(deletion) => deletion.plan(),
     }
@@ -152,7 +151,6 @@ fn let_go(seen: &ObservedVolume<'_>, delete: bool, say: Option<Note>, took: Opti
 /// The deletion of a volume that nobody wants any more; `Err` with what comes before it, or in place of it.
 fn deletion<'a>(
     seen: &ObservedVolume<'a>,
-    policy: ReclaimPolicy,
     uid: &str,
     gone: &'a dyn Fn(Option<Duration>) -> VolumeDecision,
     now: Timestamp,
@@ -188,7 +186,7 @@ fn deletion<'a>(
             now,
         },
         asked_by: SubjectKind::Volume,
-        policy,
+        policy: ReclaimPolicy::of_volume(seen.volume),
         config,
         node,
         request: request::remembered(

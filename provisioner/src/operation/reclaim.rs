@@ -1,13 +1,16 @@
-//! Whether a volume or a snapshot that nobody uses any more may be deleted. Every plan that deletes asks here.
+//! Whether a volume or a snapshot may be deleted. Every plan that deletes asks here, and so does every run that deletes,
+//! about the object as the API has it, before the run gets its properties.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use mooring_contract::names::finalizers;
 use mooring_contract::operation::Operation;
 
+use super::delete::is_unused;
 use super::describe::{Effect, describe};
 use crate::config::ProvisionerConfig;
 use crate::run::Run;
 use crate::volume::content_view::ContentView;
+use crate::volume::persistent_volume::is_ours;
 
 /// What is to become of a volume when nobody uses it any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub(crate) enum Kept {
     NotOffered(&'static str),
     #[error("its PersistentVolume no longer has finalizer {}", finalizers::VOLUME)]
     NotHeld,
+    #[error("a claim has it, or may yet get it")]
+    Used,
 }
 
 impl ReclaimPolicy {
@@ -90,6 +95,15 @@ pub(crate) fn may_delete(
         (ReclaimPolicy::Delete, Some(config)) if !config.offers(operation) => Err(Kept::NotOffered(operation.as_str())),
         (ReclaimPolicy::Delete, _) => Ok(()),
     }
+}
+
+/// Whether the volume of this PV may be deleted. `is_claimed` says whether [a claim has it](super::delete::is_claimed).
+pub(crate) fn may_delete_volume(volume: &PersistentVolume, is_claimed: bool) -> Result<(), Kept> {
+    may_delete(&ReclaimPolicy::of_volume(volume), Operation::Delete, None)?;
+    if is_claimed || !is_unused(volume) {
+        return Err(Kept::Used);
+    }
+    if is_ours(volume) { Ok(()) } else { Err(Kept::NotHeld) }
 }
 
 /// Whether what this content is of may be deleted by this operation. What was never ready is nothing that anybody could

@@ -174,55 +174,72 @@ async fn a_run_that_was_to_delete_a_volume_goes_if_that_is_to_stay() {
     }
 }
 
-/// An administrator keeps a Released volume, or gives it to another claim, and the watch does not show it yet.
+/// An administrator keeps a Released volume, or gives it to another claim, and the watch does not show it yet. The first
+/// attempt to delete it has no record; the second has one, which nothing need be written to any more.
 #[tokio::test]
 async fn a_volume_that_was_released_when_the_watch_last_showed_it_is_not_deleted() {
-    let mut released = released(PV);
-    released["metadata"]["uid"] = json!("v1");
-    let kept = |change: &dyn Fn(&mut Value)| {
-        let mut kept = released.clone();
-        change(&mut kept);
-        kept
-    };
-    let retained = kept(&|volume| volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain"));
-    let available = kept(&|volume| {
-        volume["spec"].as_object_mut().unwrap().remove("claimRef");
-        volume["status"]["phase"] = json!("Available");
+    let second = json!({
+        "operation": "delete", "attempt": 2, "pod": "admin/delete-u1", "since": "2026-11-21T00:00:00Z",
+        "config": "admin/custom-isci-provisioner", "config-uid": "c1", "may-exist": true,
     });
-    let not_yet_available = kept(&|volume| volume["spec"]["claimRef"] = json!(null));
-    let handed_on = kept(&|volume| volume["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"}));
-    for (live, claim) in [
-        (retained, None),
-        (available, None),
-        (not_yet_available, None),
-        (
-            handed_on,
-            Some(json!({"metadata": {"namespace": "b", "name": "c", "uid": "u2"}})),
-        ),
-    ] {
-        for is_begun in [false, true] {
-            let mut theatre = open(vec![released.clone()]);
-            if is_begun {
-                half_begin(&mut theatre).await;
-            }
-            {
-                let mut state = theatre.api.lock();
-                state.put("volumes", live.clone());
-                if let Some(claim) = &claim {
-                    state.put("claims", claim.clone());
-                }
-            }
-            theatre.lagging.insert("volumes", vec![released.clone()]);
-            for _ in 0..8 {
-                theatre.turn_of_controllers().await;
-                theatre.kubelet();
-            }
-            assert_eq!(theatre.storage, [PV.to_owned()].into(), "the data is gone: {live:#}");
+    for record in [None, Some(second.to_string())] {
+        let mut released = released(PV);
+        released["metadata"]["uid"] = json!("v1");
+        if let Some(record) = &record {
+            released["metadata"]["annotations"]["mooring.dev/operation"] = json!(record);
         }
+        let kept = |change: &dyn Fn(&mut Value)| {
+            let mut kept = released.clone();
+            change(&mut kept);
+            kept
+        };
+        let retained = kept(&|volume| volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain"));
+        let available = kept(&|volume| {
+            volume["spec"].as_object_mut().unwrap().remove("claimRef");
+            volume["status"]["phase"] = json!("Available");
+        });
+        let not_yet_available = kept(&|volume| volume["spec"]["claimRef"] = json!(null));
+        let let_go = kept(&|volume| volume["metadata"]["finalizers"] = json!(["example.com/held"]));
+        let handed_on =
+            kept(&|volume| volume["spec"]["claimRef"] = json!({"namespace": "b", "name": "c", "uid": "u2"}));
+        for (live, claim) in [
+            (retained, None),
+            (available, None),
+            (not_yet_available, None),
+            (let_go, None),
+            (
+                handed_on,
+                Some(json!({"metadata": {"namespace": "b", "name": "c", "uid": "u2"}})),
+            ),
+        ] {
+            for is_begun in [false, true] {
+                let mut theatre = open(vec![released.clone()]);
+                if is_begun {
+                    half_begin(&mut theatre).await;
+                }
+                {
+                    let mut state = theatre.api.lock();
+                    state.put("volumes", live.clone());
+                    if let Some(claim) = &claim {
+                        state.put("claims", claim.clone());
+                    }
+                }
+                theatre.lagging.insert("volumes", vec![released.clone()]);
+                for _ in 0..8 {
+                    theatre.turn_of_controllers().await;
+                    theatre.kubelet();
+                }
+                assert_eq!(
+                    theatre.storage,
+                    [PV.to_owned()].into(),
+                    "the data is gone, begun: {is_begun}: {live:#}"
+                );
+            }
+        }
+        let mut theatre = open(vec![released.clone()]);
+        told(&mut theatre).await;
+        assert!(theatre.storage.is_empty(), "what is released is deleted");
     }
-    let mut theatre = open(vec![released.clone()]);
-    told(&mut theatre).await;
-    assert!(theatre.storage.is_empty(), "what is released is deleted");
 }
 
 /// Its user bound the claim to another PersistentVolume before kube-controller-manager bound it to this one.

@@ -450,6 +450,45 @@ async fn no_volume_of_a_group_is_deleted_while_its_snapshot_is_taken() {
     }
 }
 
+/// An attempt to delete it has failed, and an administrator decides to keep it. The watch shows that later, or at once.
+///
+/// Proves: P2
+#[tokio::test]
+async fn a_group_that_is_to_stay_after_its_deletion_has_failed_is_not_deleted() {
+    for lags in [false, true] {
+        let mut stage = Stage::open(Taking::default(), By::Pods).await;
+        stage.play(None).await;
+        stage.delete_group();
+        {
+            let mut api = stage.theatre.api.lock();
+            let mut group = api.get("groups", GROUP).unwrap();
+            let second = json!({
+                "operation": "delete-group", "attempt": 2, "since": "2026-11-21T00:00:00Z",
+                "pod": "admin/delete-group-g1", "config": "admin/custom-isci-provisioner", "config-uid": "c1",
+                "may-exist": true, "source": HANDLE,
+            });
+            group["metadata"]["annotations"]["mooring.dev/operation"] = json!(second.to_string());
+            api.put("groups", group.clone());
+            let shown = api.all("groups");
+            group["spec"]["deletionPolicy"] = json!("Retain");
+            api.put("groups", group);
+            if lags {
+                stage.theatre.lagging.insert("groups", shown);
+            }
+        }
+        for _ in 0..8 {
+            stage.turn().await;
+        }
+        stage.theatre.lagging.clear();
+        stage.play(None).await;
+        let kept = SOURCES.map(|end| stage.theatre.storage.contains(&taken_of(end)));
+        assert_eq!(kept, [true; 2], "the storage lost the snapshots, lags: {lags}");
+        let api = stage.theatre.api.lock();
+        assert_eq!(api.all("pods"), [Value::Null; 0], "Pods left");
+        assert_eq!(api.get("groups", GROUP), None, "the content hangs");
+    }
+}
+
 /// Proves: P2
 #[tokio::test]
 async fn a_retained_group_whose_run_outlives_its_content_stays() {

@@ -262,6 +262,13 @@ impl Stage {
         state.delete("contents", CONTENT);
     }
 
+    fn change(&self, change: impl FnOnce(&mut Value)) {
+        let mut api = self.theatre.api.lock();
+        let mut content = api.get("contents", CONTENT).unwrap();
+        change(&mut content);
+        api.put("contents", content);
+    }
+
     /// A snapshot that is ready. The controller died before it removed the run that took it, and another one starts.
     async fn with_run_left(taking: Taking) -> Self {
         let mut stage = Self::open(taking, By::Pods).await;
@@ -440,6 +447,58 @@ async fn what_is_taken_for_a_content_that_is_gone_is_removed_although_the_watch_
     }
 }
 
+/// An attempt to delete it has failed, and an administrator decides to keep it. The watch does not show that yet.
+///
+/// Proves: P2
+#[tokio::test]
+async fn a_snapshot_that_was_to_go_when_the_watch_last_showed_it_is_not_deleted() {
+    for form in [Form::Snapshot, Form::Backup] {
+        for is_begun in [false, true] {
+            let taking = Taking {
+                form,
+                ..Taking::default()
+            };
+            let mut stage = Stage::open(taking, By::Pods).await;
+            stage.play().await;
+            stage.delete_snapshot();
+            let second = json!({
+                "operation": form.delete().as_str(), "attempt": 2, "since": "2026-11-21T00:00:00Z",
+                "pod": format!("admin/{}-s1", form.delete().as_str()), "config": "admin/custom-isci-provisioner",
+                "config-uid": "c1", "may-exist": true, "source": taking.handle(),
+            });
+            stage.change(|content| {
+                content["metadata"]["annotations"]["mooring.dev/operation"] = json!(second.to_string());
+            });
+            if is_begun {
+                // The controller was killed when it had made the Pod, and before it made the Pod's Secret.
+                stage.theatre.turn_of_controllers().await;
+                let mut api = stage.theatre.api.lock();
+                let secret = key_of(api.each("secrets").next().unwrap());
+                api.delete("secrets", &secret);
+            }
+            let shown = stage.theatre.api.lock().all("contents");
+            stage.change(|content| content["spec"]["deletionPolicy"] = json!("Retain"));
+            stage.theatre.lagging.insert("contents", shown);
+            stage.restart();
+            for _ in 0..8 {
+                stage.turn().await;
+            }
+            let is_there = |stage: &Stage| stage.theatre.storage.contains(&taking.name());
+            assert!(is_there(&stage), "{form:?}, begun: {is_begun}: the storage lost it");
+            stage.theatre.lagging.clear();
+            stage.restart();
+            stage.play().await;
+            assert!(
+                is_there(&stage),
+                "{form:?}, begun: {is_begun}: the storage lost it at last"
+            );
+            let api = stage.theatre.api.lock();
+            assert_eq!(api.all("pods"), [Value::Null; 0], "Pods left");
+            assert_eq!(api.get("contents", CONTENT), None, "the content hangs");
+        }
+    }
+}
+
 /// What users were told about snapshots that stay.
 fn kept_by(mut told: Writer) -> Vec<String> {
     let told = std::iter::from_fn(|| told.try_next()).map(|(_, note)| note);
@@ -588,12 +647,7 @@ async fn a_run_that_was_left_beside_a_retained_content_goes_before_the_content()
     let taking = Taking::default();
     with_every_fault(&taking, async |fault, what| {
         let mut stage = Stage::with_run_left(taking).await;
-        {
-            let mut api = stage.theatre.api.lock();
-            let mut content = api.get("contents", CONTENT).unwrap();
-            content["spec"]["deletionPolicy"] = json!("Retain");
-            api.put("contents", content);
-        }
+        stage.change(|content| content["spec"]["deletionPolicy"] = json!("Retain"));
         stage.delete_snapshot();
         stage.theatre.fail(fault);
         stage.play().await;
