@@ -84,7 +84,7 @@ impl<K: Subject> Apply<'_, K> {
             &waiter,
             &config.reference.to_string(),
             config.max_parallel.map(std::num::NonZeroUsize::get),
-            || shared.cache.in_flight(),
+            || shared.cache.in_flight(shared.limits.overdue),
             |since| {
                 let set = set.as_ref()?;
                 worker = shared.cache.take_worker(&config, set, is_waited_for(&start));

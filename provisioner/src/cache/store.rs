@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node as ApiNode, ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
@@ -347,10 +348,11 @@ impl Cache {
         volume.is_some_and(|volume| volume.metadata.uid.as_deref() == Some(uid))
     }
 
-    /// The runs that have not ended.
-    pub fn in_flight(&self) -> Vec<InFlight> {
+    /// The runs that have not ended. Nodes are given this `slack` to say that one has.
+    pub fn in_flight(&self, slack: Duration) -> Vec<InFlight> {
+        let now = Timestamp::now();
         self.runs()
-            .filter(|run| !run.is_over())
+            .filter(|run| !run.is_over() && !run.has_run_out(slack, now))
             .map(|run| InFlight {
                 run: run.place(),
                 config: run.config().unwrap_or_default().to_owned(),

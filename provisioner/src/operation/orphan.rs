@@ -94,17 +94,21 @@ pub fn plan(seen: &ObservedOrphans<'_>, now: Timestamp) -> OrphanDecision {
         let last = undo.filter(|undo| (undo.is_over() || is_due(undo)) && !young(undo));
         return last.map_or(Decision::Rest, |undo| Decision::Tidy(vec![undo.to_remove()]));
     };
-    match first.state() {
-        _ if young(first) => Decision::Rest,
+    let may_have_run = match first.state() {
+        _ if young(first) => return Decision::Rest,
         // Without its properties it never starts, and it gets none for as long as nobody wants it.
-        State::Waiting { never_ran: true, .. } => Decision::Tidy(vec![first.to_remove_as_it_is()]),
+        State::Waiting { never_ran: true, .. } => return Decision::Tidy(vec![first.to_remove_as_it_is()]),
+        State::Waiting { never_ran: false, .. } | State::Running if first.has_run_out(seen.limits.overdue, now) => true,
         // It ends by its own limit.
-        State::Waiting { never_ran: false, .. } | State::Running | State::Leaving => Decision::Rest,
-        State::Finished(finish) if change.is_some() || !finish.may_have_run => Decision::Tidy(vec![first.to_remove()]),
-        State::Finished(_) => match first.operation().and_then(|operation| describe(operation).undone_by) {
-            Some(operation) => Undoing::of(seen, first, operation, now).plan(),
-            None => Decision::Rest,
-        },
+        State::Waiting { never_ran: false, .. } | State::Running | State::Leaving => return Decision::Rest,
+        State::Finished(finish) => finish.may_have_run,
+    };
+    if change.is_some() || !may_have_run {
+        return Decision::Tidy(vec![first.to_remove()]);
+    }
+    match first.operation().and_then(|operation| describe(operation).undone_by) {
+        Some(operation) => Undoing::of(seen, first, operation, now).plan(),
+        None => Decision::Rest,
     }
 }
 
@@ -281,14 +285,14 @@ impl Operate for Undoing<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use mooring_contract::names::labels;
+    use mooring_contract::names::{annotations, labels};
     use mooring_contract::request::Request;
     use serde_json::{Value, json};
 
     use super::{ObservedOrphans, Orphans, plan};
     use crate::operation::decision::Decision;
     use crate::operation::limits::Limits;
-    use crate::operation::tests::{config, ended, no_image, now, run_with, running};
+    use crate::operation::tests::{ago, config, ended, no_image, now, run_with, running};
     use crate::run::Run;
     use crate::run::properties::tests::silver;
 
@@ -364,6 +368,27 @@ mod tests {
             assert_eq!(word == "wait", waits, "{word}");
             assert_ne!(word, "undo", "never two on one volume");
         }
+    }
+
+    /// Proves: P1
+    #[test]
+    fn an_orphan_of_which_its_worker_says_nothing_is_undone_when_its_time_is_over() {
+        let on_worker = |operation: &str, age: i64| {
+            run(operation, age, &running()).changed(|carrier| {
+                let held = carrier.metadata.labels.get_or_insert_default();
+                held.insert(labels::WORKER.to_owned(), "true".to_owned());
+                let notes = carrier.metadata.annotations.get_or_insert_default();
+                notes.insert(annotations::BEGUN.to_owned(), ago(age));
+                notes.insert(annotations::TIMEOUT.to_owned(), "600".to_owned());
+            })
+        };
+        assert_eq!(word(&[Some(&on_worker("provision", 659))]), "wait");
+        assert_eq!(word(&[Some(&on_worker("provision", 660))]), "undo");
+        assert_eq!(word(&[Some(&on_worker("expand", 660))]), "remove");
+        let mut lost = running();
+        lost.as_object_mut().unwrap().remove("startTime");
+        let in_pod = run("provision", 100_000, &lost);
+        assert_eq!(word(&[Some(&in_pod)]), "wait", "Kubernetes ends it");
     }
 
     /// Proves: P1

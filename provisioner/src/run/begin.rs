@@ -27,6 +27,7 @@ use super::workers::Workers;
 use crate::config::ProvisionerConfig;
 use crate::process::call::{Answer as _, TAKEN, Tolerant as _};
 use crate::process::objects::Objects;
+use crate::time::elapsed;
 
 /// Shortest life of a token that the API gives.
 const SHORTEST_TOKEN: Duration = Duration::from_mins(10);
@@ -102,19 +103,24 @@ impl<'a> Prepared<'a> {
         Ok(Run::of(pod).reported(self.workers.contacts.report(worker.uid())))
     }
 
-    /// Gives a worker the run that its Pod says it has.
-    async fn hand_to_worker(&self, worker: &Worker) -> Result<(), RunError> {
+    /// Gives a worker the run that its Pod says it has, and no more time for it than until then.
+    async fn hand_to_worker(&self, worker: &Worker, ends: Timestamp) -> Result<(), RunError> {
         let uid = worker.uid();
         let seat = self.workers.contacts.seat(uid);
         // Until it is heard of, its run counts as one that goes on.
         let seat = seat.ok_or_else(|| RunError::Changed(worker.place()))?;
-        let Order { request, config, .. } = self.order;
+        // Whoever finds it later takes it for one that has ended by then.
+        let left = elapsed(Timestamp::now(), ends);
+        if left.is_zero() {
+            return Err(RunError::Changed(worker.place()));
+        }
+        let Order { request, .. } = self.order;
         let key = self.order.seals.then(|| seat.key.clone());
         let (properties, request) = Properties::new(request, &self.secret.data, None)?
             .with_answer_key(key)
             .into_texts();
         let number = worker.number();
-        let ask = Ask::Begin(worker_pod::order(number, config.timeout, properties, request));
+        let ask = Ask::Begin(worker_pod::order(number, left, properties, request));
         let report = Connection::open(&seat).await?.ask(&ask).await?;
         let given = report.number;
         self.workers.contacts.note(uid, &seat, report);
@@ -131,7 +137,7 @@ impl<'a> Prepared<'a> {
         let Order { request, config, .. } = self.order;
         let pod = run.carrier();
         if let Some(worker) = Worker::of(pod) {
-            return self.hand_to_worker(&worker).await;
+            return self.hand_to_worker(&worker, run.due(Duration::ZERO)).await;
         }
         let secrets: Objects<Secret> = Objects::within(self.client, &pod.namespace().unwrap_or_default());
         let name = pod::secret_name(pod).to_owned();

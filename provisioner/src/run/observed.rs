@@ -203,6 +203,12 @@ impl Run {
         }
     }
 
+    /// Whether its worker has ended it by its limit without saying so, if it was ever given it: one that was not, or that
+    /// can't be reached, never does. What runs in a Pod of its own, Kubernetes ends, and says so.
+    pub fn has_run_out(&self, slack: Duration, now: Timestamp) -> bool {
+        self.is_on_worker() && !self.is_over() && self.due(slack) <= now
+    }
+
     pub fn state(&self) -> State {
         if self.is_on_worker() {
             let of_this = self.report.as_ref();

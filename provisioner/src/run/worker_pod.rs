@@ -209,7 +209,7 @@ fn loan(order: &Order<'_>, number: u64) -> BTreeMap<String, String> {
     notes
 }
 
-/// What a worker is asked to carry out.
+/// What a worker is asked to carry out, within whole seconds.
 pub(super) fn order(
     number: u64,
     timeout: Duration,
@@ -218,7 +218,7 @@ pub(super) fn order(
 ) -> mooring_contract::worker::Order {
     mooring_contract::worker::Order {
         number,
-        timeout: timeout.as_secs().max(1),
+        timeout: timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0),
         properties,
         request,
     }

@@ -2,13 +2,15 @@
 //! and no run that is begun twice at once, also when the worker is killed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
+use k8s_openapi::jiff::Timestamp;
 use mooring_contract::worker::Report;
 use serde_json::json;
 
 use super::fake_api::key_of;
-use super::fake_worker::{WORKER, is_free};
+use super::fake_worker::{FakeWorker, WORKER, is_free};
 use super::{MADE_BY_WORKER, Offers, Script, Theatre, with_every_fault};
 use crate::config::store::Entry;
 use crate::operation::tests::ended;
@@ -25,6 +27,12 @@ struct Life {
 }
 
 impl Theatre {
+    /// The controller dies before it hands over the run that the worker's Pod has.
+    async fn forget_order(&mut self) {
+        self.worker = Some(FakeWorker::start(0).await);
+        self.restart();
+    }
+
     /// Somebody gives the worker's Pod a label: a policy refuses every change of the controller's from then on.
     fn label_worker(&self) {
         let mut state = self.api.lock();
@@ -367,6 +375,79 @@ async fn a_volume_of_a_worker_s_costs_five_writes_and_its_deletion_four() {
         theatre.play().await;
         theatre.check("its budget");
         assert_eq!(theatre.api.lock().writes(), writes);
+    }
+}
+
+/// A controller that was held up has given the worker a run for a claim that is gone. It was killed before it handed the
+/// run over; or it has handed it over, and nothing reaches the worker since.
+///
+/// Proves: P1
+#[tokio::test]
+async fn a_run_of_a_worker_s_that_belongs_to_nothing_ends_when_its_time_is_over() {
+    for (operation, is_given, is_reached) in [
+        ("provision", false, true),
+        ("provision", false, false),
+        ("provision", true, false),
+        ("expand", false, true),
+    ] {
+        let what = format!("{operation}, given: {is_given}, reached: {is_reached}");
+        let mut theatre = open(Life {
+            script: script(false, Some(0)),
+            lost_answers: 0,
+            killed_after: None,
+        })
+        .await;
+        theatre.turn_of_controllers().await;
+        let mut worker = theatre.api.lock().get("pods", WORKER).unwrap();
+        assert_eq!(worker["metadata"]["labels"]["mooring.dev/operation"], "provision");
+        worker["metadata"]["labels"]["mooring.dev/operation"] = json!(operation);
+        if !is_given {
+            theatre.forget_order().await;
+        }
+        theatre.worker.as_ref().unwrap().reach(is_reached);
+        theatre.api.lock().put("pods", worker.clone());
+        theatre.api.lock().take_away("claims", "default/data");
+        theatre.restart();
+        for _ in 0..4 {
+            theatre.turn().await;
+        }
+        assert!(!theatre.pods_left().is_empty(), "{what}: its time is not over");
+        let began = &mut worker["metadata"]["annotations"]["mooring.dev/begun"];
+        assert!(began.is_string());
+        *began = json!("2026-11-20T00:00:00Z");
+        theatre.api.lock().put("pods", worker);
+        theatre.play().await;
+        theatre.check(&what);
+    }
+}
+
+/// What carries the run out, and when that ends, must not depend on when a controller goes on that was held up.
+///
+/// Proves: P1
+#[tokio::test]
+async fn a_worker_is_not_given_a_run_whose_time_is_over() {
+    for (seconds_ago, most) in [(9, 21), (31, 0)] {
+        let mut theatre = open(Life {
+            script: script(false, None),
+            lost_answers: 0,
+            killed_after: None,
+        })
+        .await;
+        theatre.turn_of_controllers().await;
+        theatre.forget_order().await;
+        {
+            let mut state = theatre.api.lock();
+            let mut worker = state.get("pods", WORKER).unwrap();
+            let notes = &mut worker["metadata"]["annotations"];
+            notes["mooring.dev/begun"] = json!((Timestamp::now() - Duration::from_secs(seconds_ago)).to_string());
+            notes["mooring.dev/timeout"] = json!("30");
+            state.put("pods", worker);
+        }
+        theatre.turn_of_controllers().await;
+        let order = theatre.worker.as_ref().unwrap().order();
+        let timeout = order.map_or(0, |order| order.timeout);
+        assert!(timeout <= most, "{seconds_ago} s later it may take {timeout} s");
+        assert_eq!(timeout > 0, most > 0, "{seconds_ago} s later");
     }
 }
 

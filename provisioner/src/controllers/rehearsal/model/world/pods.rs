@@ -19,6 +19,9 @@ pub(super) const KUBELET: &str = "example.com/kubelet";
 /// Marks a Pod whose node does not answer.
 pub(super) const LOST: &str = "example.com/lost";
 
+/// When a run has begun whose time is over.
+pub(super) const LONG_AGO: &str = "2026-11-20T00:00:00Z";
+
 /// How a container ends that is killed.
 const KILLED: i32 = 143;
 
@@ -94,15 +97,26 @@ impl World {
         Ok(())
     }
 
-    /// The time of Pods is over that wait for a Secret which nobody brings, since nobody wants them. Whether there is any.
+    /// The time of runs is over that wait for properties which nobody brings, since nobody wants them. Whether there is
+    /// any.
     pub(super) fn deadlines_pass(&mut self) -> bool {
         let mut state = self.theatre.api.lock();
-        let is_late =
-            |pod: &Value| !is_worker(pod) && !is_over(pod) && !has_properties(&state, pod) && !has_subject(&state, pod);
+        let waits = |pod: &Value| {
+            if is_worker(pod) {
+                !is_free(pod) && pod["metadata"]["annotations"]["mooring.dev/begun"] != LONG_AGO
+            } else {
+                !has_properties(&state, pod)
+            }
+        };
+        let is_late = |pod: &Value| !is_over(pod) && waits(pod) && !has_subject(&state, pod);
         let late: Vec<_> = state.all("pods").into_iter().filter(is_late).collect();
         let some = !late.is_empty();
         for mut pod in late {
-            pod["status"] = json!({"phase": "Failed", "reason": "DeadlineExceeded"});
+            if is_worker(&pod) {
+                pod["metadata"]["annotations"]["mooring.dev/begun"] = json!(LONG_AGO);
+            } else {
+                pod["status"] = json!({"phase": "Failed", "reason": "DeadlineExceeded"});
+            }
             state.put("pods", pod);
         }
         some

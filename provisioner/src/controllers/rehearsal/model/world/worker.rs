@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::super::super::fake_api::key_of;
 use super::super::super::fake_worker::{FakeWorker, is_worker};
 use super::super::Fate;
-use super::pods::{KUBELET, LOST, is_lost, remembered_alone};
+use super::pods::{KUBELET, LONG_AGO, LOST, is_lost, remembered_alone};
 use super::{CONFIGS, Given, World, is_going};
 
 impl World {
@@ -100,8 +100,7 @@ impl World {
             worker.reach(false);
             pod["metadata"]["annotations"][LOST] = json!("yes");
             if run.is_some() {
-                // It began long ago.
-                pod["metadata"]["annotations"]["mooring.dev/begun"] = json!("2026-11-20T00:00:00Z");
+                pod["metadata"]["annotations"]["mooring.dev/begun"] = json!(LONG_AGO);
             }
             state.put("pods", pod);
         }
