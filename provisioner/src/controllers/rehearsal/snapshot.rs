@@ -467,7 +467,7 @@ async fn a_snapshot_that_was_to_go_when_the_watch_last_showed_it_is_not_deleted(
                 "config-uid": "c1", "may-exist": true, "source": taking.handle(),
             });
             stage.change(|content| {
-                content["metadata"]["annotations"]["mooring.dev/operation"] = json!(second.to_string())
+                content["metadata"]["annotations"]["mooring.dev/operation"] = json!(second.to_string());
             });
             if is_begun {
                 // The controller was killed when it had made the Pod, and before it made the Pod's Secret.
