@@ -182,10 +182,11 @@ pub(super) fn drive<O: Operate>(operation: &O, record: &Record) -> Decision<O::O
                 let why = format!("it did not start in time: {why}");
                 return operation.fail(record, &Finish::unseen(Category::Timeout, why, !never_ran));
             };
-            let began = run
-                .input_state()
-                .filter(|began| !began.is_still(&operation.progress().state));
-            if blocked && began.is_some() {
+            let has_changed = run.input_state().is_some_and(|began| {
+                // Nothing that could change decides a discovery, or what is undone of an orphan.
+                began != InputState::Unknown && !began.is_still(&operation.progress().state)
+            });
+            if blocked && has_changed {
                 // Such as an image that nobody can pull, and whose name was corrected since.
                 let why = format!("it could not start, and what it was asked has changed since: {why}");
                 return operation.fail(record, &Finish::unseen(Category::NotStarted, why, false));

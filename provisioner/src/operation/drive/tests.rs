@@ -157,6 +157,8 @@ fn a_run_that_cannot_start_makes_room_for_one_with_what_has_changed() {
         // An earlier version did not write it down.
         (None, no_image(), "supply 350, told"),
         (Some("earlier"), no_image(), "fail not-started, if its run is as seen"),
+        // Nothing that could change decides the run, as of a discovery, or of an orphan's.
+        (Some("unknown"), no_image(), "supply 350, told"),
         // It may start yet, or runs.
         (Some("earlier"), json!({}), "supply 30"),
         (Some("earlier"), running(), "wait 350"),
