@@ -552,18 +552,14 @@ impl Attempt {
         }
         if let Some(options) = self.inline() {
             let by = match self.written {
-                // A run has no CSI volume.
-                _ if self.by_csi => Some(Tenant),
                 Written::OfARun { honoured: true, .. } => Some(Run),
                 Written::OfARun { honoured: false, .. } => None,
                 _ => Some(Tenant),
             };
             let may = by.is_some_and(|by| options.may_be_said(by, &[]));
-            // Nobody knows which of the two a FlexVolume's Secret is for. By CSI, they would share a directory in a Pod of
-            // the claim's namespace.
+            // Nobody knows which of the two a FlexVolume's Secret is for. By CSI, they would share a directory.
             let is_bound_here = self.flaw != Flaw::Namespace && self.namespace() == "shop";
-            let has_two = self.by_csi || matches!(self.written, Written::Both(_));
-            let is_one_of_two = of_name.is_some() && is_bound_here && has_two;
+            let is_one_of_two = of_name.is_some() && is_bound_here && matches!(self.written, Written::Both(_));
             let is_granted = may && !has_key && !is_to_attach && !is_one_of_two && !is_of_a_claim(self.name);
             return is_granted.then(|| (options.options(), BTreeMap::new()));
         }

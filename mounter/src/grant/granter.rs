@@ -270,7 +270,11 @@ impl Granter {
             } => {
                 let namespace = &request.pod.namespace;
                 // They would share a directory in a Pod that has both.
-                if found.as_ref().is_some_and(|found| is_claimed_in(found, namespace)) {
+                let is_beside = |found: &PersistentVolume| match pod {
+                    Some(pod) => is_used_by(found, pod, request).is_ok(),
+                    None => is_claimed_in(found, namespace),
+                };
+                if found.as_ref().is_some_and(is_beside) {
                     return Err(GrantError::TwoOfOneName(name.to_owned()));
                 }
                 let author = match pod {

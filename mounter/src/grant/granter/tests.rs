@@ -470,8 +470,23 @@ async fn a_csi_volume_of_a_pod_s_own_has_the_name_of_no_volume_of_a_claim_beside
             ..Fake::default()
         }
     };
-    refused(&bound_in("shop"), own(), "forbidden", "another name").await;
+    let with = |volumes: &Value| Fake {
+        pod: Some(pod(volumes)),
+        ..bound_in("shop")
+    };
+    let claim = |name: &str| json!([{"name": "x", "persistentVolumeClaim": {"claimName": name}}]);
+    refused(&with(&claim("data")), own(), "forbidden", "another name").await;
+    // Such as the Pod of a run, beside a volume that somebody called as it calls its own.
+    for volumes in [json!([]), claim("other")] {
+        granted(&with(&volumes), own()).await;
+    }
     granted(&bound_in("other"), own()).await;
+    // Before Kubernetes 1.36.
+    let hidden = Fake {
+        hides: true,
+        ..bound_in("shop")
+    };
+    refused(&hidden, own(), "forbidden", "another name").await;
     let alone = Fake {
         volume: None,
         ..bound_in("shop")
