@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use mooring_contract::names::{CSI_DRIVER, annotations, labels, paths};
-use mooring_contract::volume::{self, ClientName, keys};
+use mooring_contract::volume::{self, ClientName, clients, keys};
 use mooring_contract::worker::ASKED_VARIABLE;
 
 use crate::config::{ProvisionerConfig, VolumeSourceKind};
@@ -233,9 +233,15 @@ pub(super) struct RunVolume<'a> {
 }
 
 impl RunVolume<'_> {
-    /// The node's own storage, for which nobody logs in.
+    /// The node's own storage.
     fn is_pool(&self) -> bool {
         self.volume.client.as_str() == ClientName::POOL
+    }
+
+    /// Whether its client may read a Secret: the ConfigMap's may be the image's own login.
+    fn reads_secret(&self) -> bool {
+        let keys = clients::secret_keys(self.volume.client.as_str(), &self.volume.fs_type, || None);
+        keys.is_none_or(|keys| !keys.is_empty())
     }
 
     /// Where the container has it.
@@ -243,7 +249,7 @@ impl RunVolume<'_> {
         mount(self.name, self.path, self.read_only)
     }
 
-    /// It as a volume of the Pod, which Mooring mounts, with the ConfigMap's Secret where it is a client's.
+    /// It as a volume of the Pod, which Mooring mounts, with the ConfigMap's Secret if its client reads one.
     pub(super) fn mounted(&self, config: &ProvisionerConfig) -> Volume {
         let mut options = self.volume.to_options();
         let image = config.client_image.as_ref();
@@ -253,7 +259,7 @@ impl RunVolume<'_> {
                 .or_insert_with(|| image.clone());
         }
         options.retain(|_, value| !value.is_empty());
-        let secret = config.secret_name.clone().filter(|_| !self.is_pool());
+        let secret = config.secret_name.clone().filter(|_| self.reads_secret());
         Volume {
             name: self.name.to_owned(),
             csi: Some(CSIVolumeSource {
@@ -808,7 +814,11 @@ mod tests {
                     let csi = &volume["csi"];
                     assert_eq!(csi["driver"], "vcs.mooring.dev");
                     let client = csi["volumeAttributes"]["client"].as_str().unwrap();
-                    let login = config.secret_name.as_deref().filter(|_| client != "pool");
+                    // Of those that `VALID` has, they read no Secret.
+                    let login = config
+                        .secret_name
+                        .as_deref()
+                        .filter(|_| !["pool", "nfs"].contains(&client));
                     assert_eq!(csi["nodePublishSecretRef"]["name"].as_str(), login, "{csi}");
                     given.push(client.to_owned());
                 }
