@@ -24,7 +24,7 @@ in_brackets() {
 # may need many seconds for its first word. ssh takes an IPv6 address without brackets. Its own messages come last.
 log_in() {
     status=0
-    rm -f /tmp/ssh.log
+    : >/tmp/ssh.log
     ssh -F none -E /tmp/ssh.log -p "$2" -i /tmp/key -o BatchMode=yes -o ConnectTimeout=30 \
         -o UserKnownHostsFile=/tmp/known_hosts -- "$(echo "$1" | tr -d '[]')" "$3" || status=$?
     cat /tmp/ssh.log >&2
