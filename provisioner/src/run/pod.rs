@@ -233,11 +233,6 @@ pub(super) struct RunVolume<'a> {
 }
 
 impl RunVolume<'_> {
-    /// The node's own storage.
-    fn is_pool(&self) -> bool {
-        self.volume.client.as_str() == ClientName::POOL
-    }
-
     /// Whether its client may read a Secret: the ConfigMap's may be the image's own login.
     fn reads_secret(&self) -> bool {
         let keys = clients::secret_keys(self.volume.client.as_str(), &self.volume.fs_type, || None);
@@ -252,8 +247,7 @@ impl RunVolume<'_> {
     /// It as a volume of the Pod, which Mooring mounts, with the ConfigMap's Secret if its client reads one.
     pub(super) fn mounted(&self, config: &ProvisionerConfig) -> Volume {
         let mut options = self.volume.to_options();
-        let image = config.client_image.as_ref();
-        if let Some(image) = image.filter(|_| self.by_client_image && !self.is_pool()) {
+        if let Some(image) = config.client_image.as_ref().filter(|_| self.by_client_image) {
             options
                 .entry(keys::CLIENT_IMAGE.to_owned())
                 .or_insert_with(|| image.clone());
@@ -280,7 +274,7 @@ pub(super) fn backend(config: &ProvisionerConfig) -> Option<RunVolume<'_>> {
         path: paths::BACKEND,
         read_only: false,
         // What mounts the volumes mounts their server's export too.
-        by_client_image: true,
+        by_client_image: volume.client.as_str() != ClientName::POOL,
         volume,
     })
 }
