@@ -107,23 +107,6 @@ fn exit_78_is_not_tried_again_until_the_configmap_changes() {
     });
 }
 
-/// Proves: P4
-#[test]
-fn a_run_that_takes_longer_than_its_timeout_is_ended_and_reported() {
-    in_namespace("timeout", async |scope| {
-        let provisioner = scope
-            .provisioner()
-            .key("timeout", "3s")
-            .on_provision("echo still working; sleep 1000");
-        provisioner.apply().await?;
-        let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
-        let event = scope.event("data", "ended by the limit \"timeout\"").await?;
-        assert_eq!(event.reason.as_deref(), Some("ProvisioningTimedOut"));
-        scope.claim_gone("data").await?;
-        scope.nothing_left(&uid).await
-    });
-}
-
 async fn running(client: &Client, config: &str) -> Result<usize> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), CONFIG_NAMESPACE);
     let ours = ListParams::default().labels(&format!("mooring.dev/config-name={config}"));
