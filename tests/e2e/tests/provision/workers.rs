@@ -85,9 +85,15 @@ fn printed(scope: &Scope, worker: &str) -> Result<String> {
     scope.kubectl(["-n", CONFIG_NAMESPACE, "logs", worker])
 }
 
-/// How often a text was printed by runs of a worker.
-fn times(scope: &Scope, worker: &str, text: &str) -> Result<usize> {
-    Ok(printed(scope, worker)?.matches(text).count())
+/// Waits until runs of a worker have printed a text, which is once.
+async fn printed_once(scope: &Scope, worker: &str, text: &str) -> Result<()> {
+    let all = wait_until(&format!("worker {worker} to print {text:?}"), LIMIT, async || {
+        let all = printed(scope, worker)?;
+        Ok(all.contains(text).then_some(all))
+    })
+    .await?;
+    ensure!(all.matches(text).count() == 1, "{all}");
+    Ok(())
 }
 
 /// Proves: P1
@@ -115,16 +121,12 @@ fn a_worker_carries_out_one_run_after_another_and_no_pod_starts_for_them() {
             note(format!("claim {name} is bound after {}", spoken(started.elapsed())));
             made_by(&scope, name, &worker).await?;
             let hello = format!("hello hello {name}");
-            ensure!(times(&scope, &worker, &hello)? == 1, "{}", printed(&scope, &worker)?);
+            printed_once(&scope, &worker, &hello).await?;
             assert_eq!(free_worker(&scope, &provisioner).await?, worker);
         }
         scope.claim_gone("one").await?;
         scope.nothing_left(&uids[0]).await?;
-        assert_eq!(
-            times(&scope, &worker, "removes one")?,
-            1,
-            "it was not deleted by the worker"
-        );
+        printed_once(&scope, &worker, "removes one").await?;
         // A run that fails says why, and what it left in /tmp is gone at the next.
         let failing = provisioner
             .clone()
@@ -280,7 +282,7 @@ fn a_volume_on_a_node_s_disk_is_made_and_removed_by_a_worker_there_of_which_the_
         assert_eq!(given.map(String::as_str), Some("2"), "it was not deleted by the worker");
 
         let drain = ["drain", &here, "--ignore-daemonsets", "--delete-emptydir-data"];
-        let drained = scope.kubectl([&drain[..], &["--pod-selector", labels::WORKER, "--timeout=1m"]].concat());
+        let drained = scope.kubectl([&drain[..], &["--pod-selector", labels::WORKER, "--timeout=5m"]].concat());
         // What is on the node is removed although it is cordoned.
         let gone = scope.claim_gone("two").await;
         scope.kubectl(["uncordon", &here])?;
@@ -322,7 +324,7 @@ fn while_a_worker_is_at_a_run_others_have_pods_of_their_own_and_its_end_is_seen_
         scope.let_pod_go_on(CONFIG_NAMESPACE, &worker)?;
         scope.claim_bound("slow").await?;
         ensure!(!has_own_pod(&scope, &slow).await?, "it was begun again");
-        assert_eq!(times(&scope, &worker, "begins slow")?, 1);
+        printed_once(&scope, &worker, "begins slow").await?;
         assert_eq!(free_worker(&scope, &provisioner).await?, worker);
         for name in ["slow", "other"] {
             scope.claim_gone(name).await?;
