@@ -151,6 +151,14 @@ fn a_missing_image_is_reported_while_the_first_run_waits_for_it() {
     });
 }
 
+/// Waits until the controller has seen each change of ConfigMaps and classes so far: it makes a volume of newer ones.
+async fn all_so_far_is_seen(scope: &Scope) -> Result<()> {
+    let other = scope.provisioner_named("-other").printing();
+    other.apply().await?;
+    scope.claim("other", &other.class, "1Gi").await?;
+    scope.claim_bound("other").await
+}
+
 /// Proves: P3
 #[test]
 fn a_configmap_deleted_while_its_image_runs_delays_only_its_claim_and_says_so() {
@@ -160,15 +168,13 @@ fn a_configmap_deleted_while_its_image_runs_delays_only_its_claim_and_says_so() 
         let uid = scope.claim("data", &provisioner.class, "1Gi").await?;
         scope.runs("provision", &uid).await?;
         provisioner.delete()?;
+        // Others continue.
+        all_so_far_is_seen(&scope).await?;
         scope.let_run_go_on("provision", &uid)?;
         let waits_for = format!("mooring-e2e/{}", provisioner.name);
         let event = scope.event("data", &waits_for).await?;
         assert_eq!(event.reason.as_deref(), Some("ProvisioningWaiting"), "{event:?}");
-        // Others continue, and a deleted claim waits for the ConfigMap, without which its volume can't be deleted.
-        let other = scope.provisioner_named("-other").printing();
-        other.apply().await?;
-        scope.claim("other", &other.class, "1Gi").await?;
-        scope.claim_bound("other").await?;
+        // A deleted claim waits for the ConfigMap, without which its volume can't be deleted.
         scope.delete("persistentvolumeclaim/data")?;
         let pods: Api<Pod> = Api::namespaced(scope.client.clone(), CONFIG_NAMESPACE);
         let gone = |pod: Option<&Pod>| pod.is_none();
@@ -254,6 +260,7 @@ fn a_class_that_is_gone_when_an_attempt_failed_is_asked_for_and_not_needed_to_de
         let uid = scope.claim("data", &own, "1Gi").await?;
         scope.runs("provision", &uid).await?;
         scope.kubectl(["delete", "storageclass", &own])?;
+        all_so_far_is_seen(&scope).await?;
         scope.let_run_go_on("provision", &uid)?;
         scope.event("data", "is gone: create it again").await?;
         scope.delete("persistentvolumeclaim/data")?;
