@@ -8,7 +8,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
 use kube::api::ResourceExt;
 use mooring_harness::provisioner::{CONFIG_NAMESPACE, until};
-use mooring_harness::{Scope, in_namespace};
+use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_mins(2);
@@ -57,14 +57,15 @@ fn a_bad_edit_changes_nothing_that_runs_and_is_reported_on_the_configmap() {
             .await?;
         assert_eq!(event.reason.as_deref(), Some("ConfigRefused"));
         assert_eq!(event.type_.as_deref(), Some("Warning"));
-        let metrics = scope.metrics()?;
         let counted =
             |line: &str| line.starts_with("mooring_provisioner_configs{state=\"last-good\"}") && !line.ends_with(" 0");
-        assert!(metrics.lines().any(counted), "{metrics}");
-        assert!(
-            metrics.contains("mooring_provisioner_config_problems{category=\"bad-value\"}"),
-            "{metrics}"
-        );
+        // A controller that has just begun to lead counts it with its first status.
+        wait_until("the metrics to count it", LIMIT, async || {
+            let metrics = scope.metrics()?;
+            let problem = metrics.contains("mooring_provisioner_config_problems{category=\"bad-value\"}");
+            Ok((problem && metrics.lines().any(counted)).then_some(()))
+        })
+        .await?;
 
         let first = scope.claim("first", &good.class, "1Gi").await?;
         scope.claim_bound("first").await?;

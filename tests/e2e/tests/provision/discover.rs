@@ -76,11 +76,11 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
             "--timeout=180s",
             &format!("volumesnapshotclass/{ssd}"),
         ])?;
-        let metrics = scope.metrics()?;
-        ensure!(
-            metrics.contains("mooring_provisioner_discovered_classes{state=\"served\"}"),
-            "{metrics}"
-        );
+        wait_until("the metrics to count them", LIMIT, async || {
+            let counted = "mooring_provisioner_discovered_classes{state=\"served\"}";
+            Ok(scope.metrics()?.contains(counted).then_some(()))
+        })
+        .await?;
 
         // A claim of one of them gets what the image said.
         let uid = scope.claim("data", &hdd, "1Gi").await?;
