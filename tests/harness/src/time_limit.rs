@@ -135,7 +135,7 @@ mod tests {
         let error = ended.unwrap_err().to_string();
         waiting::end();
         assert!(
-            error.starts_with("the test did not end within 0.3 s: waited 0 s"),
+            error.starts_with("the test did not end within 0.3 s: waited "),
             "{error}"
         );
         assert!(error.ends_with("for a day without rain"), "{error}");

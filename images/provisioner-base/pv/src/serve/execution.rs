@@ -295,7 +295,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
         let script = format!("sleep 60 & echo $! >{}; echo waiting; wait", pid.display());
-        let end = limited(folder.path(), 1, &script, 1);
+        let end = limited(folder.path(), 1, &script, 3);
         assert_eq!(
             (end.exit_code, end.timed_out, end.message.as_str()),
             (137, true, "waiting\n")
