@@ -199,6 +199,7 @@ impl Cache {
         let free = carriers.state_filter(is_free);
         let mut free = free.iter().filter_map(Worker::of);
         let is_free = |worker: &Worker| worker.is_for(config) && worker.set() == *set && !worker.is_leaving();
+        let is_free = |worker: &Worker| is_free(worker) && !self.workers.is_spent(config, worker);
         free.find(|worker| is_free(worker) && self.workers.take(worker, is_waited_for))
     }
 

@@ -83,7 +83,7 @@ struct Kept {
 }
 
 /// One worker is not needed any more if its ConfigMap has changed, asks for fewer, or is gone, or if it has been idle for
-/// so long. A worker that has a run stays until that is over. `limit` says how many of a ConfigMap's set there may be, and
+/// so long or `is_spent`. A worker that has a run stays until that is over. `limit` says how many of a ConfigMap's set there may be, and
 /// `wanted` how many runs have found no free worker of each set.
 fn plan(
     configs: &[Arc<ProvisionerConfig>],
@@ -91,6 +91,7 @@ fn plan(
     limit: impl Fn(&ProvisionerConfig, &WorkerSet) -> usize,
     wanted: &BTreeMap<WorkerSet, usize>,
     idle: impl Fn(&Worker) -> Duration,
+    is_spent: impl Fn(&ProvisionerConfig, &Worker) -> bool,
 ) -> Plan {
     let mut plan = Plan::default();
     let mut kept: BTreeMap<WorkerSet, Kept> = wanted.keys().map(|set| (set.clone(), Kept::default())).collect();
@@ -104,7 +105,8 @@ fn plan(
         let set = worker.set();
         let counted = kept.entry(set.clone()).or_default();
         let is_needed = needed(worker).is_some_and(|config| {
-            counted.all < limit(config, &set) && (worker.has_run() || idle(worker) < config.workers_idle)
+            let is_useful = idle(worker) < config.workers_idle && !is_spent(config, worker);
+            counted.all < limit(config, &set) && (worker.has_run() || is_useful)
         });
         if is_needed && !worker.is_over() {
             counted.all += 1;
@@ -207,7 +209,9 @@ impl Keeper {
                 config.workers(cache.workers.capable.has(&config.fingerprint))
             }
         };
-        let Plan { make, remove } = plan(&listed, &workers, limit, &wanted, idle);
+        let Plan { make, remove } = plan(&listed, &workers, limit, &wanted, idle, |config, worker| {
+            cache.workers.is_spent(config, worker)
+        });
         let mut after = LOOK_AGAIN;
         for config in &listed {
             let of_it = workers
@@ -525,7 +529,14 @@ mod tests {
         idle: Duration,
     ) -> (usize, Vec<String>) {
         let wanted = [(set_of(config, None), runs)].into();
-        let planned = plan(std::slice::from_ref(config), workers, limit, &wanted, |_| idle);
+        let planned = plan(
+            std::slice::from_ref(config),
+            workers,
+            limit,
+            &wanted,
+            |_| idle,
+            |_, worker| worker.name().starts_with("spent"),
+        );
         let removed = planned.remove.iter().map(|worker| worker.uid().to_owned()).collect();
         (planned.make.len(), removed)
     }
@@ -559,7 +570,7 @@ mod tests {
             planned(&with(0, "b"), std::slice::from_ref(&one)),
             (0, vec!["uid-of-1".to_owned()])
         );
-        let gone = plan(&[], &[one, two], limit, &[].into(), |_| Duration::ZERO);
+        let gone = plan(&[], &[one, two], limit, &[].into(), |_| Duration::ZERO, |_, _| false);
         assert_eq!((gone.make.len(), gone.remove.len()), (0, 2));
     }
 
@@ -568,6 +579,7 @@ mod tests {
         let config = with(3, "b");
         let free = seen(&config, "free", &json!({}));
         let at_work = seen(&config, "busy", &busy());
+        let spent = seen(&config, "spent", &json!({}));
         let long = config.workers_idle;
         for (workers, runs, idle, expected) in [
             (vec![], 0, Duration::ZERO, (0, vec![])),
@@ -578,6 +590,12 @@ mod tests {
             (vec![at_work.clone()], 1, Duration::ZERO, (1, vec![])),
             (vec![at_work.clone(), free.clone()], 1, Duration::ZERO, (0, vec![])),
             (vec![free.clone()], 0, long / 2, (0, vec![])),
+            (
+                vec![spent, at_work.clone()],
+                1,
+                Duration::ZERO,
+                (1, vec!["uid-of-spent".to_owned()]),
+            ),
             (vec![free, at_work], 0, long, (0, vec!["uid-of-free".to_owned()])),
         ] {
             assert_eq!(planned_for(&config, &workers, runs, idle), expected, "{runs} {idle:?}");
@@ -598,9 +616,8 @@ mod tests {
         ];
         let wanted = [("a", 1), ("b", 1), ("c", 3), ("gone", 1)];
         let wanted = wanted.map(|(node, runs)| (set_of(&config, Some(node)), runs)).into();
-        let planned = plan(std::slice::from_ref(&config), &workers, limit, &wanted, |_| {
-            Duration::ZERO
-        });
+        let config = std::slice::from_ref(&config);
+        let planned = plan(config, &workers, limit, &wanted, |_| Duration::ZERO, |_, _| false);
         let made: Vec<_> = planned.make.iter().filter_map(|(_, set)| set.node.as_deref()).collect();
         let removed: Vec<_> = planned.remove.iter().map(Worker::uid).collect();
         assert_eq!((made, removed), (vec!["c", "c"], vec!["uid-of-left"]));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::worker::Worker;
 use super::worker_set::WorkerSet;
+use crate::config::ProvisionerConfig;
 
 mod capable_images;
 mod contacts;
@@ -68,6 +69,12 @@ impl Workers {
         is_taken
     }
 
+    /// Whether a worker gets no further run: its last one failed, and what it has mounted of a server stays as it was.
+    /// By now the Secret may be another one, or the server's directory.
+    pub fn is_spent(&self, config: &ProvisionerConfig, worker: &Worker) -> bool {
+        config.backend_volume.is_some() && !config.is_node_local() && self.contacts.has_failed(worker.uid())
+    }
+
     /// This worker was given a run, so others of its ConfigMap can be.
     pub(super) fn lent(&self, worker: &Worker, run: &str) {
         self.refusals.lift(worker.config());
@@ -81,7 +88,8 @@ fn lock<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use mooring_contract::worker::Report;
+    use mooring_contract::volume::Volume;
+    use mooring_contract::worker::{Report, RunEnd};
     use secrecy::SecretString;
     use serde_json::json;
 
@@ -118,6 +126,33 @@ mod tests {
         assert_eq!(workers.wanted(|_| false), [].into(), "it is there");
         workers.note_capable("b", "admin/discover-c1");
         assert_eq!(workers.wanted(|_| false), [].into(), "nobody waits for a discovery");
+    }
+
+    #[test]
+    fn a_worker_that_has_a_server_mounted_gets_no_run_after_one_that_failed() {
+        let failed = |exit_code| Report {
+            number: 1,
+            ended: Some(RunEnd {
+                exit_code,
+                message: String::new(),
+                timed_out: false,
+            }),
+        };
+        let server = "client=smb,source=//h/s";
+        for (backend, exit_code, expected) in [
+            (Some(server), 75, true),
+            (Some(server), 0, false),
+            (Some("client=pool"), 75, false),
+            (None, 75, false),
+        ] {
+            let mut config = config(&[("volume-source", "csi")]);
+            config.backend_volume = backend.and_then(|line| Volume::from_line(line).ok());
+            assert_eq!(config.backend_volume.is_some(), backend.is_some());
+            let worker = worker(&config, "w", &json!({}), &json!({}));
+            let workers = Workers::default();
+            workers.contacts.note(worker.uid(), &seat(), failed(exit_code));
+            assert_eq!(workers.is_spent(&config, &worker), expected, "{backend:?} {exit_code}");
+        }
     }
 
     #[test]

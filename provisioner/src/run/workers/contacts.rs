@@ -79,6 +79,12 @@ impl Contacts {
         lock(&self.0).get(uid).map(|known| known.report.clone())
     }
 
+    /// Whether its last run failed.
+    pub(super) fn has_failed(&self, uid: &str) -> bool {
+        let last = self.report(uid).and_then(|report| report.ended);
+        last.is_some_and(|end| end.exit_code != 0)
+    }
+
     pub fn seat(&self, uid: &str) -> Option<Seat> {
         lock(&self.0).get(uid).map(|known| known.seat.clone())
     }
