@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -28,8 +29,11 @@ const LOG_LINES: usize = 2000;
 /// How many bytes of a log's end to read: more than that many lines take, and enough of an audit log.
 const LOG_BYTES: u64 = 4 << 20;
 
-/// How many of the namespace's Events to print.
+/// How many of the namespace's Events to print, and how many of these, in how many characters each, beside the failure
+/// itself: of a run elsewhere, that may be all there is to read.
 const EVENTS: usize = 15;
+const EVENTS_BESIDE: usize = 4;
+const EVENT_LENGTH: usize = 240;
 
 /// How long all requests to the cluster may take together: it may not answer any more.
 const ASK_LIMIT: Duration = Duration::from_mins(2);
@@ -41,6 +45,8 @@ pub(super) struct Failed {
     folder: PathBuf,
     target: Target,
     namespace: String,
+    /// The last Events, once they were shown.
+    events: Arc<Mutex<String>>,
 }
 
 impl Failed {
@@ -55,6 +61,7 @@ impl Failed {
             test,
             target: scope.target.clone(),
             namespace: scope.namespace.clone(),
+            events: Arc::default(),
         }
     }
 
@@ -65,9 +72,10 @@ impl Failed {
     /// Where all there is can be found, and how to have the same run again.
     pub(super) fn where_to_look(&self) -> String {
         format!(
-            "all there is in {}, {SEED_VARIABLE}={}",
+            "all there is in {}, {SEED_VARIABLE}={}{}",
             self.folder.display(),
-            Random::seed()
+            Random::seed(),
+            self.events.lock().unwrap_or_else(PoisonError::into_inner)
         )
     }
 
@@ -103,6 +111,13 @@ impl Failed {
         ]));
         let events = events.map_or_else(|error| error.to_string(), |events| last_lines(&events, EVENTS));
         note(format!("the last Events of {}:\n{events}", self.namespace));
+        let beside = last_lines(&events, EVENTS_BESIDE);
+        let beside = beside
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let beside: Vec<String> = beside.map(|line| line.chars().take(EVENT_LENGTH).collect()).collect();
+        *self.events.lock().unwrap_or_else(PoisonError::into_inner) =
+            format!("; the last Events: {}", beside.join(" | "));
     }
 
     /// What the API server knows.
