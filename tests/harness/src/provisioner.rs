@@ -449,8 +449,8 @@ impl Scope {
             &["delete", &kinds],
         ] {
             let mut delete = place.to_vec();
-            delete.extend(["--ignore-not-found", "--timeout=2m", "-l", &selector]);
-            self.kubectl(delete)?;
+            delete.extend(["--ignore-not-found", "-l", &selector]);
+            self.kubectl_wait(delete).await?;
         }
         self.remove_snapshots().await?;
         let classes: Api<StorageClass> = Api::all(self.client.clone());
