@@ -183,15 +183,16 @@ impl ApiProxy {
             .unwrap_or_default()
     }
 
-    /// Faults that have not happened yet, by claim.
-    pub fn pending(&self) -> Vec<String> {
+    /// Faults at such steps that have not happened yet, by claim.
+    pub fn pending(&self, at: impl Fn(&Step) -> bool) -> Vec<String> {
         let lives = lock(&self.shared.lives);
-        let waiting = lives.iter().flat_map(|(name, life)| {
-            life.planned
-                .iter()
-                .map(move |(step, fault)| format!("{name}: {fault:?} at {step}"))
-        });
-        waiting.collect()
+        let planned = lives
+            .iter()
+            .flat_map(|(name, life)| life.planned.iter().map(move |(step, fault)| (name, step, fault)));
+        planned
+            .filter(|(_, step, _)| at(step))
+            .map(|(name, step, fault)| format!("{name}: {fault:?} at {step}"))
+            .collect()
     }
 
     /// The calls and faults of a claim, for the message of a failure.

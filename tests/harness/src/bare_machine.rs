@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::waits::Limit;
 use mooring_testbed::base_images;
 use mooring_testbed::command::{command, line};
 use mooring_testbed::layout::make_folder;
@@ -140,13 +141,13 @@ impl Machine {
         std::fs::write(&initramfs, contents(kernel, files)?).context("failed to write the initramfs")?;
         let socket = folder.join("serial");
         let mut child = qemu(network_of, &kernel.image, &initramfs, folder)?;
-        let deadline = Instant::now() + START_LIMIT;
+        let limit = Limit::of(START_LIMIT);
         let serial = loop {
             if let Ok(serial) = UnixStream::connect(&socket) {
                 break serial;
             }
             let ended = child.try_wait()?;
-            if ended.is_some() || Instant::now() > deadline {
+            if ended.is_some() || limit.is_over() {
                 let _ = child.kill();
                 let _ = child.wait();
                 bail!("qemu does not start ({ended:?}){}", tails(&[folder.join("qemu.log")]));

@@ -20,6 +20,8 @@ const POD_LIMIT: Duration = Duration::from_mins(4);
 const CLAIM_LIMIT: Duration = Duration::from_mins(4);
 /// Longest wait for an Event: the kubelet tries a mount again after two minutes at most.
 const EVENT_LIMIT: Duration = Duration::from_mins(4);
+/// Longest wait for what a running program writes.
+const TEXT_LIMIT: Duration = Duration::from_mins(2);
 
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -66,34 +68,63 @@ impl Scope {
 
     /// Waits until a Pod is gone.
     pub async fn pod_gone(&self, name: &str) -> Result<()> {
-        self.pod_gone_within(name, self.limit(POD_LIMIT)).await
+        let pods: Api<Pod> = self.api();
+        wait_until(&format!("Pod {name} to be gone"), self.limit(POD_LIMIT), async || {
+            Ok(pods.get_opt(name).await?.is_none().then_some(()))
+        })
+        .await
     }
 
-    /// Waits until a Pod is gone, for this long at most.
-    pub async fn pod_gone_within(&self, name: &str, limit: Duration) -> Result<()> {
-        let pods: Api<Pod> = self.api();
-        wait_until(&format!("Pod {name} to be gone"), limit, async || {
-            Ok(pods.get_opt(name).await?.is_none().then_some(()))
+    /// Waits until a file in a Pod has this content. A Pod without a probe is ready before its program has done
+    /// anything.
+    pub async fn file_is(&self, pod: &str, path: &str, content: &str) -> Result<()> {
+        let what = format!("Pod {pod} to have {content:?} in {path}");
+        self.has(&what, content, || self.exec(pod, ["cat", path])).await
+    }
+
+    /// Waits until a Pod's log is this.
+    pub async fn log_is(&self, pod: &str, content: &str) -> Result<()> {
+        let what = format!("Pod {pod} to have printed {content:?}");
+        self.has(&what, content, || self.kubectl(["logs", pod])).await
+    }
+
+    async fn has(&self, what: &str, content: &str, read: impl Fn() -> Result<String>) -> Result<()> {
+        wait_until(what, self.limit(TEXT_LIMIT), async || {
+            let text = read()?;
+            ensure!(text == content, "it is {text:?}");
+            Ok(Some(()))
         })
         .await
     }
 
     /// Deletes Pods whose server hangs, and waits until they are gone, for this long at most.
     pub async fn deleted_within(&self, pods: &[&str], limit: Duration) -> Result<()> {
-        let start = Instant::now();
+        let (start, mut left) = (Instant::now(), pods.to_vec());
         for pod in pods {
             self.kubectl(["delete", "pod", pod, "--wait=false"])?;
         }
-        for pod in pods {
-            self.pod_gone_within(pod, limit.saturating_sub(start.elapsed())).await?;
-            note(format!("{pod} was gone after {}", spoken(start.elapsed())));
-        }
-        Ok(())
+        let there: Api<Pod> = self.api();
+        wait_until(&format!("{} to be gone", pods.join(", ")), limit, async || {
+            for pod in left.clone() {
+                if there.get_opt(pod).await?.is_none() {
+                    note(format!("{pod} was gone after {}", spoken(start.elapsed())));
+                    left.retain(|other| *other != pod);
+                }
+            }
+            ensure!(left.is_empty(), "{} are there", left.join(", "));
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// [`Self::deleted_within`], which also checks that each Pod has an Event that says why.
     pub async fn given_up(&self, pods: &[&str], limit: Duration) -> Result<()> {
         self.deleted_within(pods, limit).await?;
+        self.say_given_up(pods).await
+    }
+
+    /// That each Pod has an Event that says that its volume was given up.
+    pub async fn say_given_up(&self, pods: &[&str]) -> Result<()> {
         for pod in pods {
             let event = self.event(pod, "did not answer").await?;
             ensure!(event.reason.as_deref() == Some(reasons::VOLUME_GIVEN_UP), "{event:?}");

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::api_proxy::ApiProxy;
 use super::children::{start, tied};
 use super::in_namespace::panic_message;
-use super::scope::Scope;
+use super::scope::{Scope, blocking};
 use super::waits::wait_until;
 use mooring_testbed::command::last_lines;
 use mooring_testbed::images;
@@ -195,7 +195,5 @@ async fn on_rig(
 
 fn bring_back(scope: &Scope) -> Result<()> {
     scope.kubectl(["-n", NAMESPACE, "scale", DEPLOYMENT, "--replicas=2"])?;
-    let limit = format!("--timeout={}s", LIMIT.as_secs());
-    scope.kubectl(["-n", NAMESPACE, "rollout", "status", DEPLOYMENT, &limit])?;
-    Ok(())
+    blocking(scope.kubectl_wait(["-n", NAMESPACE, "rollout", "status", DEPLOYMENT]))
 }

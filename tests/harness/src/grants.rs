@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::scope::Scope;
+use super::scope::{Scope, blocking};
 
 const GROUP: &str = "gateway.networking.k8s.io";
 
@@ -36,7 +36,6 @@ impl Scope {
         });
         self.apply_anywhere(&definition.to_string())?;
         let name = format!("crd/referencegrants.{GROUP}");
-        self.kubectl(["wait", "--for=condition=Established", "--timeout=60s", &name])?;
-        Ok(())
+        blocking(self.kubectl_wait(["wait", "--for=condition=Established", &name]))
     }
 }

@@ -12,7 +12,7 @@ mod picture;
 
 use std::fs::File;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_testbed::cluster::Cluster;
@@ -20,6 +20,7 @@ use mooring_testbed::progress::note;
 use mooring_testbed::target::Target;
 
 use super::waiting::wait_for;
+use super::waits::Limit;
 use collect::Ours;
 use picture::Picture;
 
@@ -104,11 +105,11 @@ fn open_lock(cluster: &Cluster) -> Result<File> {
 }
 
 fn first(cluster: &Cluster) -> Result<Picture> {
-    let deadline = Instant::now() + FIRST_LIMIT;
+    let limit = Limit::of(FIRST_LIMIT);
     loop {
         match collect::picture(cluster, &Ours::default()) {
             Ok(picture) => return Ok(picture),
-            Err(error) if Instant::now() > deadline => {
+            Err(error) if limit.is_over() => {
                 return Err(error.context("failed to see what the cluster holds before the test"));
             }
             Err(_) => std::thread::sleep(PERIOD),
@@ -179,12 +180,12 @@ impl Drop for Counted {
 
 /// What is there now and was not before, after it had time to go.
 fn left(cluster: &Cluster, before: &Picture, ours: &Ours) -> Result<Vec<String>> {
-    let deadline = Instant::now() + IDLE + LEFT_LIMIT;
+    let limit = Limit::of(IDLE + LEFT_LIMIT);
     loop {
         let left = collect::picture(cluster, ours).map(|after| after.more_than(before));
         match left {
             Ok(left) if left.is_empty() => return Ok(left),
-            left if Instant::now() > deadline => return left.context("failed to see what the tests left"),
+            left if limit.is_over() => return left.context("failed to see what the tests left"),
             _ => std::thread::sleep(PERIOD),
         }
     }

@@ -79,4 +79,4 @@ pub use scope::Scope;
 pub use skip::{SKIPPED_MARK, is_whole_suite, skip, skipped_without_all};
 pub use time_limit::TEST_LIMIT;
 pub use waiting::WAITS_VARIABLE;
-pub use waits::wait_until;
+pub use waits::{Limit, wait_until};

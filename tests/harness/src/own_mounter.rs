@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use mooring_contract::names::{FLEX_DRIVER_DIR, FLEX_EXECUTABLE, FLEX_SOCKET};
@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::nodes::{CallOut, read_call_out};
 use super::processes::kill_all;
 use super::scope::Scope;
+use super::waits::Limit;
 use mooring_testbed::images;
 use mooring_testbed::layout::{Layout, repository};
 use mooring_testbed::namespaces::find_init;
@@ -136,11 +137,11 @@ impl OwnMounter {
             .stdout(log.try_clone()?)
             .stderr(log);
         let mut child = enter.spawn().context("failed to start a mounter")?;
-        let deadline = Instant::now() + START_LIMIT;
+        let limit = Limit::of(START_LIMIT);
         // A first start writes the shim after the socket.
         while !socket.exists() || !shim.exists() {
             let ended = child.try_wait()?;
-            if ended.is_some() || Instant::now() > deadline {
+            if ended.is_some() || limit.is_over() {
                 let _ = child.kill();
                 let _ = child.wait();
                 anyhow::bail!("the mounter does not start ({ended:?}):\n{}", self.log());

@@ -1,7 +1,7 @@
 //! Stops and kills the processes of a Pod on the testbed's nodes, and continues them whatever happens to the test.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::scope::Scope;
+use super::waits::Limit;
 use mooring_testbed::base_images::SANDBOX_NAP;
 
 /// Longest wait for processes to stop: one that is just being started can't be seen yet.
@@ -38,7 +39,7 @@ impl Scope {
             .uid
             .context("a Pod without a uid")?;
         let stopped = Stopped { uid };
-        let deadline = Instant::now() + STOP_LIMIT;
+        let limit = Limit::of(STOP_LIMIT);
         // One of them may have started another meanwhile.
         loop {
             let running: Vec<_> = processes(&stopped.uid)?
@@ -48,10 +49,7 @@ impl Scope {
             if running.is_empty() {
                 return Ok(stopped);
             }
-            ensure!(
-                Instant::now() < deadline,
-                "processes {running:?} of Pod {pod} do not stop"
-            );
+            ensure!(!limit.is_over(), "processes {running:?} of Pod {pod} do not stop");
             for pid in running {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
             }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::scope::Scope;
+use super::scope::{Scope, blocking};
 use super::waits::wait_until;
 use mooring_testbed::cluster;
 use mooring_testbed::layout::Layout;
@@ -35,6 +35,9 @@ pub const TEST_LABEL: &str = "testbed.mooring.dev/namespace";
 
 /// Longest wait for one step of the controller, which may have a provisioning Pod start on a busy node.
 const LIMIT: Duration = Duration::from_mins(3);
+
+/// Longest until the API shows that a container has ended.
+const END_LIMIT: Duration = Duration::from_mins(1);
 
 /// How long to watch an object again after the limit, where the machine is busy.
 const LOOK: Duration = Duration::from_secs(10);
@@ -321,17 +324,25 @@ impl Scope {
     }
 
     /// Lets a run go on that waits for the file `/tmp/go`. The run may end before the command that makes the file: the
-    /// command is then killed with its container (137), and has done its work.
+    /// command is then ended with its container, in whichever way, and has done its work.
     pub fn let_run_go_on(&self, operation: &str, uid: &str) -> Result<()> {
         self.let_pod_go_on(CONFIG_NAMESPACE, &format!("{operation}-{uid}"))
     }
 
     /// The same for a run whose ConfigMap is in another namespace.
     pub fn let_pod_go_on(&self, namespace: &str, pod: &str) -> Result<()> {
-        match self.elsewhere(namespace).exec(pod, ["touch", "/tmp/go"]) {
-            Err(error) if format!("{error:#}").contains("exit code 137") => Ok(()),
-            touched => touched.map(drop),
-        }
+        let there = self.elsewhere(namespace);
+        let pods: Api<Pod> = there.api();
+        let uid = blocking(async { Ok(pods.get(pod).await?.uid()) })?;
+        let Err(error) = there.exec(pod, ["touch", "/tmp/go"]) else {
+            return Ok(());
+        };
+        let what = format!("Pod {pod} to end");
+        let ended = wait_until(&what, self.limit(END_LIMIT), async || {
+            let now = pods.get_opt(pod).await?.filter(|now| now.uid() == uid);
+            Ok(now.is_none_or(|now| has_ended(&now)).then_some(()))
+        });
+        blocking(ended).map_err(|_| error)
     }
 
     pub async fn provisioned(&self, uid: &str) -> Result<Option<PersistentVolume>> {
@@ -449,8 +460,8 @@ impl Scope {
             &["delete", &kinds],
         ] {
             let mut delete = place.to_vec();
-            delete.extend(["--ignore-not-found", "--timeout=2m", "-l", &selector]);
-            self.kubectl(delete)?;
+            delete.extend(["--ignore-not-found", "-l", &selector]);
+            self.kubectl_wait(delete).await?;
         }
         self.remove_snapshots().await?;
         let classes: Api<StorageClass> = Api::all(self.client.clone());
@@ -461,6 +472,14 @@ impl Scope {
         })
         .await
     }
+}
+
+/// Whether one of its containers has ended.
+fn has_ended(pod: &Pod) -> bool {
+    let statuses = pod.status.iter().flat_map(|status| &status.container_statuses);
+    statuses
+        .flatten()
+        .any(|container| container.state.as_ref().is_some_and(|state| state.terminated.is_some()))
 }
 
 /// A claim for a file system that one node may use.

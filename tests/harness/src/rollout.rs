@@ -1,8 +1,6 @@
 //! Changes images, arguments or settings of the mounters' `DaemonSet` or the controllers' `Deployment`, and restores it
 //! at the end.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Container, EnvVar};
@@ -11,7 +9,7 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use mooring_contract::names::NAMESPACE;
 use serde_json::{Value, json};
 
-use super::scope::Scope;
+use super::scope::{Scope, blocking};
 use mooring_testbed::install::TESTS_NAMESPACES;
 use mooring_testbed::manifests;
 use mooring_testbed::progress::note;
@@ -21,9 +19,6 @@ const MOUNTER: &str = "mounter";
 
 /// The controllers' `Deployment`.
 const CONTROLLER: &str = "flex-provisioner";
-
-/// Longest wait for all Pods to be replaced.
-const LIMIT: Duration = Duration::from_mins(3);
 
 /// Mounters or controllers as they were installed. Dropping this restores them.
 pub struct Installed<'a> {
@@ -118,17 +113,8 @@ impl<'a> Installed<'a> {
     }
 
     fn rolled_out(&self) -> Result<()> {
-        let limit = format!("--timeout={}s", LIMIT.as_secs());
-        let args = [
-            "-n",
-            NAMESPACE,
-            "rollout",
-            "status",
-            &self.resource.plural,
-            self.name,
-            &limit,
-        ];
-        self.scope.kubectl(args).map(drop)
+        let status = ["-n", NAMESPACE, "rollout", "status", &self.resource.plural, self.name];
+        blocking(self.scope.kubectl_wait(status))
     }
 }
 

@@ -17,6 +17,10 @@ use super::waits::wait_until;
 use mooring_testbed::command::{line, output};
 use mooring_testbed::target::Target;
 
+/// How long kubectl waits at a time, and how long all its waits for one thing may take.
+const KUBECTL_TIMEOUT: &str = "--timeout=10s";
+const KUBECTL_LIMIT: Duration = Duration::from_mins(4);
+
 /// A test's namespace, and the cluster that it is on.
 #[derive(Clone)]
 pub struct Scope {
@@ -102,6 +106,23 @@ impl Scope {
     /// Runs kubectl in the namespace, with all rights; returns what it printed.
     pub fn kubectl<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
         said_by(self.target.kubectl(["-n", &self.namespace]).args(args))
+    }
+
+    /// Runs a kubectl command that waits, such as `wait` or `rollout status`, for a few seconds at a time until it
+    /// succeeds.
+    pub async fn kubectl_wait<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<()> {
+        let mut command = self.target.kubectl(["-n", &self.namespace]);
+        command.args(args).arg(KUBECTL_TIMEOUT);
+        wait_until(&line(&command), self.limit(KUBECTL_LIMIT), async || {
+            said_by(&mut command).map(|_| Some(()))
+        })
+        .await
+    }
+
+    /// Deletes an object by kind and name (`volumesnapshot/monday`), and waits until it is gone.
+    pub async fn deleted(&self, object: &str) -> Result<()> {
+        self.delete(object)?;
+        self.kubectl_wait(["wait", "--for=delete", object]).await
     }
 
     /// Fails with a clear message if Mooring is not installed on the cluster.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::children::{start, tied};
 use super::provisioner::TEST_LABEL;
-use super::scope::Scope;
+use super::scope::{Scope, blocking};
 use super::workplace::Workplace;
 
 const GROUP: &str = "snapshot.storage.k8s.io";
@@ -52,9 +52,8 @@ impl Scope {
             self.apply_anywhere(&manifest)?;
         }
         let kinds = KINDS.map(|kind| format!("crd/{kind}"));
-        let wait = ["wait", "--for=condition=Established", "--timeout=60s"].map(str::to_owned);
-        self.kubectl(wait.into_iter().chain(kinds))?;
-        Ok(())
+        let wait = ["wait", "--for=condition=Established"].map(str::to_owned);
+        blocking(self.kubectl_wait(wait.into_iter().chain(kinds)))
     }
 
     /// Has the cluster serve the snapshot API, and starts its controller if no other test has.
@@ -94,7 +93,8 @@ impl Scope {
             let selector = format!("{TEST_LABEL}={}", self.namespace);
             let kinds = "volumesnapshotcontents,volumesnapshotclasses,volumegroupsnapshotcontents,\
                          volumegroupsnapshotclasses";
-            self.kubectl(["delete", kinds, "--ignore-not-found", "--timeout=1m", "-l", &selector])?;
+            self.kubectl_wait(["delete", kinds, "--ignore-not-found", "-l", &selector])
+                .await?;
         }
         Ok(())
     }

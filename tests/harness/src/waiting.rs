@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use super::waits::patience;
 use mooring_testbed::progress::{note, spoken};
 
 /// Environment variable: say how long each wait took, to find what takes the time of a test.
@@ -16,12 +17,17 @@ pub const WAITS_VARIABLE: &str = "MOORING_TESTBED_WAITS";
 /// The shortest wait that is worth a line.
 const NOTED: Duration = Duration::from_secs(1);
 
+/// How much longer than usual a test may take on a busy machine. A suite has to end too.
+const MOST_MORE: Duration = Duration::from_mins(10);
+
 #[derive(Debug, Clone)]
 pub(super) struct Running {
     /// What it does now: the test itself, or the cleanup after it.
     pub(super) doing: String,
     /// When that began.
     pub(super) since: Instant,
+    usual: Duration,
+    /// How long it may take: longer than usual on a busy machine.
     pub(super) limit: Duration,
     waits: Vec<Wait>,
     /// What it waited for before, in case it waits for something without a description.
@@ -64,7 +70,12 @@ pub(super) fn end() {
 
 /// What the test of a thread does.
 pub(super) fn of(thread: ThreadId) -> Option<Running> {
-    tests().as_ref()?.get(&thread).cloned()
+    let mut tests = tests();
+    let running = tests.as_mut()?.get_mut(&thread)?;
+    if running.since.elapsed() >= running.limit {
+        running.lengthen(patience());
+    }
+    Some(running.clone())
 }
 
 /// A description of what the test of this thread waits for.
@@ -102,11 +113,19 @@ impl Running {
         Self {
             doing: doing.to_owned(),
             since: Instant::now(),
+            usual: limit,
             limit,
             waits: Vec::new(),
             before: None,
             next: 0,
         }
+    }
+
+    /// Lengthens the limit for a machine this busy: waits that end in time may take longer together. Who looks at it
+    /// later may see a machine less busy, and the same limit.
+    fn lengthen(&mut self, patience: f64) {
+        let longest = self.usual.mul_f64(patience).min(self.usual + MOST_MORE);
+        self.limit = self.limit.max(longest);
     }
 
     fn push(&mut self, what: String) -> u64 {
@@ -184,6 +203,18 @@ mod tests {
         assert!(said(&running).ends_with(": waited 1 s for kubectl get pod a"));
         running.remove(inner);
         assert!(said(&running).ends_with("before, it waited for kubectl get pod a"));
+    }
+
+    #[test]
+    fn a_test_has_more_time_on_a_busy_machine_but_ten_minutes_at_most() {
+        let minutes = Duration::from_mins;
+        for (usual, patience, limit) in [(2, 1.0, 2), (2, 4.0, 8), (10, 4.0, 20), (40, 4.0, 50)] {
+            let mut running = Running::now("the test", minutes(usual));
+            running.lengthen(patience);
+            assert_eq!(running.limit, minutes(limit));
+            running.lengthen(1.0);
+            assert_eq!(running.limit, minutes(limit));
+        }
     }
 
     #[test]

@@ -35,10 +35,33 @@ impl Errors {
     }
 }
 
+/// The limit of a wait, which begins now.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    since: Instant,
+    usual: Duration,
+}
+
+impl Limit {
+    /// A limit that is this long on a machine with time to spare.
+    #[must_use]
+    pub fn of(usual: Duration) -> Self {
+        let since = Instant::now();
+        Self { since, usual }
+    }
+
+    /// Whether it is over, also for the load of this moment.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let waited = self.since.elapsed();
+        waited >= self.usual && waited >= self.usual.mul_f64(patience())
+    }
+}
+
 /// Looks until there is something, or the limit is over. An error does not end the wait: the API server may be
 /// restarting.
 pub async fn wait_until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
-    let start = Instant::now();
+    let limit = Limit::of(limit);
     let _waiting = wait_for(what);
     let mut errors = Errors::default();
     loop {
@@ -48,8 +71,8 @@ pub async fn wait_until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMu
             Err(error) if errors.keep(&error) => note(format!("waiting for {what}: {error:#}")),
             Ok(None) | Err(_) => {}
         }
-        let waited = start.elapsed();
-        if waited >= limit && waited >= limit.mul_f64(patience()) {
+        if limit.is_over() {
+            let waited = limit.since.elapsed();
             let last = errors
                 .last
                 .map(|error| format!("; last error: {error}"))
@@ -62,7 +85,7 @@ pub async fn wait_until<T>(what: &str, limit: Duration, mut look: impl AsyncFnMu
 }
 
 /// By what factor waits may be longer now.
-fn patience() -> f64 {
+pub(super) fn patience() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     patience_at(&load, processors)
@@ -81,7 +104,7 @@ mod tests {
 
     use anyhow::{anyhow, bail};
 
-    use super::{Errors, patience_at, wait_until};
+    use super::{Errors, Limit, patience_at, wait_until};
 
     #[test]
     fn errors_that_differ_in_numbers_only_are_printed_once() {
@@ -104,6 +127,12 @@ mod tests {
         });
         let error = waited.await.unwrap_err().to_string();
         assert!(error.ends_with("for it in vain; last error: no route"), "{error}");
+    }
+
+    #[test]
+    fn a_limit_is_over_no_sooner_than_usual() {
+        assert!(Limit::of(Duration::ZERO).is_over());
+        assert!(!Limit::of(Duration::from_hours(1)).is_over());
     }
 
     #[test]

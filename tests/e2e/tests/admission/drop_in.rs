@@ -356,10 +356,9 @@ fn an_ordinary_glusterfs_volume_is_mounted_on_nodes_without_glusterfs() {
         scope.apply(&user.to_string())?;
         scope.pod_ready("user").await?;
         assert_eq!(scope.exec("user", ["cat", "/own/letter"])?, "hello\n");
-        assert_eq!(
-            scope.kubectl(["logs", "user"])?,
-            "hello\ntouch: /own/x: Read-only file system\n"
-        );
+        scope
+            .log_is("user", "hello\ntouch: /own/x: Read-only file system\n")
+            .await?;
         let listed = scope.kubectl(["get", "pods,persistentvolumes", "-l", MARK, "-o", "name"])?;
         let expected = format!("pod/user\npersistentvolume/{}\n", scope.volume_name("data"));
         assert_eq!(listed, expected);
@@ -415,7 +414,7 @@ fn an_ordinary_iscsi_volume_is_mounted_on_nodes_without_iscsi() {
             let pod = scope.pod_succeeded(name).await?;
             assert_eq!(pod.annotations()[MARK], "data=iscsi");
         }
-        assert_eq!(scope.kubectl(["logs", "reader"])?, "hello\n");
+        scope.log_is("reader", "hello\n").await?;
         scope.claim_gone("disk").await?;
         // The server goes with the namespace: nothing could remove the volume after it.
         scope.nothing_left(&uid).await

@@ -147,14 +147,22 @@ async fn nothing_left(scope: &Scope, rig: &Rig, claims: &[Claim]) -> Result<()> 
     .await
 }
 
-/// Waits until all planned faults have happened.
+/// Waits until all planned faults of writes have happened. The other calls have come too once a life is settled, if they
+/// come in it at all.
 async fn all_faults_came(rig: &Rig) -> Result<()> {
     wait_until("every planned fault", LIMIT, async || {
-        let pending = rig.proxy.pending();
+        let pending = rig.proxy.pending(|step| !step.is_read());
         ensure!(pending.is_empty(), "not yet: {}", pending.join(", "));
         Ok(Some(()))
     })
     .await
+}
+
+/// Notes the reads that settled lives have done without, whose faults did not happen.
+fn note_unneeded(rig: &Rig) {
+    for fault in rig.proxy.pending(Step::is_read) {
+        note(format!("the call never came: {fault}"));
+    }
 }
 
 /// The calls of a claim's creation and of its end, recorded from claims without faults: only calls that all of them
@@ -228,6 +236,7 @@ fn every_call_goes_wrong(name: &str, faults: &[Fault], come: Come) {
             }
             all_faults_came(rig).await?;
             one_volume_each(&scope, rig, &claims).await?;
+            note_unneeded(rig);
             let mut faults = pairs(&removed, faults).into_iter();
             ensure!(faults.len() <= claims.len(), "too few claims for the faults");
             for (name, _) in &claims {
@@ -238,7 +247,9 @@ fn every_call_goes_wrong(name: &str, faults: &[Fault], come: Come) {
                 }
             }
             all_faults_came(rig).await?;
-            nothing_left(&scope, rig, &claims).await
+            nothing_left(&scope, rig, &claims).await?;
+            note_unneeded(rig);
+            Ok(())
         })
         .await
     });

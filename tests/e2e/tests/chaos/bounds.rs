@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::Api;
-use kube::api::ResourceExt as _;
-use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations};
+use kube::api::{ListParams, ResourceExt};
+use mooring_contract::names::{CSI_DRIVER, NAMESPACE, annotations, labels};
 use mooring_harness::clients::{client_pods_of, image_of_its_own, remove_image};
 use mooring_harness::nodes::on_own_nodes;
 use mooring_harness::processes::{first_to_go, name_of, oom_score_adj};
@@ -120,8 +120,23 @@ fn requested(scope: &Scope) -> Result<u64> {
         .sum()
 }
 
+/// Waits until the node has no Pod whose request it soon gets back: one that ends, or a client Pod, which is idle.
+async fn all_stay(scope: &Scope) -> Result<()> {
+    let pods: Api<Pod> = Api::all(scope.client.clone());
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={NODE}"));
+    wait_until("client Pods to be gone, and Pods that end", LIMIT, async || {
+        let mut passing = pods.list(&on_node).await?.items;
+        passing.retain(|pod| pod.metadata.deletion_timestamp.is_some() || pod.labels().contains_key(labels::CLIENT));
+        let names: Vec<_> = passing.iter().map(ResourceExt::name_any).collect();
+        ensure!(names.is_empty(), "{} are there", names.join(", "));
+        Ok(Some(()))
+    })
+    .await
+}
+
 /// A Pod waits for its volume for as long as a Pod has taken the node's room for another client Pod, which is not ended.
 async fn full_node_waits(scope: &Scope) -> Result<()> {
+    all_stay(scope).await?;
     let processors = scope.kubectl(["get", "node", NODE, "-o", "jsonpath={.status.allocatable.cpu}"])?;
     let processors: u64 = processors.parse().context(processors.clone())?;
     let free = processors * 1000 - requested(scope)? - LEFT;

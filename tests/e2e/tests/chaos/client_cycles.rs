@@ -22,7 +22,7 @@ use mooring_harness::nodes::{CallOut, POOL, on_own_nodes_within};
 use mooring_harness::processes::{has_ended, kill_all, name_of};
 use mooring_harness::random::Random;
 use mooring_harness::volumes::RefusedPod;
-use mooring_harness::{Scope, wait_until};
+use mooring_harness::{Limit, Scope, wait_until};
 use mooring_testbed::progress::{note, spoken};
 use serde_json::json;
 
@@ -76,13 +76,13 @@ struct Moment {
 
 /// Repeats a call until it succeeds, as the kubelet does. While a mounter is replaced, there may be no answer at all.
 fn insist(what: &str, mut ask: impl FnMut() -> Result<CallOut>) -> Result<()> {
-    let deadline = Instant::now() + LIMIT;
+    let limit = Limit::of(LIMIT);
     loop {
         let answer = ask();
         if answer.as_ref().is_ok_and(|answer| answer.status() == "Success") {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{what} does not succeed: {answer:?}");
+        ensure!(!limit.is_over(), "{what} does not succeed: {answer:?}");
         std::thread::sleep(RETRY);
     }
 }
@@ -116,14 +116,14 @@ impl Field {
     /// Called when a successful mount can't be used. Fails unless the test caused that: it killed what served the
     /// mount, or a kubelet that it had restarted unmounted it.
     fn taken_away(&self, name: &str, served: bool, since: Moment) -> Result<()> {
-        let deadline = Instant::now() + TOLD_LIMIT;
+        let limit = Limit::of(TOLD_LIMIT);
         loop {
             let killed = served && self.kills_begun.load(Ordering::SeqCst) > since.kills_over;
             if killed || self.unmounted_by_kubelet(name, since)? {
                 return Ok(());
             }
             ensure!(
-                Instant::now() < deadline,
+                !limit.is_over(),
                 "since its mount was asked for, no kubelet unmounted it and nothing that serves it was killed"
             );
             std::thread::sleep(RETRY);
@@ -149,7 +149,7 @@ impl Field {
                     echo {number} >count
                     [ \"$(cat count)\" = {number} ]'"
             );
-            let deadline = Instant::now() + LIMIT;
+            let limit = Limit::of(LIMIT);
             loop {
                 let mut asked = self.now()?;
                 insist(&format!("mount {number} of {name}"), || {
@@ -161,7 +161,7 @@ impl Field {
                 self.taken_away(name, served, asked).with_context(|| {
                     format!("mount {number} of {name} was called successful and can't be used: {error:#}")
                 })?;
-                ensure!(Instant::now() < deadline, "{name} can't be used: {error:#}");
+                ensure!(!limit.is_over(), "{name} can't be used: {error:#}");
                 std::thread::sleep(RETRY);
             }
             insist(&format!("unmount {number} of {name}"), || {
@@ -178,14 +178,14 @@ impl Field {
     /// each was.
     async fn kill(&self, mut random: Random, image: &str, cycles: usize) -> Result<BTreeMap<&'static str, usize>> {
         let limit = WHOLE_LIMIT + CYCLE_LIMIT * u32::try_from(cycles)?;
-        let deadline = Instant::now() + limit;
+        let whole = Limit::of(limit);
         let mut kills = BTreeMap::new();
         while self.done.load(Ordering::SeqCst) < cycles || kills.len() < VICTIMS.len() {
             if self.over.load(Ordering::SeqCst) {
                 break;
             }
             ensure!(
-                Instant::now() < deadline,
+                !whole.is_over(),
                 "{} cycles, and these kills: {kills:?}, after {}",
                 self.done.load(Ordering::SeqCst),
                 spoken(limit)

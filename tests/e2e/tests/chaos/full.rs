@@ -149,7 +149,8 @@ fn a_mounter_that_can_have_no_more_processes_answers_and_goes_on_when_it_can() {
         let mounter = scope.mounter(NODE).await?;
         let pids = scope.processes_of(NAMESPACE, &mounter).await?;
         let limited = Limited::now(&pids)?;
-        // Including the worker that waits for the next task.
+        // Including the worker that waits for the next task, and one that was started before the limit.
+        let pids = scope.processes_of(NAMESPACE, &mounter).await?;
         let workers: Vec<_> = pids.iter().copied().filter(|&pid| is_worker(pid)).collect();
         ensure!(!workers.is_empty(), "no worker among {pids:?}");
         kill_all(&workers);

@@ -51,7 +51,10 @@ fn a_service_is_reached_after_each_start_of_kube_proxy() {
         })
         .await?;
         for start in 1..=3 {
-            let before = written(&scope)?;
+            let before = wait_until("the time of kube-proxy's rules", LIMIT, async || {
+                written(&scope).map(Some)
+            })
+            .await?;
             scope.own_cluster()?.kill_in_node(1, "kube-proxy")?;
             wait_until("kube-proxy to write the rules again", LIMIT, async || {
                 Ok((written(&scope)? != before).then_some(()))

@@ -12,7 +12,7 @@ use mooring_harness::nodes::{CallOut, on_own_nodes_within};
 use mooring_harness::own_mounter::OwnMounter;
 use mooring_harness::processes::kill_all;
 use mooring_harness::random::Random;
-use mooring_harness::wait_until;
+use mooring_harness::{Limit, wait_until};
 use mooring_testbed::command::{command, output};
 use mooring_testbed::progress::note;
 use serde_json::json;
@@ -57,13 +57,13 @@ impl Field {
 
     /// Repeats a call until it succeeds, as the kubelet does.
     fn insist(&self, what: &str, mut ask: impl FnMut(&OwnMounter) -> Result<CallOut>) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
+        let limit = Limit::of(LIMIT);
         loop {
             let answer = self.with(&mut ask)?;
             if answer.status() == "Success" {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "{what} does not succeed: {answer:?}");
+            ensure!(!limit.is_over(), "{what} does not succeed: {answer:?}");
             std::thread::sleep(RETRY);
         }
     }

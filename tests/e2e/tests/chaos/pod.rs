@@ -223,15 +223,7 @@ fn a_worker_goes_with_its_node_and_its_run_is_begun_again_on_another() {
             Ok(all.into_iter().find(is_there).map(|pod| pod.name_any()))
         })
         .await?;
-        scope.kubectl([
-            "-n",
-            CONFIG_NAMESPACE,
-            "wait",
-            "--for=condition=Ready",
-            "--timeout=2m",
-            "pod",
-            &named,
-        ])?;
+        scope.elsewhere(CONFIG_NAMESPACE).pod_ready(&named).await?;
         // Its last run is one that the worker was given, so that is in touch with the controller.
         scope.delete("persistentvolumeclaim/first")?;
         scope.gone_without_trace("first", &first_uid).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooring_harness::nodes::{POOL, on_own_nodes};
+use mooring_harness::nodes::{POOL, PowerCut, on_own_nodes};
 use mooring_harness::wait_until;
 use serde_json::json;
 
@@ -31,8 +31,12 @@ fn a_pod_has_its_local_volume_again_after_its_node_lost_power() {
         })
         .await?;
 
-        cluster.power_cycle(index)?;
-        assert!(scope.loop_devices()?.is_empty(), "a power cut leaves no loop device");
+        let cut = PowerCut::of(&cluster, index)?;
+        wait_until("no loop device to be left", LIMIT, async || {
+            Ok(scope.loop_devices()?.is_empty().then_some(()))
+        })
+        .await?;
+        cut.end()?;
 
         wait_until(
             "the Pod to have been started a second time on its volume",

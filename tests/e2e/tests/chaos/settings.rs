@@ -241,8 +241,10 @@ fn settings_with_a_mistake_change_nothing_that_runs_and_let_no_new_controller_le
             "-o",
             "jsonpath={.status.readyReplicas}",
         ];
-        let ready = scope.kubectl(shown)?;
-        ensure!(ready.is_empty(), "{ready} controllers are ready");
+        wait_until("no controller to be ready", LIMIT, async || {
+            Ok(scope.kubectl(shown)?.is_empty().then_some(()))
+        })
+        .await?;
 
         scope.settings(&json!({}))?;
         let later = scope.provisioner_named("-later").printing();

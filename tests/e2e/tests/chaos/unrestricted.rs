@@ -68,8 +68,12 @@ async fn unrestricted(
             pods_of(scope, account).await? == before,
             "they noticed it only after a restart"
         );
+        let there = scope.elsewhere(NAMESPACE);
         for pod in &before {
-            scope.kubectl(["-n", NAMESPACE, "delete", "pod", pod, "--timeout=120s"])?;
+            there.delete(&format!("pod/{pod}"))?;
+        }
+        for pod in &before {
+            there.pod_gone(pod).await?;
         }
         each_says_so(scope, account, before.len()).await?;
         test(&pods_of(scope, account).await?).await
@@ -160,7 +164,9 @@ fn a_controller_that_no_admission_policy_holds_does_nothing_until_one_does() {
         )
         .await?;
         let deployment = format!("deployment/{CONTROLLER}");
-        scope.kubectl(["-n", NAMESPACE, "rollout", "status", &deployment, "--timeout=240s"])?;
+        scope
+            .kubectl_wait(["-n", NAMESPACE, "rollout", "status", &deployment])
+            .await?;
         let provisioner = scope
             .provisioner()
             .key("volume-source", "flexVolume")

@@ -63,14 +63,15 @@ fn user_on(node: &str, name: &str) -> Value {
 }
 
 /// Deletes a ConfigMap, and waits until the class of what it has discovered is gone with it, and the run.
-fn classes_gone_with(scope: &Scope, provisioner: &Provisioner, thing: &str) -> Result<()> {
+async fn classes_gone_with(scope: &Scope, provisioner: &Provisioner, thing: &str) -> Result<()> {
     provisioner.delete()?;
     let class = format!("storageclass/{}-{thing}", provisioner.class);
-    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &class])?;
+    scope.kubectl_wait(["wait", "--for=delete", &class]).await?;
     let runs = format!("-l=mooring.dev/config-name={}", provisioner.name);
     let there = format!("-n={CONFIG_NAMESPACE}");
-    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &there, "pods", &runs])?;
-    Ok(())
+    scope
+        .kubectl_wait(["wait", "--for=delete", &there, "pods", &runs])
+        .await
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_cephfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and_go
         let discovering = provisioner.key("operations", "provision, delete, expand, discover");
         discovering.apply().await?;
         discovering.status("1 storage class by discovery").await?;
-        classes_gone_with(&scope, &discovering, "cephfs")?;
+        classes_gone_with(&scope, &discovering, "cephfs").await?;
         if is_whole_suite() {
             cephfs_copies::are_made_while_a_volume_is_written_and_outlive_it(&scope, &server, [&one, &two]).await?;
         }
@@ -214,11 +215,11 @@ fn monday() -> Value {
 }
 
 /// Has Pod `first` write to claim `data`, before a snapshot of it is taken and after.
-fn take_on_monday(scope: &Scope, snapshots: &str) -> Result<()> {
+async fn take_on_monday(scope: &Scope, snapshots: &str) -> Result<()> {
     scope.exec("first", ["sh", "-euc", "echo monday >/data/day; sync"])?;
     scope.apply(&snapshot_of("data", "monday", snapshots).to_string())?;
     let ready = "--for=jsonpath={.status.readyToUse}=true";
-    scope.kubectl(["wait", ready, "--timeout=180s", "volumesnapshot/monday"])?;
+    scope.kubectl_wait(["wait", ready, "volumesnapshot/monday"]).await?;
     scope.exec("first", ["sh", "-euc", "echo tuesday >/data/day; sync"])?;
     Ok(())
 }
@@ -277,7 +278,7 @@ fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outl
         let uid = scope.claim("data", &class, "320Mi").await?;
         scope.apply(&user_on(&one, "first").to_string())?;
         scope.pod_ready("first").await?;
-        take_on_monday(&scope, &snapshots)?;
+        take_on_monday(&scope, &snapshots).await?;
         let copies = [
             ("restored", "384Mi", monday(), "monday\n"),
             (
@@ -320,7 +321,7 @@ fn an_rbd_volume_is_copied_while_it_is_written_and_its_copies_and_snapshots_outl
             scope.pod_gone(name).await?;
             scope.claim_gone(name).await?;
         }
-        scope.kubectl(["delete", "--timeout=180s", "volumesnapshot/monday"])?;
+        scope.deleted("volumesnapshot/monday").await?;
         for uid in uids {
             scope.nothing_left(&uid).await?;
         }
@@ -396,7 +397,7 @@ fn an_rbd_volume_is_mounted_by_a_client_container_one_node_at_a_time_and_gone_wi
         assert!(scope.on_ceph("rbd ls rbd")?.contains(&uid));
         scope.claim_gone("pooled").await?;
         scope.nothing_left(&uid).await?;
-        classes_gone_with(&scope, &discovering, "rbd")?;
+        classes_gone_with(&scope, &discovering, "rbd").await?;
         Ok(())
     });
 }

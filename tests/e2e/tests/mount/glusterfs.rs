@@ -28,7 +28,7 @@ fn a_glusterfs_claim_is_written_on_one_node_read_on_another_held_to_its_size_and
         reader["spec"]["nodeName"] = two.into();
         scope.apply(&reader.to_string())?;
         scope.pod_ready("reader").await?;
-        assert_eq!(scope.exec("reader", ["cat", "/data/letter"])?, "hello\n");
+        scope.file_is("reader", "/data/letter", "hello\n").await?;
         let mounted = scope.exec("reader", ["grep", " /data ", "/proc/mounts"])?;
         for word in ["mooring:", "fuse.glusterfs", "nosuid", "nodev"] {
             assert!(mounted.contains(word), "{word} is not in {mounted}");

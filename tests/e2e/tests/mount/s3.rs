@@ -176,8 +176,10 @@ fn an_s3_volume_is_writable_by_a_group_and_read_only_on_request() {
         let group = |user: u32| ("securityContext", json!({"runAsUser": user, "fsGroup": 2000}));
         scope.apply(&user_on(&node, "one", "echo one >/data/letter; sleep 1000000", &[group(1000)]).to_string())?;
         scope.pod_ready("one").await?;
+        scope.file_is("one", "/data/letter", "one\n").await?;
         scope.apply(&user_on(&node, "two", "echo two >>/data/letter; sleep 1000000", &[group(1001)]).to_string())?;
         scope.pod_ready("two").await?;
+        scope.file_is("two", "/data/letter", "one\ntwo\n").await?;
         let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}]);
         scope.apply(&user_on(&node, "reader", "sleep 1000000", &[("volumes", volumes)]).to_string())?;
         scope.pod_ready("reader").await?;

@@ -373,21 +373,23 @@ async fn logs(scope: &Scope, canaries: &Canaries) -> Result<()> {
 
 /// Whatever client Pods have logged, also those that are gone.
 async fn logs_of_clients(logs: &ClientLogs, canaries: &Canaries) -> Result<()> {
-    wait_until("a log of a client Pod of each client", CLIENTS_LIMIT, async || {
+    let logs = wait_until("a log of a client Pod of each client", CLIENTS_LIMIT, async || {
         let logs = logs.so_far();
         let read = logs.iter().filter(|(_, log)| !log.text.is_empty());
         let read_of: BTreeSet<_> = read.map(|(_, log)| log.client.as_str()).collect();
         let unread: Vec<_> = IN_PODS.iter().filter(|client| !read_of.contains(**client)).collect();
         ensure!(unread.is_empty(), "no client Pod for {unread:?} has a log: {read_of:?}");
-        Ok(Some(()))
+        for (pod, log) in &logs {
+            ensure!(
+                log.broken.is_none(),
+                "the log of Pod {pod} was not read to its end: {:?}",
+                log.broken
+            );
+        }
+        Ok(Some(logs))
     })
     .await?;
-    for (pod, log) in logs.so_far() {
-        ensure!(
-            log.broken.is_none(),
-            "the log of Pod {pod} was not read to its end: {:?}",
-            log.broken
-        );
+    for (pod, log) in logs {
         canaries.check(&format!("a log of Pod {pod}"), &log.text)?;
     }
     Ok(())

@@ -81,6 +81,17 @@ fn picture(scope: &Scope) -> Result<Picture> {
     Ok(picture)
 }
 
+/// A picture in which nothing is that was just about to go or to come.
+async fn settled_picture(scope: &Scope) -> Result<Picture> {
+    let mut last = picture(scope)?;
+    wait_until("the cluster to hold still", LIMIT, async || {
+        let now = picture(scope)?;
+        let before = std::mem::replace(&mut last, now.clone());
+        Ok((now == before).then_some(now))
+    })
+    .await
+}
+
 /// Waits until the cluster holds the same as before.
 async fn is_as_before(scope: &Scope, before: &Picture) -> Result<()> {
     wait_until("the cluster to be as before", LIMIT, async || {
@@ -159,9 +170,11 @@ async fn installs_and_uninstalls(scope: &Scope, checkout: &Checkout, way: Way) -
         // This namespace stays, with what is in it.
         checkout.run(&block("sh", "kubectl label namespace mooring")?)?;
         let own = ["--for=create", "serviceaccount/default", "configmap/kube-root-ca.crt"];
-        scope.kubectl([&["-n", NAMESPACE, "wait"], &own[..]].concat())?;
+        scope
+            .kubectl_wait([&["-n", NAMESPACE, "wait"], &own[..]].concat())
+            .await?;
     }
-    let before = picture(scope)?;
+    let before = settled_picture(scope).await?;
     checkout.install(way)?;
     checkout.is_ready()?;
     says_what_it_lacks(scope, cluster.description.releases.control_plane).await?;

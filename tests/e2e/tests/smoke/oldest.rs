@@ -25,6 +25,7 @@ fn the_oldest_kubernetes_mounts_volumes_by_csi_alone() {
         });
         scope.apply(&user.to_string())?;
         scope.pod_ready("user").await?;
+        scope.file_is("user", "/data/file", "kept\n").await?;
         let group = scope.exec("user", ["stat", "-c", "%g", "/data/file"])?;
         assert_eq!(group.trim(), GROUP);
 

@@ -233,18 +233,11 @@ async fn deleted_while_all_of_ceph_hangs(scope: &Scope, server: &str) -> Result<
     let writes = "(while date | dd of=/dev/disk bs=512 conv=notrunc,fsync; do sleep 1; done) >/dev/null 2>&1 &";
     scope.exec("device-by-kernel", ["sh", "-c", writes])?;
     let stopped = scope.stop("ceph").await?;
-    let start = Instant::now();
+    let file_systems = ["by-kernel", "by-fuse"];
     let images = ["image-by-kernel", "image-by-qemu", "device-by-kernel"];
-    for pod in images {
-        scope.kubectl(["delete", "pod", pod, "--wait=false"])?;
-    }
-    scope.given_up(&["by-kernel", "by-fuse"], GONE_LIMIT).await?;
-    for pod in images {
-        scope
-            .pod_gone_within(pod, GONE_LIMIT.saturating_sub(start.elapsed()))
-            .await?;
-        note(format!("{pod} was gone after {}", spoken(start.elapsed())));
-    }
+    let deleted = [&images[..], &file_systems].concat();
+    scope.deleted_within(&deleted, GONE_LIMIT).await?;
+    scope.say_given_up(&file_systems).await?;
     // The kernel tells the cluster that it lets the image go, and waits for its answer. At the end of the test there is
     // no cluster any more.
     drop(stopped);

@@ -2,7 +2,7 @@
 //! kubelet hangs in the kernel once it looks at such a volume's directory. Volumes of deleted Pods go all the same; the
 //! others wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use mooring_harness::counting::COUNTS;
@@ -10,22 +10,19 @@ use mooring_harness::guest_node::{MACHINE_NODE, with_machine_node};
 use mooring_harness::smb::{PASSWORD, USER};
 use mooring_harness::{Scope, wait_until};
 use mooring_program::reasons;
-use mooring_testbed::progress::{note, spoken};
 use serde_json::{Value, json};
 
 /// Grace period of the Pods, in seconds.
 const GRACE: u32 = 5;
 
 /// Longest until a Pod is gone after its grace period: the mounter checks once a minute whether a mount answers and
-/// waits half a minute for that, the unmount may take another minute, and the rest is for a slow machine.
+/// waits half a minute for that, the unmount may take another minute, and the rest is for a slow machine. With SMB, the
+/// kernel waits half a minute for the server, and the kubelet may try again.
 const GONE_LIMIT: Duration = Duration::from_mins(4);
 
 /// How often the kernel asks a silent SMB server for a sign of life, in seconds. It waits three times as long for one:
 /// three minutes, unless it is told otherwise.
 const SMB_ASKED: u32 = 10;
-
-/// The same with SMB: the kernel waits half a minute for the server, and the kubelet may try again.
-const SMB_GONE_LIMIT: Duration = Duration::from_mins(4);
 
 /// Keeps a file open, and has closed another a moment ago.
 const HOLDS: &str = "exec 3>/data/held; echo a >&3; while echo b >/data/closed; do sleep 1; done";
@@ -116,21 +113,13 @@ fn pods_whose_kernel_mount_hangs_can_be_deleted_and_others_wait_for_the_server()
         let stopped_samba = scope.stop("samba").await?;
         scope.kubectl(["delete", "pod", "shared", "--wait=false"])?;
         let limit = Duration::from_secs(GRACE.into()) + GONE_LIMIT;
-        let start = Instant::now();
-        for name in of_smb {
-            scope.kubectl(["delete", "pod", name, "--wait=false"])?;
-        }
-        scope.given_up(&["writes", "sleeps"], limit).await?;
         // With SMB, whether the kubelet hangs depends on what the kernel has cached of the directory. If it hangs, it
         // waits for the server as the mount option says.
-        for name in of_smb {
-            scope
-                .pod_gone_within(name, SMB_GONE_LIMIT.saturating_sub(start.elapsed()))
-                .await?;
-            note(format!("{name} was gone after {}", spoken(start.elapsed())));
-        }
+        let deleted = [&["writes", "sleeps"][..], &of_smb].concat();
+        scope.deleted_within(&deleted, limit).await?;
+        scope.say_given_up(&["writes", "sleeps"]).await?;
         let mounts = scope.mounts_on_machine()?;
-        for name in ["writes", "sleeps"].iter().chain(&of_smb) {
+        for name in deleted {
             ensure!(
                 !is_mounted(&scope, &mounts, name),
                 "{name} is mounted still: {mounts:#?}"

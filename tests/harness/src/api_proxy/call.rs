@@ -22,6 +22,14 @@ pub struct Step {
     pub nth: usize,
 }
 
+impl Step {
+    /// Whether it only asks. A life may do without: a watch can have told before.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.name.starts_with("GET ")
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} #{}", self.name, self.nth)
@@ -55,9 +63,19 @@ pub(super) fn name(claim: &Known, method: &Method, path: &str, body: &Value) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, name};
+    use super::{Known, Step, name};
     use http::Method;
     use serde_json::json;
+
+    #[test]
+    fn only_what_asks_is_a_read() {
+        let is_read = |name: &str| {
+            let name = name.to_owned();
+            Step { name, nth: 1 }.is_read()
+        };
+        assert!(is_read("GET persistentvolumes pvc"));
+        assert!(!is_read("PATCH persistentvolumeclaims"));
+    }
 
     #[test]
     fn calls_have_the_same_names_in_every_life() {

@@ -42,7 +42,7 @@ pub(super) async fn are_made_while_a_volume_is_written_and_outlive_it(
     let uid = scope.claim_with(None, &wanted).await?;
     scope.apply(&user_on(nodes[0], "first").to_string())?;
     scope.pod_ready("first").await?;
-    take_on_monday(scope, &snapshots)?;
+    take_on_monday(scope, &snapshots).await?;
     let seen = scope.exec("first", ["sh", "-c", "cat /data/.snap/*/day"])?;
     ensure!(seen == "monday\n", "{seen}");
 
@@ -73,7 +73,7 @@ pub(super) async fn are_made_while_a_volume_is_written_and_outlive_it(
     scope.claim_gone("data").await?;
     scope.nothing_left(&uid).await?;
     let late = has(scope, nodes[0], made_of("late", class, "16Mi", monday()), "monday\n").await?;
-    scope.kubectl(["delete", "--timeout=180s", "volumesnapshot/monday"])?;
+    scope.deleted("volumesnapshot/monday").await?;
     for (name, uid, day) in [
         ("restored", restored, "monday\n"),
         ("copy", copy, "tuesday\n"),
