@@ -4,6 +4,7 @@
 //! variables no flag reads, and how a program finds out whether admission policies hold it.
 #![forbid(unsafe_code)]
 
+pub mod environment;
 pub mod error;
 pub mod held;
 pub mod log;
