@@ -40,6 +40,7 @@ use mooring_contract::image::ImageRef;
 use mooring_contract::names::{CLIENT_IMAGES_POLICY, SETTINGS_CONFIG, labels};
 use mooring_contract::volume::ClientName;
 use mooring_program::error::{answer_of, chain};
+use mooring_program::repeated::Repeated;
 use tokio::sync::{OnceCell, watch};
 use tracing::{Instrument as _, info, info_span, warn};
 
@@ -285,12 +286,18 @@ impl ClientPods {
         let watching = Arc::clone(&pods);
         tokio::spawn(async move {
             let mut events = std::pin::pin!(events);
+            let mut logged = Repeated::default();
             while let Some(event) = events.next().await {
-                if let Err(error) = event {
-                    warn!(
-                        error = %chain(&error),
-                        "failed to watch the client Pods of this node; trying again"
-                    );
+                match event {
+                    // Another try to list begins with it.
+                    Ok(watcher::Event::Init) => {}
+                    Ok(_) => logged.end(),
+                    Err(error) => {
+                        let error = chain(&error);
+                        if logged.is_due(&error) {
+                            warn!(error, "failed to watch the client Pods of this node; trying again");
+                        }
+                    }
                 }
                 watching.changed();
             }

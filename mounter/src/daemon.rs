@@ -16,7 +16,9 @@ pub mod status_socket;
 use std::io;
 use std::sync::Arc;
 
+use clap::CommandFactory as _;
 use kube::Client as KubeClient;
+use mooring_program::environment;
 use mooring_program::error::chain;
 use mooring_program::signals::Signals;
 use tokio::task::JoinHandle;
@@ -29,6 +31,7 @@ use self::status::Status;
 use crate::api;
 use crate::api::recorder::Recorder;
 use crate::api::volume_events::VolumeRecorder;
+use crate::args::MounterArgs;
 use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::KeptVolumes;
 use crate::client_pods::{ClientPods, Cluster, MounterIdentity};
@@ -72,6 +75,7 @@ pub enum DaemonError {
 
 pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
     args.log.start("info");
+    environment::warn_of_unknown(&MounterArgs::command());
     args.node.settle()?;
     privilege::give_up()?;
     // One thread: what blocks is done by workers, and memory is counted.

@@ -18,6 +18,7 @@ use tracing::warn;
 
 use crate::error::chain;
 use crate::namespace::{BadNamespace, parse_namespace};
+use crate::repeated::Repeated;
 
 /// The keys of the ConfigMap.
 pub mod keys {
@@ -152,12 +153,13 @@ pub struct Seen {
 /// Watches the ConfigMap: what it says at first, and each change. It never ends.
 pub fn watch(client: Client, namespace: &str) -> impl Stream<Item = Seen> + Send + use<> {
     let api: Api<ConfigMap> = Api::namespaced(client, namespace);
-    let mut last = None;
+    let (mut last, mut logged) = (None, Repeated::default());
     watch_object(api, SETTINGS_CONFIG)
         .default_backoff()
         .filter_map(move |change| {
             std::future::ready(match change {
                 Ok(config) => {
+                    logged.end();
                     let data = config.as_ref().and_then(|config| config.data.clone());
                     let data = data.unwrap_or_default();
                     // A restarted watch reports the same again.
@@ -168,10 +170,13 @@ pub fn watch(client: Client, namespace: &str) -> impl Stream<Item = Seen> + Send
                     })
                 }
                 Err(error) => {
-                    warn!(
-                        error = %chain(&error),
-                        "failed to watch ConfigMap {SETTINGS_CONFIG}: what was read last stays in force"
-                    );
+                    let error = chain(&error);
+                    if logged.is_due(&error) {
+                        warn!(
+                            error,
+                            "failed to watch ConfigMap {SETTINGS_CONFIG}: what was read last stays in force"
+                        );
+                    }
                     None
                 }
             })

@@ -3,8 +3,10 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use clap::CommandFactory as _;
 use kube::Client;
 use mooring_contract::CONTRACT_VERSION;
+use mooring_program::environment;
 use mooring_program::error::chain;
 use mooring_program::settings::Settings as AdministratorSettings;
 use mooring_program::signals::Signals;
@@ -13,6 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::args::Cli;
 use crate::args::run::RunArgs;
 use crate::config::discovered::Discoveries;
 use crate::config::store::ConfigStore;
@@ -83,6 +86,7 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
         log,
     } = args;
     log.start(LOG);
+    environment::warn_of_unknown(&Cli::command());
     info!(
         version = env!("CARGO_PKG_VERSION"),
         contract = CONTRACT_VERSION,

@@ -11,6 +11,7 @@ use kube::runtime::watcher::watch_object;
 use kube::{Client, Resource};
 use mooring_contract::names::{MOUNTER_CONFIG, SETTINGS_CONFIG};
 use mooring_program::error::chain;
+use mooring_program::repeated::Repeated;
 use mooring_program::{reasons, settings};
 use tracing::{debug, info, info_span, warn};
 
@@ -66,18 +67,22 @@ fn mistake(error: &str, is_read: bool) -> String {
 pub async fn follow(client: Client, namespace: String, reports: Reports, registry: Registry) {
     let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
     let mut changes = std::pin::pin!(watch_object(api, MOUNTER_CONFIG).default_backoff());
-    let (mut last, mut is_read) = (None, false);
+    let (mut last, mut is_read, mut logged) = (None, false, Repeated::default());
     while let Some(change) = changes.next().await {
         let config = match change {
             Ok(config) => config,
             Err(error) => {
-                warn!(
-                    error = %chain(&error),
-                    "failed to watch ConfigMap {MOUNTER_CONFIG}: its last good version stays in force"
-                );
+                let error = chain(&error);
+                if logged.is_due(&error) {
+                    warn!(
+                        error,
+                        "failed to watch ConfigMap {MOUNTER_CONFIG}: its last good version stays in force"
+                    );
+                }
                 continue;
             }
         };
+        logged.end();
         let data = config
             .as_ref()
             .and_then(|config| config.data.clone())

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
 use mooring_program::error::chain;
+use mooring_program::repeated::Repeated;
 use tracing::{Instrument as _, info, info_span, warn};
 
 use crate::agent::give_up::SILENCE;
@@ -81,6 +82,8 @@ pub struct GiveUp {
     /// The host's mount namespace, if not the kubelet's.
     host_namespace: Option<PathBuf>,
     node_pods: Arc<NodePods>,
+    /// Why the Pods of the node are not known.
+    blind: Repeated,
     metrics: MounterMetrics,
     recorder: VolumeRecorder,
     asked: Option<Instant>,
@@ -106,6 +109,7 @@ impl GiveUp {
             workers,
             host_namespace,
             node_pods,
+            blind: Repeated::default(),
             metrics,
             recorder,
             asked: None,
@@ -116,9 +120,7 @@ impl GiveUp {
     /// Runs for as long as the mounter.
     pub async fn run(mut self) {
         // Ask once at the start, so that a missing right shows before it matters.
-        if let Err(error) = self.node_pods.list().await {
-            say_blind(&error);
-        }
+        self.node_pods().await;
         loop {
             tokio::time::sleep(PERIOD).await;
             self.look().instrument(info_span!("give-up")).await;
@@ -135,10 +137,7 @@ impl GiveUp {
             return;
         }
         self.asked = Some(Instant::now());
-        let there = match self.node_pods.list().await {
-            Ok(there) => there,
-            Err(error) => return say_blind(&error),
-        };
+        let Some(there) = self.node_pods().await else { return };
         let over: BTreeSet<_> = stuck
             .iter()
             .map(|volume| volume.target.pod_uid().to_owned())
@@ -162,6 +161,22 @@ impl GiveUp {
                 if self.recorder.record(target, pod, event) && given_up {
                     self.metrics.given_up(kind);
                 }
+            }
+        }
+    }
+
+    async fn node_pods(&mut self) -> Option<Vec<NodePod>> {
+        match self.node_pods.list().await {
+            Ok(there) => {
+                self.blind.end();
+                Some(there)
+            }
+            Err(error) => {
+                let error = chain(&error);
+                if self.blind.is_due(&error) {
+                    warn!("failed to learn which Pods are being deleted, so none is helped to end: {error}");
+                }
+                None
             }
         }
     }
@@ -282,11 +297,4 @@ impl GiveUp {
         }
         self.leftovers.forget(target);
     }
-}
-
-fn say_blind(error: &dyn std::error::Error) {
-    warn!(
-        "failed to learn which Pods are being deleted, so none is helped to end: {}",
-        chain(&error)
-    );
 }

@@ -483,6 +483,7 @@ impl Cache {
                 let (snapshot, content) = self.snapshots.source_of(source);
                 return ObservedSource {
                     snapshot,
+                    has_snapshot_api: self.presence.of::<VolumeSnapshot>(),
                     content,
                     ..nothing
                 };

@@ -11,6 +11,8 @@ use kube::Resource;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
+use mooring_program::error::chain;
+use mooring_program::repeated::Repeated;
 use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
@@ -41,19 +43,27 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let mut events = std::pin::pin!(watcher(api.clone(), config).default_backoff());
+    let mut logged = Repeated::default();
     while let Some(event) = events.next().await {
         match (event, kind) {
-            (Ok(event), _) => seen(event.modify(|object| object.meta_mut().managed_fields = None)),
+            (Ok(event), _) => {
+                // Another try to list begins with `Init`.
+                if !matches!(event, Event::Init) {
+                    logged.end();
+                }
+                seen(event.modify(|object| object.meta_mut().managed_fields = None));
+            }
             (Err(Error::InitialListFailed(error) | Error::WatchStartFailed(error)), Kind::Optional(_))
                 if is_not_found(&error) =>
             {
                 return;
             }
-            (Err(error), Kind::Required(kind) | Kind::Optional(kind)) => warn!(
-                kind = kind.as_ref(),
-                error = &error as &dyn std::error::Error,
-                "failed to watch; trying again"
-            ),
+            (Err(error), Kind::Required(kind) | Kind::Optional(kind)) => {
+                let error = chain(&error);
+                if logged.is_due(&error) {
+                    warn!(kind = kind.as_ref(), error, "failed to watch; trying again");
+                }
+            }
         }
     }
 }

@@ -54,6 +54,10 @@ impl From<&str> for ClassRef {
     }
 }
 
+/// The cure where a namespace does not count here.
+pub const ADD_NAMESPACE: &str = "add the namespace to the setting config-namespaces or, if another Mooring in this \
+                                 cluster honours it, check that the other one is running";
+
 /// Why a StorageClass has no ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoConfig {
@@ -92,8 +96,7 @@ pub enum NoConfig {
     /// The ConfigMap is of a namespace that this Mooring does not honour; another may.
     #[error(
         "{class} is tied to ConfigMap {reference}, and this Mooring honours no ConfigMaps of that \
-         namespace: check that the Mooring that does is running, or add the namespace to this one's setting \
-         config-namespaces"
+         namespace: {ADD_NAMESPACE}"
     )]
     Elsewhere {
         /// The class that the claim, the volume or the snapshot is of.

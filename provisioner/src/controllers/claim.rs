@@ -11,7 +11,7 @@ use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
-use super::serving::{config_for, config_of, not_known, runs_in};
+use super::serving::{begun, config_for, config_of, not_known, runs_in};
 use crate::apply::live::{Fresh, copied_by, look_up};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::expectations::Fact;
@@ -81,9 +81,9 @@ async fn act(claim: &PersistentVolumeClaim, shared: &Shared) -> Result<Action, A
     let namespace = runs_in(&config, record.as_ref());
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
         // Only claims for which something ran or has to run.
-        let concerned =
-            record.is_some() || (config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER));
-        return Ok(not_known(shared, &claim.object_ref(&()), namespace, concerned));
+        let is_wanted = config.is_ok() && claim.annotations().contains_key(annotations::STORAGE_PROVISIONER);
+        let since = record.as_ref().map_or_else(|| is_wanted.then(Timestamp::now), begun);
+        return Ok(not_known(shared, &claim.object_ref(&()), namespace, since));
     }
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, &uid));
     let copied_by = match volume.filter(|_| is_change_asked(claim)) {

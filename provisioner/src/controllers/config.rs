@@ -19,6 +19,7 @@ use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Resource, ResourceExt};
 use mooring_contract::names::{SETTINGS_CONFIG, annotations, labels};
 use mooring_program::error::chain;
+use mooring_program::repeated::Repeated;
 use mooring_program::settings::keys::CONFIG_NAMESPACES;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -124,8 +125,8 @@ pub(super) struct ConfigLoop {
     /// The classes that were made and are not seen yet, and when they were.
     made: Vec<(Instant, Arc<StorageClass>)>,
     entries: BTreeMap<ConfigRef, Entry>,
-    /// The namespaces of which an Event has told that their ConfigMaps may not be read.
-    unread: BTreeSet<String>,
+    /// Why ConfigMaps can't be read, by namespace.
+    unread: BTreeMap<String, Repeated>,
     /// The classes to give up.
     given_up: BTreeSet<String>,
     /// How often they are used.
@@ -145,7 +146,7 @@ impl ConfigLoop {
             cache,
             made: Vec::new(),
             entries: BTreeMap::new(),
-            unread: BTreeSet::new(),
+            unread: BTreeMap::new(),
             given_up: BTreeSet::new(),
             uses: None,
         }
@@ -154,7 +155,10 @@ impl ConfigLoop {
     pub(super) fn take(&mut self, (namespace, seen): Seen) {
         match seen {
             Ok(event) => {
-                self.unread.remove(&namespace);
+                // Another try to list begins with `Init`.
+                if !matches!(event, Event::Init) {
+                    self.unread.remove(&namespace);
+                }
                 let config_maps = self.config_maps.entry(namespace).or_default();
                 config_maps.take(event, |mut config_map: ConfigMap| {
                     config_map.metadata.managed_fields = None;
@@ -163,12 +167,16 @@ impl ConfigLoop {
             }
             Err(error) => {
                 self.context.metrics.reconciled(CONTROLLER, "watch");
+                let text = chain(&error);
+                if !self.unread.entry(namespace.clone()).or_default().is_due(&text) {
+                    return;
+                }
                 warn!(
-                    error = &error as &dyn std::error::Error,
+                    error = text,
                     "failed to watch config maps of namespace {namespace}; if this is forbidden, bind ClusterRole \
                      flex-provisioner-configs in that namespace"
                 );
-                if is_forbidden(&error) && self.unread.insert(namespace.clone()) {
+                if is_forbidden(&error) {
                     self.tell_of_unread(&namespace);
                 }
             }

@@ -1,19 +1,22 @@
 //! Which ConfigMap serves a claim or a PV, and whether it is this Mooring's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use crate::apply::Shared;
-use crate::config::store::{ClassRef, NoConfig};
+use crate::config::store::{ADD_NAMESPACE, ClassRef, NoConfig};
 use crate::config::{ConfigRef, ProvisionerConfig};
 use crate::operation::describe::waiting;
 use crate::operation::record::Record;
+use crate::time::elapsed;
 
 /// The ConfigMap in force for a class. Where the class is gone, or the storage of the one that the record names may have
 /// something of it, that one.
@@ -126,30 +129,60 @@ pub(crate) fn runs_in(config: &Result<Arc<ProvisionerConfig>, NoConfig>, record:
         .or_else(|| config.as_ref().ok().map(|config| config.reference.namespace.clone()))
 }
 
-/// The runs of a namespace have not been listed, so nothing can be decided that depends on them.
-pub(crate) fn not_known(shared: &Shared, object: &ObjectReference, namespace: &str, concerned: bool) -> Action {
-    // What has a record of a namespace that is not honoured here is in the hands of a Mooring that honours it.
-    if concerned && honours(shared, namespace) {
-        let text = format!(
-            "the Pods of namespace {namespace} can't be watched: bind ClusterRole flex-provisioner-configs in it"
-        );
-        shared
-            .context
-            .events
-            .publish(object, waiting(Operation::Provision, text));
-    }
+/// The runs of a namespace have not been listed, so nothing can be decided that depends on them. `since` is when there
+/// first was something to decide for the object, if there is.
+pub(crate) fn not_known(
+    shared: &Shared,
+    object: &ObjectReference,
+    namespace: &str,
+    since: Option<Timestamp>,
+) -> Action {
     // Their list wakes everybody.
-    Action::await_change()
+    let Some(since) = since else {
+        return Action::await_change();
+    };
+    let left_alone = (!honours(shared, namespace)).then_some(shared.limits.elsewhere_grace);
+    match why_not_known(namespace, left_alone, elapsed(since, Timestamp::now())) {
+        Ok(text) => {
+            let note = waiting(Operation::Provision, text);
+            shared.context.events.publish(object, note);
+            Action::await_change()
+        }
+        Err(left) => Action::requeue(left),
+    }
+}
+
+/// What to say of an object that has waited for this long for the list of a namespace's runs; `Err` with how long
+/// another Mooring still has for it. `left_alone` is how long that has in all, if the namespace may be another's.
+fn why_not_known(namespace: &str, left_alone: Option<Duration>, waited: Duration) -> Result<String, Duration> {
+    let Some(grace) = left_alone else {
+        return Ok(format!(
+            "the Pods of namespace {namespace} can't be watched: bind ClusterRole flex-provisioner-configs in it"
+        ));
+    };
+    match grace.saturating_sub(waited) {
+        Duration::ZERO => Ok(format!(
+            "an operation of a ConfigMap in namespace {namespace} has begun, and this Mooring honours no ConfigMaps of \
+             that namespace: {ADD_NAMESPACE}"
+        )),
+        left => Err(left),
+    }
+}
+
+/// When the operation of a record began, unless nobody has to do anything for it.
+pub(crate) fn begun(record: &Record) -> Option<Timestamp> {
+    Some(record.since).filter(|_| !record.is_refused_change())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
     use serde_json::{Value, json};
 
-    use super::another_s_config;
+    use super::{another_s_config, why_not_known};
     use crate::operation::tests::record;
 
     /// A claim in the hands of the Mooring whose ConfigMap this is.
@@ -189,5 +222,20 @@ mod tests {
                 "{claims:?} {volumes:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_has_begun_in_a_namespace_that_does_not_count_is_reported_when_nobody_has_gone_on_with_it() {
+        let minutes = Duration::from_mins;
+        let said = |left_alone, waited| why_not_known("admin", left_alone, waited);
+        assert_eq!(said(Some(minutes(5)), minutes(1)), Err(minutes(4)));
+        for waited in [minutes(5), minutes(600)] {
+            let text = said(Some(minutes(5)), waited).unwrap();
+            assert!(
+                text.contains("namespace admin") && text.contains("config-namespaces"),
+                "{text}"
+            );
+        }
+        assert!(said(None, minutes(0)).unwrap().contains("bind ClusterRole"));
     }
 }

@@ -11,7 +11,7 @@ use mooring_contract::names::annotations;
 use mooring_contract::operation::Operation;
 
 use super::reconcile::{Reconciled, record_on};
-use super::serving::{named, not_known, runs_in};
+use super::serving::{begun, named, not_known, runs_in};
 use crate::apply::live::{Fresh, restored_by};
 use crate::apply::{self, ApplyError, Shared, Subject};
 use crate::cache::store::Cache;
@@ -103,7 +103,12 @@ async fn decide(
     let config = config(shared, reference, content);
     let namespace = runs_in(&config, record);
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
-        return Ok(Next::Wait(not_known(shared, content.of, namespace, record.is_some())));
+        return Ok(Next::Wait(not_known(
+            shared,
+            content.of,
+            namespace,
+            record.and_then(begun),
+        )));
     }
     let find = |operation: Operation| cache.run(namespace.as_deref()?, &RunId::new(operation, content.uid()));
     let (snapshot_run, delete_run) = (find(form.take()), find(form.delete()));

@@ -10,7 +10,7 @@ use mooring_contract::operation::Operation;
 
 use super::attachment;
 use super::reconcile::{Reconciled, record_on};
-use super::serving::{config_of, not_known, runs_in};
+use super::serving::{begun, config_of, not_known, runs_in};
 use crate::apply::live::{Fresh, copied_by};
 use crate::apply::{self, ApplyError, Shared};
 use crate::cache::expectations::Fact;
@@ -62,7 +62,8 @@ async fn act(volume: &PersistentVolume, shared: &Shared) -> Result<Action, Apply
     };
     let namespace = runs_in(&config, record.as_ref()).or_else(noted);
     if let Some(namespace) = namespace.as_deref().filter(|namespace| !cache.knows_runs_of(namespace)) {
-        return Ok(not_known(shared, &volume.object_ref(&()), namespace, record.is_some()));
+        let since = record.as_ref().and_then(begun);
+        return Ok(not_known(shared, &volume.object_ref(&()), namespace, since));
     }
     if attachment::concerns(volume, record.as_ref()) {
         return Box::pin(attachment::act(

@@ -121,6 +121,8 @@ pub struct ObservedSource {
     /// The PV that it is bound to.
     pub volume: Option<Arc<PersistentVolume>>,
     pub snapshot: Option<Arc<VolumeSnapshot>>,
+    /// Whether the cluster has snapshots, as far as that is known.
+    pub has_snapshot_api: Option<bool>,
     /// The content that it is bound to.
     pub content: Option<Arc<VolumeSnapshotContent>>,
     /// Whether the claim may be made of it. Where it may not, nothing else is known here.

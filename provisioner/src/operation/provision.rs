@@ -90,8 +90,6 @@ fn fresh(seen: &ObservedClaim<'_>, now: Timestamp) -> ClaimDecision {
     match seen.config {
         Ok(_) => {}
         Err(NoConfig::NotOurs { .. } | NoConfig::NotReadYet) => return Decision::Rest,
-        // Made by the Mooring that honours that namespace, which serves it.
-        Err(NoConfig::Elsewhere { .. }) if seen.class.is_some_and(is_own) => return Decision::Rest,
         Err(error) => {
             if let Some(left) = left_to_another(seen, error, now) {
                 return Decision::wait(left);
@@ -165,8 +163,10 @@ pub fn is_unserved(seen: &ObservedClaim<'_>) -> bool {
 /// How long a claim is still given to be taken up by another Mooring, whose ConfigMap its class may have.
 fn left_to_another(seen: &ObservedClaim<'_>, error: &NoConfig, now: Timestamp) -> Option<Duration> {
     let grace = match error {
-        // It is known to be another's, who may have many others before it.
-        NoConfig::Elsewhere { is_at_work: true, .. } => seen.limits.elsewhere_grace,
+        // Another, which has made the class or volumes of it, may have many other claims before this one.
+        NoConfig::Elsewhere { is_at_work, .. } if *is_at_work || seen.class.is_some_and(is_own) => {
+            seen.limits.elsewhere_grace
+        }
         NoConfig::Elsewhere { .. } | NoConfig::Unclaimed { .. } => seen.limits.claim_grace,
         NoConfig::NotOurs { .. }
         | NoConfig::NotReadYet

@@ -28,6 +28,12 @@ pub enum SourceError {
     #[error("VolumeSnapshot {0:?}, which the claim asks to restore, does not exist: Mooring waits for it")]
     NoSnapshot(String),
     #[error(
+        "VolumeSnapshot {0:?}, which the claim asks to restore, can't exist, since the cluster has no snapshot API: \
+         have an administrator install the CRDs and the snapshot-controller of kubernetes-csi/external-snapshotter. \
+         Mooring waits for them"
+    )]
+    NoSnapshotApi(String),
+    #[error(
         "VolumeSnapshot {0:?}, which the claim asks to restore, is not ready yet (see its Events; it has none where no \
          snapshot-controller runs): Mooring waits for it"
     )]
@@ -163,6 +169,7 @@ impl SourceError {
             | Self::Busy(_)
             | Self::NodeGone(_)
             | Self::NoSnapshot(_)
+            | Self::NoSnapshotApi(_)
             | Self::Unready(_)
             | Self::GrantsNotKnown(_) => true,
             Self::SnapshotGoing(_)
@@ -338,7 +345,10 @@ fn ready_content<'a>(
 ) -> Result<(&'a VolumeSnapshotContent, &'a str), SourceError> {
     let named = || snapshot.to_string();
     let from = seen.source.snapshot.as_ref();
-    let from = from.ok_or_else(|| SourceError::NoSnapshot(named()))?;
+    let from = from.ok_or_else(|| match seen.source.has_snapshot_api {
+        Some(false) => SourceError::NoSnapshotApi(named()),
+        Some(true) | None => SourceError::NoSnapshot(named()),
+    })?;
     if from.metadata.deletion_timestamp.is_some() {
         return Err(SourceError::SnapshotGoing(named()));
     }

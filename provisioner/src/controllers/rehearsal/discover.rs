@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::Status;
-use kube::runtime::watcher;
+use kube::runtime::watcher::{self, Event};
 use serde_json::{Value, json};
 
 use super::fake_api::{FakeApi, Fault, key_of};
@@ -384,6 +384,7 @@ async fn a_namespace_in_the_settings_that_may_not_be_read_is_told_of_there_once(
         watcher::Error::InitialListFailed(kube::Error::Api(status.boxed()))
     };
     for _ in 0..2 {
+        state.take(("team".to_owned(), Ok(Event::Init)));
         state.take(("team".to_owned(), Err(forbidden())));
     }
     state.take(("team".to_owned(), Err(watcher::Error::NoResourceVersion)));

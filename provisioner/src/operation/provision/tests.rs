@@ -933,17 +933,19 @@ fn a_claim_that_another_mooring_may_serve_is_not_reported_in_haste() {
     assert_eq!(planned(&world), "wait 4");
     world.unserved_since = since(6);
     assert_eq!(planned(&world), "wait NoProvisionerConfig");
-    // A class that the other Mooring made.
+    // A class that a Mooring made, which may be this one while it honoured the namespace.
     world.config = Err(NoConfig::Elsewhere {
-        is_at_work: true,
+        is_at_work: false,
         class: "silver".into(),
         reference: "other/c".parse().unwrap(),
     });
-    world.unserved_since = since(1000);
     let made = json!({"metadata": {"name": "silver", "annotations": {"mooring.dev/config-uid": "1"}, "labels": {
         "app.kubernetes.io/managed-by": "mooring", "storage-class": "silver"}}});
     world.class = Some(class(&made));
-    assert_eq!(planned(&world), "rest");
+    world.unserved_since = since(6);
+    assert_eq!(planned(&world), "wait 294");
+    world.unserved_since = since(301);
+    assert_eq!(planned(&world), "wait NoProvisionerConfig");
 }
 
 #[test]

@@ -490,3 +490,23 @@ fn a_backup_is_restored_on_any_node_by_the_configmap_that_its_content_names() {
         "{said}"
     );
 }
+
+#[test]
+fn a_restore_in_a_cluster_without_snapshots_is_told_what_the_cluster_lacks() {
+    let mut world = World::new().able_to(&[Operation::Provision, Operation::Delete, Operation::Restore]);
+    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
+    world.claim["spec"]["dataSource"] = snapshot.clone();
+    world.claim["spec"]["dataSourceRef"] = snapshot;
+    for (has_snapshot_api, want) in [
+        (None, "does not exist"),
+        (Some(true), "does not exist"),
+        (Some(false), "the cluster has no snapshot API"),
+    ] {
+        world.source = ObservedSource {
+            has_snapshot_api,
+            ..ObservedSource::default()
+        };
+        let said = word(&world.plan());
+        assert!(said.contains(want) && said.contains("Mooring waits for"), "{said}");
+    }
+}
