@@ -70,14 +70,6 @@ fn node_of(volume: &PersistentVolume) -> Option<String> {
     (expression.key == "kubernetes.io/hostname").then_some(expression.values?.into_iter().next()?)
 }
 
-/// Waits for all that a Pod prints: it is ready as soon as it has started.
-async fn prints(scope: &Scope, pod: &str, text: &str) -> Result<()> {
-    wait_until(&format!("Pod {pod} to print {text:?}"), ROOM_LIMIT, async || {
-        Ok((scope.kubectl(["logs", pod])? == text).then_some(()))
-    })
-    .await
-}
-
 #[test]
 fn a_local_volume_is_written_found_again_and_gone_with_its_claim() {
     in_namespace("local-life", async |scope| {
@@ -100,7 +92,7 @@ fn a_local_volume_is_written_found_again_and_gone_with_its_claim() {
         scope.apply(&user_of("reader", "data", "cat /data/file; sleep 1000000").to_string())?;
         let reader = scope.pod_ready("reader").await?;
         assert_eq!(reader.spec.and_then(|spec| spec.node_name), Some(node));
-        prints(&scope, "reader", "kept\n").await?;
+        scope.log_is("reader", "kept\n").await?;
         let files = files_of(&scope, &uid).await?;
         assert_eq!(files.len(), 1, "one image file on one node: {files:?}");
         scope.delete("pod/reader")?;
@@ -148,7 +140,7 @@ fn an_ephemeral_volume_comes_and_goes_with_its_pod_with_either_driver() {
             }}}});
             scope.apply(&user.to_string())?;
             scope.pod_ready(&name).await?;
-            prints(&scope, &name, "kept\n").await?;
+            scope.log_is(&name, "kept\n").await?;
             let claims: Api<PersistentVolumeClaim> = scope.api();
             let uid = claims.get(&format!("{name}-data")).await?.uid().context("no uid")?;
             assert!(scope.provisioned(&uid).await?.is_some());
@@ -520,7 +512,7 @@ fn a_claim_for_one_pod_is_served_and_a_second_pod_waits_until_the_first_is_gone(
         until(&scope.api(), "second", "to wait for the first", WAITS_LIMIT, waits).await?;
         scope.delete("pod/first")?;
         scope.pod_ready("second").await?;
-        prints(&scope, "second", "kept\n").await?;
+        scope.log_is("second", "kept\n").await?;
         scope.delete("pod/second")?;
         scope.pod_gone("second").await?;
         scope.claim_gone("data").await?;
