@@ -7,9 +7,6 @@ use mooring_harness::ssh::SshServer;
 use mooring_harness::{Scope, in_namespace};
 use serde_json::json;
 
-/// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=180s";
-
 /// Class `local` with CSI, whose backups are kept on an ssh server.
 fn provisioner(scope: &Scope, name: &str, server: &SshServer) -> Result<Provisioner> {
     Ok(scope
@@ -30,10 +27,11 @@ fn field(scope: &Scope, object: &str, path: &str) -> Result<String> {
     scope.kubectl(["get", object, &format!("-o=jsonpath={{{path}}}")])
 }
 
-fn ready(scope: &Scope, snapshot: &str) -> Result<()> {
+async fn ready(scope: &Scope, snapshot: &str) -> Result<()> {
     let object = format!("volumesnapshot/{snapshot}");
-    scope.kubectl(["wait", "--for=jsonpath={.status.readyToUse}=true", LIMIT, &object])?;
-    Ok(())
+    scope
+        .kubectl_wait(["wait", "--for=jsonpath={.status.readyToUse}=true", &object])
+        .await
 }
 
 /// A Pod on a node with claim `name`, whose volume is made of a snapshot; returns the claim's uid.
@@ -104,7 +102,7 @@ fn a_backup_outlives_volume_and_configmap_and_is_restored_elsewhere_and_deleted(
 
         let backups = scope.backup_class("Delete")?;
         scope.apply(&snapshot_of("old", "monday", &backups).to_string())?;
-        ready(&scope, "monday")?;
+        ready(&scope, "monday").await?;
         let path = ".status.boundVolumeSnapshotContentName";
         let content = format!(
             "volumesnapshotcontent/{}",
@@ -123,7 +121,7 @@ fn a_backup_outlives_volume_and_configmap_and_is_restored_elsewhere_and_deleted(
         other.apply().await?;
         let class = other.class_of("xfs")?;
         as_elsewhere(&scope, &backup, &other.name)?;
-        ready(&scope, "elsewhere")?;
+        ready(&scope, "elsewhere").await?;
         let uid = restored(&scope, "elsewhere", "new", &class, &there).await?;
         let waits = restored(&scope, "monday", "again", &class, &here).await?;
         scope
@@ -148,11 +146,11 @@ fn a_backup_outlives_volume_and_configmap_and_is_restored_elsewhere_and_deleted(
         scope.event("monday", "annotate the VolumeSnapshotContent with").await?;
         ensure!(kept()? == format!("{backup}.xfs.img\n"), "{}", kept()?);
         other.apply().await?;
-        scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
+        scope.kubectl_wait(["wait", "--for=delete", &content]).await?;
         scope.no_run_left("delete-backup").await?;
         assert_eq!(kept()?, "");
         // With Retain only the objects go.
-        scope.kubectl(["delete", LIMIT, "volumesnapshot/elsewhere"])?;
+        scope.deleted("volumesnapshot/elsewhere").await?;
         Ok(())
     });
 }

@@ -27,11 +27,12 @@ fn is_marked(class: Option<&StorageClass>) -> bool {
 }
 
 /// Waits until Kubernetes has removed the run with its ConfigMap.
-fn runs_gone(scope: &Scope) -> Result<()> {
+async fn runs_gone(scope: &Scope) -> Result<()> {
     let runs = format!("-l=mooring.dev/config-name={}", scope.namespace);
     let there = format!("-n={CONFIG_NAMESPACE}");
-    scope.kubectl(["wait", "--for=delete", "--timeout=180s", &there, "pods", &runs])?;
-    Ok(())
+    scope
+        .kubectl_wait(["wait", "--for=delete", &there, "pods", &runs])
+        .await
 }
 
 /// Proves: P1
@@ -70,12 +71,9 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
             class(&scope, name, "to come", |class| class.is_some()).await?;
         }
         all.status("3 storage classes by discovery").await?;
-        scope.kubectl([
-            "wait",
-            "--for=create",
-            "--timeout=180s",
-            &format!("volumesnapshotclass/{ssd}"),
-        ])?;
+        scope
+            .kubectl_wait(["wait", "--for=create", &format!("volumesnapshotclass/{ssd}")])
+            .await?;
         wait_until("the metrics to count them", LIMIT, async || {
             let counted = "mooring_provisioner_discovered_classes{state=\"served\"}";
             Ok(scope.metrics()?.contains(counted).then_some(()))
@@ -122,19 +120,16 @@ fn classes_come_and_go_as_the_image_lists_them_and_never_one_in_use() {
         // All go with the ConfigMap, the one in use when it is free.
         scope.provisioner().delete()?;
         class(&scope, &ssd, "to go", |class| class.is_none()).await?;
-        scope.kubectl([
-            "wait",
-            "--for=delete",
-            "--timeout=180s",
-            &format!("volumesnapshotclass/{ssd}"),
-        ])?;
+        scope
+            .kubectl_wait(["wait", "--for=delete", &format!("volumesnapshotclass/{ssd}")])
+            .await?;
         class(&scope, &hdd, "to stay", |class| class.is_some()).await?;
-        runs_gone(&scope)?;
+        runs_gone(&scope).await?;
         all.write()?;
-        scope.kubectl(["delete", "pvc", "data", "--timeout=180s"])?;
+        scope.deleted("persistentvolumeclaim/data").await?;
         scope.nothing_left(&uid).await?;
         scope.provisioner().delete()?;
         class(&scope, &hdd, "to go", |class| class.is_none()).await?;
-        runs_gone(&scope)
+        runs_gone(&scope).await
     });
 }

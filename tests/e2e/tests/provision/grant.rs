@@ -6,9 +6,6 @@ use mooring_harness::snapshots::snapshot_of;
 use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
-/// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=180s";
-
 /// A namespace beside the test's own. It goes with the test.
 fn beside(scope: &Scope) -> Result<Scope> {
     let name = format!("{}-prod", scope.namespace);
@@ -83,7 +80,7 @@ fn a_claim_is_made_of_what_another_namespace_lets_it_use_and_of_nothing_else() {
         assert_eq!(source_of(&scope, &uid).await?, format!("nobody@192.0.2.1:/pvc-{old}"));
 
         // What is taken back counts for what comes next.
-        there.kubectl(["delete", LIMIT, "referencegrants", "--all"])?;
+        there.kubectl_wait(["delete", "referencegrants", "--all"]).await?;
         let late = made_of(&there, "", "PersistentVolumeClaim", "old", "late", class);
         scope.claim_with(None, &late).await?;
         scope.event("late", "no ReferenceGrant in namespace").await?;
@@ -115,7 +112,7 @@ fn a_snapshot_of_another_namespace_is_restored_by_a_grant_for_snapshots() {
         let snapshots = scope.snapshot_class("Delete")?;
         there.apply(&snapshot_of("old", "monday", &snapshots).to_string())?;
         let ready = "--for=jsonpath={.status.readyToUse}=true";
-        there.kubectl(["wait", ready, LIMIT, "volumesnapshot/monday"])?;
+        there.kubectl_wait(["wait", ready, "volumesnapshot/monday"]).await?;
 
         let group = "snapshot.storage.k8s.io";
         let restored = made_of(&there, group, "VolumeSnapshot", "monday", "restored", class);
@@ -125,7 +122,7 @@ fn a_snapshot_of_another_namespace_is_restored_by_a_grant_for_snapshots() {
         let source = source_of(&scope, &uid).await?;
         ensure!(source.starts_with("nobody@192.0.2.1:/snapshot-"), "{source}");
 
-        there.kubectl(["delete", LIMIT, "volumesnapshot/monday"])?;
+        there.deleted("volumesnapshot/monday").await?;
         there.claim_gone("old").await?;
         there.nothing_left(&old).await
     });

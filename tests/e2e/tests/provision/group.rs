@@ -10,9 +10,6 @@ use mooring_harness::snapshots::group_snapshot_of;
 use mooring_harness::{Scope, in_namespace, wait_until};
 use serde_json::{Value, json};
 
-/// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=180s";
-
 /// What a content of a group is called.
 const CONTENT: &str = "volumegroupsnapshotcontent";
 
@@ -20,9 +17,10 @@ fn field(scope: &Scope, object: &str, path: &str) -> Result<String> {
     scope.kubectl(["get", object, &format!("-o=jsonpath={{{path}}}")])
 }
 
-fn ready(scope: &Scope, object: &str) -> Result<()> {
-    scope.kubectl(["wait", "--for=jsonpath={.status.readyToUse}=true", LIMIT, object])?;
-    Ok(())
+async fn ready(scope: &Scope, object: &str) -> Result<()> {
+    scope
+        .kubectl_wait(["wait", "--for=jsonpath={.status.readyToUse}=true", object])
+        .await
 }
 
 /// Creates a claim that is one of the group `db`.
@@ -94,7 +92,7 @@ fn one_run_snapshots_the_volumes_of_a_group_and_they_are_restored_and_deleted() 
         write("monday")?;
 
         scope.apply(&group_snapshot_of("app", "db", "monday", &groups).to_string())?;
-        ready(&scope, "volumegroupsnapshot/monday")?;
+        ready(&scope, "volumegroupsnapshot/monday").await?;
         write("tuesday")?;
         let content = content_of(&scope, "volumegroupsnapshot/monday")?;
         let handle = field(&scope, &content, ".status.volumeGroupSnapshotHandle")?;
@@ -103,13 +101,14 @@ fn one_run_snapshots_the_volumes_of_a_group_and_they_are_restored_and_deleted() 
             handle.starts_with(&own) && handle.ends_with(&format!("@{node}")),
             "{handle}"
         );
-        scope.kubectl([
-            "wait",
-            "--for=jsonpath={.status.readyToUse}=true",
-            LIMIT,
-            "volumesnapshots",
-            "--all",
-        ])?;
+        scope
+            .kubectl_wait([
+                "wait",
+                "--for=jsonpath={.status.readyToUse}=true",
+                "volumesnapshots",
+                "--all",
+            ])
+            .await?;
         let snapshots = by_claim(&scope)?;
         ensure!(snapshots.len() == 2, "{snapshots:?}");
 
@@ -133,12 +132,14 @@ fn one_run_snapshots_the_volumes_of_a_group_and_they_are_restored_and_deleted() 
             "volumesnapshots",
             "-o=jsonpath={.items[*].status.boundVolumeSnapshotContentName}",
         ])?;
-        scope.kubectl(["delete", LIMIT, "volumegroupsnapshot/monday"])?;
-        scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
-        scope.kubectl(["wait", "--for=delete", LIMIT, "volumesnapshots", "--all"])?;
+        scope.deleted("volumegroupsnapshot/monday").await?;
+        scope.kubectl_wait(["wait", "--for=delete", &content]).await?;
+        scope
+            .kubectl_wait(["wait", "--for=delete", "volumesnapshots", "--all"])
+            .await?;
         for content in contents.split_whitespace() {
             let content = format!("volumesnapshotcontent/{content}");
-            scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
+            scope.kubectl_wait(["wait", "--for=delete", &content]).await?;
         }
         scope.no_run_left("delete-group").await
     });
@@ -177,7 +178,7 @@ fn a_group_that_no_one_run_can_take_is_refused_with_the_reason() {
             Ok(error.contains("one ConfigMap only").then_some(()))
         })
         .await?;
-        scope.kubectl(["delete", LIMIT, "volumegroupsnapshot/mixed"])?;
+        scope.deleted("volumegroupsnapshot/mixed").await?;
 
         here.key("operations", "provision, delete, snapshot, delete-snapshot")
             .apply()
@@ -185,7 +186,7 @@ fn a_group_that_no_one_run_can_take_is_refused_with_the_reason() {
         scope.kubectl(["label", "persistentvolumeclaim/two", "app-"])?;
         scope.apply(&group_snapshot_of("app", "db", "unable", &groups).to_string())?;
         scope.event("unable", "does not list \"snapshot-group\"").await?;
-        scope.kubectl(["delete", LIMIT, "volumegroupsnapshot/unable"])?;
+        scope.deleted("volumegroupsnapshot/unable").await?;
         Ok(())
     });
 }
@@ -210,7 +211,9 @@ fn a_group_is_taken_after_its_image_was_killed_and_stays_with_retain() {
         }
         scope.apply(&group_snapshot_of("app", "db", "monday", &groups).to_string())?;
         let bound = "--for=jsonpath={.status.boundVolumeGroupSnapshotContentName}";
-        scope.kubectl(["wait", bound, LIMIT, "volumegroupsnapshot/monday"])?;
+        scope
+            .kubectl_wait(["wait", bound, "volumegroupsnapshot/monday"])
+            .await?;
         let content = content_of(&scope, "volumegroupsnapshot/monday")?;
         let uid = field(&scope, &content, ".metadata.uid")?;
         let killed = scope.runs("snapshot-group", &uid).await?.uid();
@@ -221,10 +224,12 @@ fn a_group_is_taken_after_its_image_was_killed_and_stays_with_retain() {
             .await?;
         scope.runs("snapshot-group", &uid).await?;
         scope.let_run_go_on("snapshot-group", &uid)?;
-        ready(&scope, "volumegroupsnapshot/monday")?;
+        ready(&scope, "volumegroupsnapshot/monday").await?;
 
-        scope.kubectl(["delete", LIMIT, "volumegroupsnapshot/monday"])?;
-        scope.kubectl(["wait", "--for=delete", LIMIT, "volumesnapshots", "--all"])?;
+        scope.deleted("volumegroupsnapshot/monday").await?;
+        scope
+            .kubectl_wait(["wait", "--for=delete", "volumesnapshots", "--all"])
+            .await?;
         let handle = field(&scope, &content, ".status.volumeGroupSnapshotHandle")?;
         ensure!(handle.contains("/groupsnapshot-"), "{handle}");
         // What is retained, an administrator removes.
@@ -237,9 +242,9 @@ fn a_group_is_taken_after_its_image_was_killed_and_stays_with_retain() {
         let kept: Vec<_> = kept.filter(|(of, _)| *of == handle).map(|(_, name)| name).collect();
         ensure!(kept.len() == 2, "{kept:?}");
         for name in kept {
-            scope.kubectl(["delete", LIMIT, &format!("volumesnapshotcontent/{name}")])?;
+            scope.deleted(&format!("volumesnapshotcontent/{name}")).await?;
         }
-        scope.kubectl(["delete", LIMIT, &content])?;
+        scope.deleted(&content).await?;
 
         // A group that he has named, with the policy Delete.
         let name = format!("{}-named", scope.namespace);
@@ -267,9 +272,11 @@ fn a_group_is_taken_after_its_image_was_killed_and_stays_with_retain() {
             })
             .to_string(),
         )?;
-        ready(&scope, "volumegroupsnapshot/named")?;
-        scope.kubectl(["delete", LIMIT, "volumegroupsnapshot/named"])?;
-        scope.kubectl(["wait", "--for=delete", LIMIT, &format!("{CONTENT}/{name}")])?;
+        ready(&scope, "volumegroupsnapshot/named").await?;
+        scope.deleted("volumegroupsnapshot/named").await?;
+        scope
+            .kubectl_wait(["wait", "--for=delete", &format!("{CONTENT}/{name}")])
+            .await?;
         Ok(())
     });
 }

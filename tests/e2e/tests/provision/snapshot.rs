@@ -6,9 +6,6 @@ use mooring_harness::snapshots::snapshot_of;
 use mooring_harness::{Scope, in_namespace};
 use serde_json::{Value, json};
 
-/// Longest wait of kubectl.
-const LIMIT: &str = "--timeout=180s";
-
 fn field(scope: &Scope, object: &str, path: &str) -> Result<String> {
     scope.kubectl(["get", object, &format!("-o=jsonpath={{{path}}}")])
 }
@@ -41,12 +38,13 @@ fn a_snapshot_is_taken_restored_kept_and_deleted() {
         scope.exec("writer", ["sh", "-euc", "echo monday >/data/file; sync"])?;
 
         scope.apply(&snapshot_of("old", "monday", &delete).to_string())?;
-        scope.kubectl([
-            "wait",
-            "--for=jsonpath={.status.readyToUse}=true",
-            LIMIT,
-            "volumesnapshot/monday",
-        ])?;
+        scope
+            .kubectl_wait([
+                "wait",
+                "--for=jsonpath={.status.readyToUse}=true",
+                "volumesnapshot/monday",
+            ])
+            .await?;
         assert_eq!(field(&scope, "volumesnapshot/monday", ".status.restoreSize")?, "64Mi");
         let content = field(
             &scope,
@@ -78,8 +76,8 @@ fn a_snapshot_is_taken_restored_kept_and_deleted() {
         scope.exec("reader", ["fallocate", "-l", "90M", "/data/more"])?;
 
         // Its snapshot goes from the storage with its objects.
-        scope.kubectl(["delete", LIMIT, "volumesnapshot/monday"])?;
-        scope.kubectl(["wait", "--for=delete", LIMIT, &content])?;
+        scope.deleted("volumesnapshot/monday").await?;
+        scope.kubectl_wait(["wait", "--for=delete", &content]).await?;
         scope.no_run_left("delete-snapshot").await
     });
 }

@@ -375,7 +375,7 @@ async fn on_pool(scope: &Scope, node: &str, fault: Fault) -> Result<()> {
         for operation in ON_POOL {
             trial.suffers(operation, fault).await?;
         }
-        scope.kubectl(["delete", "--timeout=2m", "volumesnapshot/backup"])?;
+        scope.deleted("volumesnapshot/backup").await?;
         for left in ["restored", "copy"] {
             scope.claim_gone(left).await?;
         }
@@ -435,7 +435,9 @@ async fn on_server(scope: &Scope, node: &str, fault: Fault) -> Result<()> {
     trial.provisioner.delete()?;
     let gone = workers_gone(scope, &trial.provisioner).await;
     let discovered = ["soon", "later"].map(|name| format!("storageclass/{}-{name}", trial.provisioner.class));
-    scope.kubectl(["wait", "--for=delete", "--timeout=2m", &discovered[0], &discovered[1]])?;
+    scope
+        .kubectl_wait(["wait", "--for=delete", &discovered[0], &discovered[1]])
+        .await?;
     tried.and(ended).and(gone)
 }
 
