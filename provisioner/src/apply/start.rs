@@ -115,7 +115,7 @@ impl<K: Subject> Apply<'_, K> {
         }
         let begun = match (self.begin(&start, worker.as_ref()).await, &worker) {
             (Err(ApplyError::Run(RunError::NoLoan(refusal))), Some(worker)) => {
-                shared.cache.workers.contacts.give_back(worker);
+                shared.cache.give_back(worker);
                 Box::pin(self.refused(&config, worker, &refusal)).await;
                 name_carrier(&mut start, place.clone());
                 self.begin(&start, None).await
@@ -130,7 +130,7 @@ impl<K: Subject> Apply<'_, K> {
         if !matches!(begun, Ok(Begun::Made))
             && let Some(worker) = &worker
         {
-            shared.cache.workers.contacts.give_back(worker);
+            shared.cache.give_back(worker);
         }
         match begun {
             Ok(_) => Ok(Action::await_change()),

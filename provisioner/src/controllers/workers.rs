@@ -355,10 +355,10 @@ impl Keeper {
     }
 
     fn count(&self, workers: &[Worker]) {
-        let known = &self.shared.cache.workers.contacts;
+        let known = &self.shared.cache.workers;
         let state = |worker: &&Worker| {
-            if known.is_heard(worker.uid()) {
-                if worker.has_run() { "busy" } else { "free" }
+            if known.contacts.is_heard(worker.uid()) {
+                if known.is_free(worker) { "free" } else { "busy" }
             } else if worker.address().is_some() {
                 "unreachable"
             } else {
