@@ -35,8 +35,8 @@ use crate::context::Context;
 use crate::operation::attach::secret_of;
 use crate::operation::attempt::failed;
 use crate::operation::decision::{
-    Accept, Altered, Decision, Failed, ForAccepted, ForClaim, ForVolume, LetGo, Refuse, Reschedule, Settled, Start,
-    Undone,
+    Accept, Altered, Decision, Failed, ForAccepted, ForClaim, ForVolume, LetGo, NotStarted, Refuse, Reschedule,
+    Settled, Undone,
 };
 use crate::operation::describe::{Effect, describe, waiting};
 use crate::operation::limits::Limits;
@@ -86,7 +86,10 @@ pub(crate) async fn carry_out<K: Subject>(
         Decision::Rest => Action::await_change(),
         Decision::Wait { after, say } => apply.wait(after, say),
         Decision::Start(start) => apply.start(*start).await?,
-        Decision::Supply { start, after, say } => apply.supply_and_wait(*start, after, say).await?,
+        Decision::Supply { start, after, say } => {
+            let run = apply.supply(*start).await?;
+            apply.wait(after, say.and_then(|wait| apply.unless_told(run.as_deref()?, wait)))
+        }
         Decision::Record(record) => {
             apply.write_record(&record).await?;
             Action::await_change()
@@ -141,16 +144,15 @@ pub(crate) struct Apply<'a, K> {
 }
 
 impl<K: Subject> Apply<'_, K> {
-    async fn supply_and_wait(
-        &mut self,
-        start: Start,
-        after: Option<Duration>,
-        say: Option<Note>,
-    ) -> Result<Action, ApplyError> {
-        let run = self.supply(start).await?;
-        // The kubelet changes its words all the time; once is enough.
-        let say = say.filter(|_| run.is_some_and(|uid| self.shared.expectations.note(&uid, Fact::ToldOf)));
-        Ok(self.wait(after, say))
+    /// What users have to be told of a run that does not start: that it is late, and that it can't, each once. Its node
+    /// changes its words all the time. One that can't start is late, too.
+    fn unless_told(&self, run: &str, wait: NotStarted) -> Option<Note> {
+        let told = &self.shared.expectations;
+        let mut is_news = told.note(run, Fact::ToldLate);
+        if wait.is_blocked {
+            is_news = told.note(run, Fact::ToldBlocked);
+        }
+        is_news.then_some(wait.note)
     }
 
     fn wait(&self, after: Option<Duration>, say: Option<Note>) -> Action {

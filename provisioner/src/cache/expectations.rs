@@ -14,8 +14,10 @@ pub enum Fact {
     Deleted,
     /// The run has its properties.
     Supplied,
-    /// Users have been told that the run does not start.
-    ToldOf,
+    /// Users have been told that the run is late to start.
+    ToldLate,
+    /// Users have been told that the run can't start.
+    ToldBlocked,
     /// What the run made has been deleted, or users have been told that it stays.
     Reclaimed,
     /// Mooring's finalizer has been taken off the PV.
@@ -52,7 +54,7 @@ struct Known {
 impl Fact {
     fn is_of_run(self) -> bool {
         match self {
-            Self::Deleted | Self::Supplied | Self::ToldOf | Self::Reclaimed => true,
+            Self::Deleted | Self::Supplied | Self::ToldLate | Self::ToldBlocked | Self::Reclaimed => true,
             Self::LetGo | Self::Ready => false,
         }
     }

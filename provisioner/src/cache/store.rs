@@ -198,9 +198,16 @@ impl Cache {
         let is_free = |carrier: &Carrier| carrier::is_worker(carrier) && !carrier::has_run(carrier);
         let free = carriers.state_filter(is_free);
         let mut free = free.iter().filter_map(Worker::of);
-        let is_free = |worker: &Worker| worker.is_for(config) && worker.set() == *set && !worker.is_leaving();
-        let is_free = |worker: &Worker| is_free(worker) && !self.workers.is_spent(config, worker);
-        free.find(|worker| is_free(worker) && self.workers.take(worker, is_waited_for))
+        let is_of_set = |worker: &Worker| {
+            worker.is_for(config) && worker.set() == *set && !self.workers.is_spent(config, worker)
+        };
+        free.find(|worker| is_of_set(worker) && self.workers.take(worker, is_waited_for))
+    }
+
+    /// It was not given the run after all.
+    pub fn give_back(&self, worker: &Worker) {
+        self.workers.contacts.give_back(worker);
+        self.wake_keeper();
     }
 
     /// How much longer a run that has waited since this time waits for a worker of this set, none of which was free. The

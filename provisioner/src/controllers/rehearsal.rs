@@ -23,6 +23,7 @@ mod keeper;
 mod migrate;
 mod model;
 mod modify;
+mod not_started;
 mod passed_on;
 mod policies;
 mod real_api;

@@ -291,13 +291,16 @@ impl Keeper {
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// A worker that ended before it could be spoken with makes the next one wait.
+    /// A worker that ended before anybody could speak with it makes the next one wait. Only one that ended by itself
+    /// shows that its image can't be a worker.
     fn note_end(&mut self, configs: &[Arc<ProvisionerConfig>], worker: &Worker) {
         let config = configs.iter().find(|config| worker.is_for(config));
-        let (Some(config), Some(why)) = (config, worker.last_words()) else {
+        let (Some(config), Some(end)) = (config, worker.end()) else {
             return;
         };
-        if self.shared.cache.workers.contacts.report(worker.uid()).is_some() {
+        let workers = &self.shared.cache.workers;
+        // The leader before may have.
+        if workers.contacts.report(worker.uid()).is_some() || worker.number() > 0 {
             return;
         }
         let trouble = self.troubles.entry(config.fingerprint.clone()).or_insert(Trouble {
@@ -311,12 +314,17 @@ impl Keeper {
             .min(REMAKE.1);
         trouble.times += 1;
         trouble.not_before = Instant::now() + wait;
-        self.shared.cache.workers.capable.forget(&config.fingerprint);
         trouble.made = trouble.made.max(worker.made());
-        let text = format!(
-            "a worker ended at its start: {why}. Its image has to run \"pv serve\" where OPERATION is \"serve\"; until \
-             then each run has a Pod of its own"
-        );
+        let why = end.why;
+        let text = if end.category.is_own_end() {
+            workers.capable.forget(&config.fingerprint);
+            format!(
+                "a worker ended at its start: {why}. Its image has to run \"pv serve\" where OPERATION is \"serve\"; \
+                 until then each run has a Pod of its own"
+            )
+        } else {
+            format!("a worker ended at its start: {why}. Until there is another, each run has a Pod of its own")
+        };
         apply::report_workers(&self.shared, config, text);
     }
 
@@ -359,10 +367,10 @@ impl Keeper {
     }
 
     fn count(&self, workers: &[Worker]) {
-        let known = &self.shared.cache.workers.contacts;
+        let known = &self.shared.cache.workers;
         let state = |worker: &&Worker| {
-            if known.is_heard(worker.uid()) {
-                if worker.has_run() { "busy" } else { "free" }
+            if known.contacts.is_heard(worker.uid()) {
+                if known.is_free(worker) { "free" } else { "busy" }
             } else if worker.address().is_some() {
                 "unreachable"
             } else {

@@ -39,8 +39,7 @@ pub enum Decision<Own> {
         start: Box<Start>,
         /// When to come back.
         after: Option<Duration>,
-        /// An Event about the wait, published once.
-        say: Option<Note>,
+        say: Option<NotStarted>,
     },
     /// Write the record: it has a fact that must survive the controller.
     Record(Box<Record>),
@@ -131,6 +130,14 @@ impl<Own> Decision<Own> {
             say: None,
         }
     }
+}
+
+/// An Event about a run that has not started: published once because it is late, and once because it can't.
+#[derive(Debug, Clone)]
+pub struct NotStarted {
+    pub note: Note,
+    /// Its node says that it can't.
+    pub is_blocked: bool,
 }
 
 /// A run to be begun.

@@ -11,7 +11,7 @@ use mooring_contract::outcome::Outcome;
 use mooring_contract::request::Request;
 
 use super::attempt::{begun, failed, given_up, held_back};
-use super::decision::{Decision, Failed, Intent, Start};
+use super::decision::{Decision, Failed, Intent, NotStarted, Start};
 use super::describe::{Effect, describe, waiting};
 use super::limits::Limits;
 use super::record::Record;
@@ -203,7 +203,14 @@ pub(super) fn drive<O: Operate>(operation: &O, record: &Record) -> Decision<O::O
                 left
             });
             match operation.supplied(record) {
-                Some(start) => Decision::Supply { start, after, say },
+                Some(start) => Decision::Supply {
+                    start,
+                    after,
+                    say: say.map(|note| NotStarted {
+                        note,
+                        is_blocked: blocked,
+                    }),
+                },
                 None => Decision::Wait { after, say },
             }
         }

@@ -125,7 +125,12 @@ fn a_claim_never_waits_without_a_word_whatever_is_missing_and_however_its_runs_s
                 }
                 let decision = world.try_plan();
                 silent += usize::from(decision.silent_wait().is_some());
-                if let Decision::Wait { say: Some(note), .. } | Decision::Supply { say: Some(note), .. } = decision {
+                let say = match decision {
+                    Decision::Wait { say, .. } => say,
+                    Decision::Supply { say, .. } => say.map(|say| say.note),
+                    _ => None,
+                };
+                if let Some(note) = say {
                     assert!(!note.text.is_empty());
                     told.insert(note.text);
                 }

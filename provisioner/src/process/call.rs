@@ -125,6 +125,11 @@ pub fn is_conflict(error: &kube::Error) -> bool {
     code(error) == 409
 }
 
+/// Whether the same call may be answered otherwise later: the API server had no answer, or not now.
+pub fn may_pass(error: &kube::Error) -> bool {
+    matches!(code(error), 0 | 401 | 408 | 409 | 429 | 500..)
+}
+
 /// Whether the object of this name and uid is there, read from the API.
 pub async fn is_there<K>(api: &Api<K>, name: &str, uid: &str) -> Result<bool, CallError>
 where

@@ -82,7 +82,7 @@ impl Metrics {
         let listed = "StorageClasses of what images have discovered, by whether the storage still lists it";
         let left = "Capacity left for new volumes in all discovered storage that has a capacity";
         let workers = "Workers of provisioner ConfigMaps, by whether they are starting, free, at a run, or unreachable";
-        let dropped = "Events not published: too many at once, or refused by the API server";
+        let dropped = "Events not published: too many at once, or not taken by the API server";
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         Self {
             operations: new(all, "operations", "Ends of runs of provisioning images"),

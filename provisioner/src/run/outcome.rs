@@ -96,6 +96,16 @@ named! {
     }
 }
 
+impl Category {
+    /// Whether the image ended by itself. All other ends say nothing of it, or may not.
+    pub fn is_own_end(self) -> bool {
+        match self {
+            Self::Done | Self::Temporary | Self::Config | Self::Failed | Self::Refused => true,
+            Self::OutOfMemory | Self::Timeout | Self::Node | Self::NotStarted | Self::Api => false,
+        }
+    }
+}
+
 /// Reasons for which a kubelet turns a Pod away before any container starts (its admission handlers).
 const TURNED_AWAY: [&str; 8] = [
     "NodeAffinity",

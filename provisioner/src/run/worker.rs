@@ -10,7 +10,7 @@ use mooring_contract::names::annotations;
 
 use super::carrier::{self, Carrier};
 use super::identity::RunRef;
-use super::outcome::{State, observe};
+use super::outcome::{Finish, State, observe};
 use super::pod::only_node;
 use super::worker_set::WorkerSet;
 use crate::config::ProvisionerConfig;
@@ -111,11 +111,14 @@ impl Worker {
         }
     }
 
-    /// In which words its container ended, if it did.
-    pub fn last_words(&self) -> Option<String> {
+    /// How its container ended, if it did.
+    pub fn end(&self) -> Option<Finish> {
         match observe(&self.0) {
-            State::Finished(finish) if finish.why.is_empty() => Some("exit code 0".to_owned()),
-            State::Finished(finish) => Some(finish.why),
+            State::Finished(finish) if finish.why.is_empty() => Some(Finish {
+                why: "exit code 0".to_owned(),
+                ..finish
+            }),
+            State::Finished(finish) => Some(finish),
             State::Waiting { .. } | State::Running | State::Leaving => None,
         }
     }

@@ -59,10 +59,16 @@ impl Workers {
         self.demand.patience(set, since, patience).filter(|_| is_worth_it)
     }
 
+    /// Whether it would be taken for a run now.
+    pub fn is_free(&self, worker: &Worker) -> bool {
+        let can_have_run = !worker.has_run() && !worker.is_leaving() && !self.refusals.hold(worker.config());
+        can_have_run && self.contacts.is_free(worker)
+    }
+
     /// Takes a worker for its next run, if it can be given one and nobody has taken it. `is_waited_for` says whether
     /// somebody waits for that.
     pub fn take(&self, worker: &Worker, is_waited_for: bool) -> bool {
-        let is_taken = !self.refusals.hold(worker.config()) && self.contacts.take(worker, is_waited_for);
+        let is_taken = self.is_free(worker) && self.contacts.take(worker, is_waited_for);
         if is_taken {
             self.demand.served(worker.set());
         }

@@ -161,16 +161,19 @@ impl Scope {
 
     /// Waits for an Event on an object of this namespace whose message contains `text`.
     pub async fn event(&self, object: &str, text: &str) -> Result<Event> {
+        self.event_with_all(object, &[text]).await
+    }
+
+    /// The same, whose message contains all of `texts`.
+    pub async fn event_with_all(&self, object: &str, texts: &[&str]) -> Result<Event> {
+        let has_all = |event: &Event| {
+            let message = event.message.as_deref();
+            message.is_some_and(|message| texts.iter().all(|text| message.contains(text)))
+        };
         wait_until(
-            &format!("an Event on {object} with {text:?}"),
+            &format!("an Event on {object} with {texts:?}"),
             self.limit(EVENT_LIMIT),
-            async || {
-                Ok(self
-                    .events(object)
-                    .await?
-                    .into_iter()
-                    .find(|event| event.message.as_deref().is_some_and(|message| message.contains(text))))
-            },
+            async || Ok(self.events(object).await?.into_iter().find(has_all)),
         )
         .await
     }

@@ -62,6 +62,13 @@ pub(super) enum RigError {
         limit: Duration,
         state: String,
     },
+    #[error("the cluster, and not the image, ended {name} {times} times, at last so: {why}")]
+    Lost {
+        /// The run, or the worker.
+        name: String,
+        times: u32,
+        why: String,
+    },
     #[error("failed to listen on this machine for what is to be passed on to a worker")]
     Tunnel(#[source] std::io::Error),
     #[error("Pod {0} exists already: delete it, and try again")]

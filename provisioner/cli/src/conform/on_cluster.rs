@@ -58,7 +58,7 @@ impl Runs for Rig {
         self.request(ask)
     }
 
-    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
+    async fn run_once(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
         let id = Self::id(ask);
         let run = self.begin(&id, ask).await?;
         let finish = self.finished(&id).await?;

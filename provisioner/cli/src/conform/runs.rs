@@ -4,13 +4,20 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flex_provisioner::config::ProvisionerConfig;
-use flex_provisioner::run::outcome::Finish;
+use flex_provisioner::run::outcome::{Category, Finish};
 use flex_provisioner::volume::topology::Node;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt as _;
 use mooring_contract::operation::Operation;
 use mooring_contract::request::{Attachment, Attributes, Request, Snapshot};
+use tokio::time::{Instant, sleep};
 
 use super::error::{KitError, RigError};
+
+/// How often a run is tried that the cluster ends, how soon again, and after how long no more: `timeout` may be long.
+const TIMES: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_mins(3);
 
 /// One run to be carried out.
 #[derive(Debug, Clone)]
@@ -94,8 +101,39 @@ pub(super) trait Runs {
     async fn claim(&self) -> Result<PersistentVolumeClaim, RigError>;
     /// What the image is asked.
     fn asked(&self, ask: &Ask<'_>) -> Result<Request, RigError>;
-    /// Has the image run to its end.
-    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError>;
+    /// Has the image run until something ends it.
+    async fn run_once(&self, ask: &Ask<'_>) -> Result<Finish, RigError>;
+
+    /// Has the image run to its end: again, as the controller would, where the cluster ended it.
+    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
+        let begin = Instant::now();
+        let mut times = 0;
+        loop {
+            times += 1;
+            let finish = self.run_once(ask).await?;
+            if finish.category.is_own_end() || finish.category == Category::Timeout && finish.started {
+                return Ok(finish);
+            }
+            let is_last = times == TIMES || begin.elapsed() > LONGEST;
+            if is_last && finish.category == Category::OutOfMemory {
+                // It may need more than it may have.
+                return Ok(finish);
+            }
+            if is_last {
+                return Err(RigError::Lost {
+                    name: format!(
+                        "run {} of claim {}",
+                        ask.operation.as_str(),
+                        ask.in_name_of().name_any()
+                    ),
+                    times,
+                    why: finish.why,
+                });
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
     /// Has the image run, and kills it this long after it started.
     async fn cut_off(&self, ask: &Ask<'_>, after: Duration) -> Result<(), RigError>;
     /// Has one worker of the image carry out these runs, one after another, to their ends.

@@ -10,7 +10,7 @@ use flex_provisioner::process::call::{Answer as _, is_there};
 use flex_provisioner::run::begin::Prepared;
 use flex_provisioner::run::connection::{Connection, WorkerError};
 use flex_provisioner::run::error::RunError;
-use flex_provisioner::run::outcome::{Finish, State};
+use flex_provisioner::run::outcome::{Category, Finish, State};
 use flex_provisioner::run::worker::Worker;
 use flex_provisioner::run::workers::{Seat, Workers};
 use flex_provisioner::run::{Run, end, worker_pod};
@@ -112,10 +112,10 @@ impl<'r> Hired<'r> {
         let mut answer = None;
         loop {
             let worker = as_worker(&self.seen().await?)?;
-            if let Some(why) = worker.last_words() {
-                return Err(fault(format!(
-                    "a worker of the image ended at its start: {why}; {CURE}"
-                )));
+            if let Some(end) = worker.end() {
+                return Err(self.ended(end, |why| {
+                    format!("a worker of the image ended at its start: {why}; {CURE}")
+                }));
             }
             if worker.address().is_some() {
                 let deadline = *answer.get_or_insert_with(|| Instant::now() + PATIENCE);
@@ -199,13 +199,28 @@ impl<'r> Hired<'r> {
 
     /// Fails if the worker has ended, which no run may have it do.
     async fn must_be_there(&self) -> Result<(), KitError> {
-        match as_worker(&self.seen().await?)?.last_words() {
-            Some(why) => Err(fault(format!(
-                "the worker ended while it had a run: {why}; have \"pv serve\" be the container's first process (exec), and \
-                 let no run end it"
-            ))),
+        match as_worker(&self.seen().await?)?.end() {
+            Some(end) => Err(self.ended(end, |why| {
+                format!(
+                    "the worker ended while it had a run: {why}; have \"pv serve\" be the container's first process \
+                     (exec), and let no run end it"
+                )
+            })),
             None => Ok(()),
         }
+    }
+
+    /// That it has ended: by the image's fault, in these words, or by the cluster's.
+    fn ended(&self, end: Finish, fault_of_image: impl FnOnce(&str) -> String) -> KitError {
+        if end.category.is_own_end() || end.category == Category::OutOfMemory {
+            return fault(fault_of_image(&end.why));
+        }
+        let lost = RigError::Lost {
+            name: self.name(),
+            times: 1,
+            why: end.why,
+        };
+        lost.into()
     }
 
     /// Its Pod as it is now.

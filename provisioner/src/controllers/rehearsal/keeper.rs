@@ -84,23 +84,57 @@ fn wanting(api: &FakeApi, ended: bool) -> Keeper {
     api.lock().put("pods", own);
     if ended {
         let mut later = worker(&config, "ended");
-        later["status"]["phase"] = json!("Failed");
+        later["status"] = crate::operation::tests::ended(78, "no operation serve");
         api.lock().put("pods", later);
     }
     watch_once(api, &mut shared);
-    let seat = Seat {
-        host: "h".into(),
-        port: 1,
-        key: SecretString::from("k".to_owned()),
-    };
     let known = &shared.cache.workers;
-    known.contacts.note("busy", &seat, Report::default());
+    known.contacts.note("busy", &seat(), Report::default());
     let wanted = WorkerSet {
         config: config.reference.to_string(),
         node: None,
     };
     known.demand.note("admin/provision-u2", wanted);
     keeper(&shared)
+}
+
+fn seat() -> Seat {
+    Seat {
+        host: "h".into(),
+        port: 1,
+        key: SecretString::from("k".to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn a_worker_counts_as_free_only_if_a_run_would_get_it() {
+    let api = FakeApi::default();
+    let mut shared = controller(&api, |config| config.workers = Some(1));
+    let config = shared.context.configs.all().remove(0);
+    let mut pod = worker(&config, "worker-1");
+    pod["metadata"]["uid"] = json!("w");
+    api.lock().put("pods", pod);
+    watch_once(&api, &mut shared);
+    let contacts = &shared.cache.workers.contacts;
+    let set = WorkerSet {
+        config: config.reference.to_string(),
+        node: None,
+    };
+    let free = async || {
+        keeper(&shared).turn().await;
+        let metrics = shared.context.metrics.encode().unwrap();
+        metrics.lines().any(|line| line.ends_with("workers{state=\"free\"} 1"))
+    };
+    assert!(!free().await, "nothing was heard of it");
+    contacts.note("w", &seat(), Report::default());
+    assert!(free().await);
+    let taken = shared.cache.take_worker(&config, &set, true).unwrap();
+    assert!(!free().await, "it is taken");
+    shared.cache.give_back(&taken);
+    assert!(free().await);
+    let has_run = Report { number: 1, ended: None };
+    contacts.note("w", &seat(), has_run);
+    assert!(!free().await, "it has a run, which the watch does not show yet");
 }
 
 #[tokio::test]

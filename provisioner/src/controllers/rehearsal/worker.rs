@@ -549,3 +549,34 @@ async fn an_image_that_states_it_and_is_none_is_told_of_and_tried_again_only_aft
     let fingerprint = &theatre.shared.context.configs.all().remove(0).fingerprint;
     assert!(!theatre.shared.cache.workers.capable.has(fingerprint));
 }
+
+#[tokio::test]
+async fn what_ends_a_worker_from_outside_says_nothing_of_its_image() {
+    let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+    // One that has had runs was spoken with, if only by the leader before.
+    for (status, runs, told_of) in [(evicted, "0", 1), (ended(137, ""), "3", 0)] {
+        let mut theatre = with_keeper(script(false, None), true);
+        let (events, mut told) = EventRecorder::new(theatre.shared.context.metrics.clone());
+        theatre.shared.context.events = events;
+        theatre.play().await;
+        let worker = kept(&theatre).remove(0);
+        {
+            let mut state = theatre.api.lock();
+            let mut pod = state.get("pods", &worker).unwrap();
+            pod["status"] = status;
+            pod["metadata"]["annotations"]["mooring.dev/runs"] = json!(runs);
+            state.put("pods", pod);
+        }
+        theatre.turn().await;
+        let failed = std::iter::from_fn(|| told.try_next()).filter(|(_, note)| note.reason == "WorkerFailed");
+        let texts: Vec<_> = failed.map(|(_, note)| note.text).collect();
+        assert_eq!(texts.len(), told_of, "{texts:#?}");
+        assert!(
+            texts
+                .iter()
+                .all(|text| text.contains("Evicted") && !text.contains("pv serve"))
+        );
+        let fingerprint = &theatre.shared.context.configs.all().remove(0).fingerprint;
+        assert!(theatre.shared.cache.workers.capable.has(fingerprint), "{texts:#?}");
+    }
+}

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Operate, Progress, begin, drive};
 use crate::config::ProvisionerConfig;
-use crate::operation::decision::{Decision, Intent, Start};
+use crate::operation::decision::{Decision, Intent, NotStarted, Start};
 use crate::operation::limits::Limits;
 use crate::operation::record::Record;
 use crate::operation::tests::{config, ended, leaving, no_image, now, record, run_with, running};
@@ -63,12 +63,17 @@ fn decide(record: Option<&Record>, run: Option<&Run>, at: u64) -> Decision<()> {
 fn decided(record: Option<&Record>, run: Option<&Run>, at: u64) -> String {
     let decision = decide(record, run, at);
     let told = |say: &Option<_>| if say.is_some() { ", told" } else { "" };
+    let told_of_run = |say: &Option<NotStarted>| match say {
+        Some(say) if say.is_blocked => ", told why",
+        Some(_) => ", told",
+        None => "",
+    };
     match &decision {
         Decision::Rest => "rest".to_owned(),
         Decision::Wait { after: None, say } => format!("wait for good{}", told(say)),
         Decision::Wait { after, say } => format!("wait {}{}", after.unwrap().as_secs(), told(say)),
         Decision::Start(start) => format!("start {} {:?}", start.record.attempt, start.intent),
-        Decision::Supply { after, say, .. } => format!("supply {}{}", after.unwrap().as_secs(), told(say)),
+        Decision::Supply { after, say, .. } => format!("supply {}{}", after.unwrap().as_secs(), told_of_run(say)),
         Decision::Record(_) => "record".to_owned(),
         Decision::Cancel { .. } => "cancel".to_owned(),
         Decision::Fail(failed) => {
@@ -115,7 +120,7 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
         (&plain, of(2, 0, &json!({})), 40, "supply 260, told"),
         (&plain, of(2, 0, &json!({})), 301, "fail timeout, may exist"),
         // Its node says why.
-        (&plain, of(2, 0, &no_image()), 0, "supply 350, told"),
+        (&plain, of(2, 0, &no_image()), 0, "supply 350, told why"),
         (
             &plain,
             of(2, 0, &no_image()),
@@ -153,12 +158,12 @@ fn each_state_and_event_of_a_run_has_one_decision_whatever_the_operation() {
 fn a_run_that_cannot_start_makes_room_for_one_with_what_has_changed() {
     let record = record(&json!({"operation": "expand", "pod": "admin/expand-u1"}));
     for (began, status, expected) in [
-        (Some("state"), no_image(), "supply 350, told"),
+        (Some("state"), no_image(), "supply 350, told why"),
         // An earlier version did not write it down.
-        (None, no_image(), "supply 350, told"),
+        (None, no_image(), "supply 350, told why"),
         (Some("earlier"), no_image(), "fail not-started, if its run is as seen"),
         // Nothing that could change decides the run, as of a discovery, or of an orphan's.
-        (Some("unknown"), no_image(), "supply 350, told"),
+        (Some("unknown"), no_image(), "supply 350, told why"),
         // It may start yet, or runs.
         (Some("earlier"), json!({}), "supply 30"),
         (Some("earlier"), running(), "wait 350"),

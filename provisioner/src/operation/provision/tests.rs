@@ -48,7 +48,8 @@ fn word(decision: &ClaimDecision) -> String {
         Decision::Supply { after, say, .. } => format!(
             "supply{}{}",
             after.map_or_else(String::new, |after| format!(" {}", after.as_secs())),
-            say.as_ref().map_or_else(String::new, |say| format!(" {}", say.reason))
+            say.as_ref()
+                .map_or_else(String::new, |say| format!(" {}", say.note.reason))
         ),
         Decision::Record(record) => format!("note {}", record.node),
         Decision::Fail(failed) => format!("fail {} {}", failed.category.as_str(), failed.record.attempt),

@@ -58,7 +58,8 @@ struct Talker {
 }
 
 impl Ledger {
-    /// What to write. A repetition is written at the 2nd, 4th, 8th, … time, and before the API server forgets the Event.
+    /// What to write; [`Self::written`] is to follow. A repetition is written at the 2nd, 4th, 8th, … time, and before
+    /// the API server forgets the Event.
     pub fn decide(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> EventWrite {
         self.reported
             .retain(|_, reported| now.duration_since(reported.last) < FORGET);
@@ -70,7 +71,6 @@ impl Ledger {
             reported.last = now;
             let is_due = now.duration_since(reported.written) >= FORGET;
             return if is_due || reported.count.count_ones() == 1 {
-                reported.written = now;
                 EventWrite::Repeat {
                     name: reported.name.clone(),
                     count: reported.count,
@@ -83,29 +83,30 @@ impl Ledger {
             return EventWrite::Drop;
         }
         EventWrite::Create {
-            name: self.renew(regarding, note, now),
+            name: name(regarding, note, now),
         }
     }
 
-    /// Begins a new series of an Event, and names it.
-    pub fn renew(&mut self, regarding: &ObjectReference, note: &Note, now: Timestamp) -> String {
+    /// From now on this is told.
+    pub fn written(&mut self, regarding: &ObjectReference, note: &Note, write: &EventWrite, now: Timestamp) {
         let key = key(regarding, note);
-        let object: String = regarding
-            .name
-            .as_deref()
-            .unwrap_or("mooring")
-            .chars()
-            .take(200)
-            .collect();
-        let name = format!("{object}.{}{:x}", &key[..8], now.as_nanosecond());
-        let reported = Reported {
-            name: name.clone(),
-            count: 1,
-            last: now,
-            written: now,
-        };
-        self.reported.insert(key, reported);
-        name
+        match write {
+            EventWrite::Create { name } => {
+                let reported = Reported {
+                    name: name.clone(),
+                    count: 1,
+                    last: now,
+                    written: now,
+                };
+                self.reported.insert(key, reported);
+            }
+            EventWrite::Repeat { .. } => {
+                if let Some(reported) = self.reported.get_mut(&key) {
+                    reported.written = now;
+                }
+            }
+            EventWrite::Skip | EventWrite::Drop => {}
+        }
     }
 
     fn may_talk(&mut self, regarding: &ObjectReference, now: Timestamp) -> bool {
@@ -126,6 +127,14 @@ impl Ledger {
         talker.left -= 1;
         true
     }
+}
+
+/// The name of a new series of an Event.
+pub fn name(regarding: &ObjectReference, note: &Note, now: Timestamp) -> String {
+    let key = key(regarding, note);
+    let object = regarding.name.as_deref().unwrap_or("mooring").chars().take(200);
+    let object: String = object.collect();
+    format!("{object}.{}{:x}", &key[..8], now.as_nanosecond())
 }
 
 /// A text that the API takes: the beginning and the end of a long one, since the cure is at the end.
@@ -151,7 +160,7 @@ fn object_key(regarding: &ObjectReference) -> String {
 }
 
 /// Hash of all that makes two Events the same one.
-fn key(regarding: &ObjectReference, note: &Note) -> String {
+pub(super) fn key(regarding: &ObjectReference, note: &Note) -> String {
     let object = object_key(regarding);
     digest([&object, note.reason, note.action, &note.text, ""].join("\0"), 16)
 }
@@ -177,6 +186,13 @@ mod tests {
         Note::warning("ProvisioningFailed", "Provision", text)
     }
 
+    /// What is written of a note, which the API takes.
+    fn write(ledger: &mut Ledger, regarding: &ObjectReference, note: &Note, now: Timestamp) -> EventWrite {
+        let write = ledger.decide(regarding, note, now);
+        ledger.written(regarding, note, &write, now);
+        write
+    }
+
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + seconds).unwrap()
     }
@@ -185,7 +201,7 @@ mod tests {
     fn a_thousand_repetitions_cost_ten_writes() {
         let mut ledger = Ledger::default();
         let decisions: Vec<_> = (0..1000)
-            .map(|second| ledger.decide(&claim("a"), &failed("no route to host"), at(second)))
+            .map(|second| write(&mut ledger, &claim("a"), &failed("no route to host"), at(second)))
             .filter(|decision| *decision != EventWrite::Skip)
             .collect();
         assert_eq!(decisions.len(), 10);
@@ -199,7 +215,7 @@ mod tests {
         let resync = 600;
         let mut last = 0;
         for second in (0..3 * 86_400).step_by(resync) {
-            if ledger.decide(&claim("a"), &failed("it was given up"), at(second)) != EventWrite::Skip {
+            if write(&mut ledger, &claim("a"), &failed("it was given up"), at(second)) != EventWrite::Skip {
                 last = second;
             }
             assert!(second - last < 3600, "nothing is written from {last} to {second}");
@@ -210,18 +226,17 @@ mod tests {
     fn other_words_and_other_objects_are_news() {
         let mut ledger = Ledger::default();
         for (object, text) in [("a", "x"), ("a", "y"), ("b", "x")] {
-            assert!(
-                matches!(ledger.decide(&claim(object), &failed(text), at(0)), EventWrite::Create { name } if name.starts_with(object))
-            );
+            let write = write(&mut ledger, &claim(object), &failed(text), at(0));
+            assert!(matches!(write, EventWrite::Create { name } if name.starts_with(object)));
         }
     }
 
     #[test]
     fn an_old_story_is_news_again() {
         let mut ledger = Ledger::default();
-        ledger.decide(&claim("a"), &failed("x"), at(0));
+        write(&mut ledger, &claim("a"), &failed("x"), at(0));
         assert!(matches!(
-            ledger.decide(&claim("a"), &failed("x"), at(3600)),
+            write(&mut ledger, &claim("a"), &failed("x"), at(3600)),
             EventWrite::Create { .. }
         ));
     }
@@ -233,22 +248,22 @@ mod tests {
         let created = (0..100)
             .filter(|i| {
                 matches!(
-                    ledger.decide(&claim("a"), &failed(&i.to_string()), now),
+                    write(&mut ledger, &claim("a"), &failed(&i.to_string()), now),
                     EventWrite::Create { .. }
                 )
             })
             .count();
         assert_eq!(created, usize::try_from(BURST).unwrap());
         assert!(matches!(
-            ledger.decide(&claim("b"), &failed("x"), now),
+            write(&mut ledger, &claim("b"), &failed("x"), now),
             EventWrite::Create { .. }
         ));
         let later = now + SignedDuration::from_mins(1);
         assert!(matches!(
-            ledger.decide(&claim("a"), &failed("x"), later),
+            write(&mut ledger, &claim("a"), &failed("x"), later),
             EventWrite::Create { .. }
         ));
-        assert_eq!(ledger.decide(&claim("a"), &failed("y"), later), EventWrite::Drop);
+        assert_eq!(write(&mut ledger, &claim("a"), &failed("y"), later), EventWrite::Drop);
     }
 
     #[test]

@@ -30,6 +30,14 @@ struct Taken {
     is_waited_for: bool,
 }
 
+impl Contact {
+    fn is_free(&self, worker: &Worker) -> bool {
+        let is_taken = self.taken.is_some_and(|taken| taken.number == worker.number() + 1);
+        let is_idle = self.report.is_idle() && self.report.number == worker.number();
+        self.is_heard && is_idle && !is_taken
+    }
+}
+
 /// Where a worker listens, and the key of its connections.
 #[derive(Debug, Clone)]
 pub struct Seat {
@@ -96,19 +104,21 @@ impl Contacts {
         taken.is_none_or(|taken| taken.number != number || taken.is_waited_for)
     }
 
-    /// Takes a worker for its next run, if it is known to wait for one and nobody has taken it.
+    /// Whether it is known to wait for its next run, and nobody has taken it.
+    pub(super) fn is_free(&self, worker: &Worker) -> bool {
+        lock(&self.0)
+            .get(worker.uid())
+            .is_some_and(|known| known.is_free(worker))
+    }
+
+    /// Takes a worker for its next run, if it is free.
     pub(super) fn take(&self, worker: &Worker, is_waited_for: bool) -> bool {
-        let next = worker.number() + 1;
         let mut all = lock(&self.0);
-        let Some(known) = all.get_mut(worker.uid()) else {
+        let Some(known) = all.get_mut(worker.uid()).filter(|known| known.is_free(worker)) else {
             return false;
         };
-        let is_free = known.is_heard && known.report.is_idle() && known.report.number == worker.number();
-        if !is_free || known.taken.is_some_and(|taken| taken.number == next) {
-            return false;
-        }
         known.taken = Some(Taken {
-            number: next,
+            number: worker.number() + 1,
             is_waited_for,
         });
         true

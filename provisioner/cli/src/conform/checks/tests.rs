@@ -70,6 +70,9 @@ enum Planted {
     WorkerCannotExpand,
     WorkerCannotAttach,
     FailsAfterItsWorkerWasKilled,
+    /// No faults of the image.
+    EachRunIsLostOnce,
+    AllRunsAreLost,
 }
 
 struct Fake {
@@ -84,6 +87,8 @@ struct Fake {
     /// Which nodes have the volume of a claim.
     attached: RefCell<BTreeMap<String, BTreeSet<String>>>,
     count: Cell<u32>,
+    /// The runs that were lost and are to be repeated.
+    lost: RefCell<BTreeSet<(Operation, String)>>,
 }
 
 impl Fake {
@@ -114,6 +119,7 @@ impl Fake {
             modified: RefCell::default(),
             attached: RefCell::default(),
             count: Cell::default(),
+            lost: RefCell::default(),
         }
     }
 
@@ -124,6 +130,14 @@ impl Fake {
     fn next(&self) -> u32 {
         self.count.set(self.count.get() + 1);
         self.count.get()
+    }
+
+    /// Whether the cluster ends this run.
+    fn is_lost(&self, ask: &Ask<'_>) -> bool {
+        let run = (ask.operation, ask.in_name_of().uid().unwrap());
+        let mut lost = self.lost.borrow_mut();
+        self.is(Planted::AllRunsAreLost)
+            || self.is(Planted::EachRunIsLostOnce) && (!lost.remove(&run) && lost.insert(run))
     }
 
     fn failed(&self, outcome: Outcome, words: &str) -> Finish {
@@ -293,7 +307,10 @@ impl Runs for Fake {
         Ok(for_claim(ask.operation, ask.claim, None, ask.volume.clone(), around)?)
     }
 
-    async fn run(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
+    async fn run_once(&self, ask: &Ask<'_>) -> Result<Finish, RigError> {
+        if self.is_lost(ask) {
+            return Ok(finish(Outcome::Retry, Category::Node, "lost with its node (Evicted)"));
+        }
         let uid = ask.claim.uid().unwrap();
         if self.killed.borrow().contains(&uid) && self.is(Planted::FailsAfterAKill) {
             return Ok(self.failed(Outcome::Retry, "half of it is there"));
@@ -474,6 +491,17 @@ async fn an_image_is_tried_as_a_worker_if_it_is_promised_or_says_so_and_no_furth
         assert_eq!(tried(&report), times, "{planted:?} {workers:?}: {xml}");
         assert_eq!(xml.matches("set MOORING_WORKERS=true").count(), skipped, "{xml}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_cluster_ends_is_run_again_and_is_no_fault_of_the_image() {
+    let report = judged(Planted::EachRunIsLostOnce).await;
+    assert!(report.passed(), "{}", report.junit());
+    let xml = judged(Planted::AllRunsAreLost).await.junit();
+    let not_tried = xml
+        .matches("it could not be tried: the cluster, and not the image, ended")
+        .count();
+    assert!(not_tried > 0 && xml.matches("<failure").count() == not_tried, "{xml}");
 }
 
 #[tokio::test]
