@@ -16,7 +16,6 @@ pub mod status_socket;
 use std::io;
 use std::sync::Arc;
 
-use clap::CommandFactory as _;
 use kube::Client as KubeClient;
 use mooring_program::environment;
 use mooring_program::error::chain;
@@ -31,7 +30,6 @@ use self::status::Status;
 use crate::api;
 use crate::api::recorder::Recorder;
 use crate::api::volume_events::VolumeRecorder;
-use crate::args::MounterArgs;
 use crate::client_pods::client::ContainerClient;
 use crate::client_pods::kept::KeptVolumes;
 use crate::client_pods::{ClientPods, Cluster, MounterIdentity};
@@ -73,9 +71,10 @@ pub enum DaemonError {
     },
 }
 
-pub fn run(mut args: ServeArgs) -> Result<(), DaemonError> {
+/// Runs until a signal ends it. `program` has all flags of the program.
+pub fn run(mut args: ServeArgs, program: &clap::Command) -> Result<(), DaemonError> {
     args.log.start("info");
-    environment::warn_of_unknown(&MounterArgs::command());
+    environment::warn_of_unknown(program);
     args.node.settle()?;
     privilege::give_up()?;
     // One thread: what blocks is done by workers, and memory is counted.

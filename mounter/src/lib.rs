@@ -48,10 +48,11 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use args::{MounterArgs, MounterCommand};
+use clap::CommandFactory as _;
 
 pub fn run(args: MounterArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
-        MounterCommand::Serve(args) => daemon::run(*args)?,
+        MounterCommand::Serve(args) => daemon::run(*args, &MounterArgs::command())?,
         MounterCommand::Status(args) => daemon::status_socket::run(&args)?,
         MounterCommand::Uninstall(args) => drivers::uninstall::run(args)?,
         MounterCommand::Agent(args) => agent::run(args)?,

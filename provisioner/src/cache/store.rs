@@ -198,9 +198,8 @@ impl Cache {
         let is_free = |carrier: &Carrier| carrier::is_worker(carrier) && !carrier::has_run(carrier);
         let free = carriers.state_filter(is_free);
         let mut free = free.iter().filter_map(Worker::of);
-        let is_of_set = |worker: &Worker| {
-            worker.is_for(config) && worker.set() == *set && !self.workers.is_spent(config, worker)
-        };
+        let is_of_set =
+            |worker: &Worker| worker.is_for(config) && worker.set() == *set && !self.workers.is_spent(config, worker);
         free.find(|worker| is_of_set(worker) && self.workers.take(worker, is_waited_for))
     }
 
