@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::thread::JoinHandle;
 
 use node::Node;
 
@@ -539,7 +540,22 @@ fn a_volume_that_keeps_its_size_while_it_is_mounted_is_told_from_one_that_may_gr
     }
 }
 
-/// A QMP monitor that refuses to enlarge the device, or ends.
+/// A QMP monitor, which gives this answer to the request to enlarge the device, or ends.
+fn monitor(node: &Node, answer: Option<String>) -> JoinHandle<()> {
+    let monitor = UnixListener::bind(node.at("state/monitor")).unwrap();
+    std::thread::spawn(move || {
+        let (stream, _) = monitor.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let say = |text: &str| writeln!(&stream, "{text}").unwrap();
+        lines.next().unwrap().unwrap();
+        say("{\"return\": {}}");
+        lines.next().unwrap().unwrap();
+        if let Some(answer) = &answer {
+            say(answer);
+        }
+    })
+}
+
 #[test]
 fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_where_it_does_not_answer() {
     let refused = |why: &str| Some(format!("{{\"error\": {{\"desc\": \"{why}\"}}}}"));
@@ -559,23 +575,32 @@ fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_w
         node.command("mountpoint", "echo 7:1");
         node.command("stat", "echo ext2/ext3");
         node.write("state/disk", "");
-        let monitor = UnixListener::bind(node.at("state/monitor")).unwrap();
-        let served = std::thread::spawn(move || {
-            let (stream, _) = monitor.accept().unwrap();
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            let say = |text: &str| writeln!(&stream, "{text}").unwrap();
-            lines.next().unwrap().unwrap();
-            say("{\"return\": {}}");
-            lines.next().unwrap().unwrap();
-            if let Some(answer) = &answer {
-                say(answer);
-            }
-        });
+        let served = monitor(&node, answer);
         let volume = node.at("volume").display().to_string();
         let output = node.run("v1", &[&volume, "4096"], &[]);
         served.join().unwrap();
         assert_eq!(output.status.code(), Some(ended), "{output:?}");
     }
+}
+
+/// The kernel has a file's size of up to a second ago, and drops an answer that a write overtakes.
+#[test]
+fn a_served_device_has_its_new_size_although_the_kernel_takes_it_late() {
+    let node = Node::new("lib/expand");
+    node.write("sys/dev/block/7:1/size", "1");
+    node.write("sys/dev/block/7:1/loop/there", "");
+    node.write("volume/there", "");
+    node.write("state/disk", "");
+    node.command("mountpoint", "echo 7:1");
+    node.command("resize2fs", "");
+    node.command("stat", "echo ext2/ext3");
+    let takes = r#"[ "$(grep -c cached=never "$NODE/calls")" -lt 3 ] || echo 8 >"$NODE/sys/dev/block/7:1/size""#;
+    node.command("losetup", takes);
+    let served = monitor(&node, Some("{\"return\": {}}".to_owned()));
+    let volume = node.at("volume").display().to_string();
+    let output = node.run("v1", &[&volume, "4096"], &[]);
+    served.join().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 /// What a Pod deletes reaches the server, where the file system passes it on.

@@ -168,9 +168,15 @@ async fn as_a_device(scope: &Scope, server: &str, nodes: [&str; 2]) -> Result<()
     scope.csi_volume("device", &options, &json!({"volumeMode": "Block"}))?;
     let write = "echo hello | dd of=/dev/disk bs=512 seek=9 conv=notrunc,fsync 2>&1";
     let read = "dd if=/dev/disk bs=512 skip=9 count=1 2>/dev/null | head -n 1; blockdev --getsize64 /dev/disk";
+    // The kernel drops the file's new size where a write overtakes it, and keeps the old one a while for a read.
+    let busy = "while :; do
+            dd if=/dev/disk of=/dev/null bs=512 count=1 iflag=direct
+            dd if=/dev/zero of=/dev/disk bs=512 seek=99 count=1 oflag=direct conv=notrunc
+            usleep 20000
+        done 2>/dev/null";
     for (pod, node, script, wanted) in [("writes", nodes[0], write, "64M"), ("reads", nodes[1], read, "128M")] {
         let main = json!({
-            "name": "main", "image": "busybox:1", "command": ["sleep", "1000000"],
+            "name": "main", "image": "busybox:1", "command": ["sh", "-c", busy],
             "volumeDevices": [{"name": "data", "devicePath": "/dev/disk"}],
         });
         scope.on_ceph(&format!(
