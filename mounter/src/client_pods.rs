@@ -703,7 +703,7 @@ fn api_error(attempted: String) -> impl FnOnce(kube::Error) -> PodError {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -742,7 +742,7 @@ pub(crate) mod tests {
     }
 
     /// The same, with the kubelet's root.
-    async fn client_pods_within(events: kube::Client, kubelet_root: PathBuf) -> Arc<ClientPods> {
+    pub(crate) async fn client_pods_within(events: kube::Client, kubelet_root: PathBuf) -> Arc<ClientPods> {
         // A loop that waited for one call would not end.
         let client = silent_server_within("", Duration::from_hours(1)).await;
         let cluster = Cluster {
@@ -810,34 +810,25 @@ pub(crate) mod tests {
         assert_eq!(why("mooring-mounter"), refused("mooring-mounter"));
     }
 
-    /// An agent that has one volume, and enlarges it.
-    async fn serve(listener: UnixListener, mount: MountState) {
+    /// The socket of the agent of the Pod `uid`.
+    pub(crate) fn agent_socket(kubelet_root: &Path, uid: &str) -> UnixListener {
+        let volumes = kubelet_root.join("pods").join(uid).join("volumes");
+        let dir = volumes.join("kubernetes.io~empty-dir").join(AGENT_VOLUME);
+        std::fs::create_dir_all(&dir).unwrap();
+        UnixListener::bind(dir.join(SOCKET)).unwrap()
+    }
+
+    /// An agent that answers like this.
+    pub(crate) async fn serve(listener: UnixListener, answer: impl Fn(Call) -> AgentAnswer) {
         while let Ok((mut stream, _)) = listener.accept().await {
             let request: AgentRequest = protocol::receive(&mut stream).await.unwrap();
-            let answer = match request.call {
-                Call::Hello => AgentAnswer::Hello(Hello {
-                    version: protocol::VERSION,
-                    release: String::new(),
-                    draining: false,
-                    revives: true,
-                    holds_dead: true,
-                    mounts: vec![mount.clone()],
-                }),
-                Call::Expand { .. } => AgentAnswer::Noted,
-                other => panic!("{}", other.name()),
-            };
-            protocol::send(&mut stream, &answer).await.unwrap();
+            protocol::send(&mut stream, &answer(request.call)).await.unwrap();
         }
     }
 
     #[tokio::test]
     async fn a_volume_that_this_node_remembers_grows_while_the_api_is_silent() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root
-            .path()
-            .join("pods/u/volumes/kubernetes.io~empty-dir")
-            .join(AGENT_VOLUME);
-        std::fs::create_dir_all(&dir).unwrap();
         let mount = MountState {
             target: target().to_string(),
             client: "sshfs".into(),
@@ -851,7 +842,18 @@ pub(crate) mod tests {
             clean_up_failure: None,
             by_owner: None,
         };
-        tokio::spawn(serve(UnixListener::bind(dir.join(SOCKET)).unwrap(), mount));
+        tokio::spawn(serve(agent_socket(root.path(), "u"), move |call| match call {
+            Call::Hello => AgentAnswer::Hello(Hello {
+                version: protocol::VERSION,
+                release: String::new(),
+                draining: false,
+                revives: true,
+                holds_dead: true,
+                mounts: vec![mount.clone()],
+            }),
+            Call::Expand { .. } => AgentAnswer::Noted,
+            other => panic!("{}", other.name()),
+        }));
         let events = silent_server_within("", Duration::from_hours(1)).await;
         let pods = client_pods_within(events, root.path().to_owned()).await;
         let client = ContainerClient::new(Arc::clone(&pods), Waits::new(None));

@@ -318,7 +318,8 @@ impl Core {
                     | MountError::BadOptions(_)
                     | MountError::InProgress { .. },
                 ) => drop(permit),
-                _ => permit.end(CallEnd::Answered, Instant::now()),
+                Ok(()) => permit.end(CallEnd::Mounted, Instant::now()),
+                Err(_) => permit.end(CallEnd::Failed, Instant::now()),
             }
         }
         result?;

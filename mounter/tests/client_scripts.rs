@@ -502,6 +502,9 @@ fn a_volume_that_keeps_its_size_while_it_is_mounted_is_told_from_one_that_may_gr
     const WANTED: u64 = 4096;
     const GROWS: &str = "";
     const LACKS_CAPABILITY: &str = "echo 'resize2fs: Permission denied to resize filesystem' >&2; exit 1";
+    const READ_ONLY: &str = "36 35 7:1 / @ ro,nosuid shared:1 - ext4 /dev/loop1 rw\n";
+    const MADE_READ_ONLY: &str = "36 35 7:1 / @ rw,nosuid - ext4 /dev/loop1 ro,errors=remount-ro\n";
+    const WRITABLE: &str = "36 35 7:1 / @ ro - ext4 a ro\n37 36 7:1 / @ rw - ext4 /dev/loop1 rw,errors=remount-ro\n";
     const IS_BUSY: &str = "echo 'resize2fs: Device or resource busy While trying to add group #2' >&2; exit 1";
     // Its kind of device and its bytes, its file system, what resize2fs does, and how the program ends.
     for (loops, bytes, file_system, grown, ended) in [
@@ -530,9 +533,30 @@ fn a_volume_that_keeps_its_size_while_it_is_mounted_is_told_from_one_that_may_gr
         let what = format!("{loops} {bytes} {file_system} {grown}: {output:?}");
         assert_eq!(output.status.code(), Some(ended), "{what}");
     }
-    for (bytes, ended) in [(WANTED, 0), (512, 78)] {
+    // Its mounts, what stat does, and how the program ends.
+    for (table, looked, ended) in [
+        (WRITABLE, "echo ext2/ext3", 0),
+        (READ_ONLY, "echo ext2/ext3", 78),
+        (MADE_READ_ONLY, "echo ext2/ext3", 78),
+        (WRITABLE, "echo 'Input/output error' >&2; exit 1", 75),
+    ] {
         let node = Node::new("lib/expand");
-        node.write("volume/disk", vec![0; usize::try_from(bytes).unwrap()]);
+        node.write("sys/dev/block/7:1/size", (WANTED / 512).to_string());
+        node.write("volume/there", "");
+        let volume = node.at("volume").display().to_string();
+        node.write("mountinfo", table.replace('@', &volume));
+        node.command("mountpoint", "echo 7:1");
+        node.command("stat", looked);
+        node.command("resize2fs", GROWS);
+        let output = node.run("v1", &[&volume, &WANTED.to_string()], &[]);
+        assert_eq!(output.status.code(), Some(ended), "{table} {looked}: {output:?}");
+    }
+    for (bytes, ended) in [(Some(WANTED), 0), (Some(512), 78), (None, 75)] {
+        let node = Node::new("lib/expand");
+        node.write("volume/there", "");
+        if let Some(bytes) = bytes {
+            node.write("volume/disk", vec![0; usize::try_from(bytes).unwrap()]);
+        }
         let volume = node.at("volume").display().to_string();
         let args = [volume.as_str(), &WANTED.to_string()];
         let output = node.run("v1", &args, &[("MOORING_FS_TYPE", "raw")]);
@@ -540,21 +564,30 @@ fn a_volume_that_keeps_its_size_while_it_is_mounted_is_told_from_one_that_may_gr
     }
 }
 
-/// A QMP monitor, which gives this answer to the request to enlarge the device, or ends.
-fn monitor(node: &Node, answer: Option<String>) -> JoinHandle<()> {
+/// A QMP monitor, which gives this answer to the request to enlarge the device, or ends. Looked at anew, the device has
+/// so many bytes.
+fn monitor(node: &Node, answer: Option<String>, bytes: u64) -> JoinHandle<()> {
     let monitor = UnixListener::bind(node.at("state/monitor")).unwrap();
     std::thread::spawn(move || {
         let (stream, _) = monitor.accept().unwrap();
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let say = |text: &str| writeln!(&stream, "{text}").unwrap();
-        lines.next().unwrap().unwrap();
-        say("{\"return\": {}}");
-        lines.next().unwrap().unwrap();
-        if let Some(answer) = &answer {
-            say(answer);
+        for line in BufReader::new(&stream).lines() {
+            let line = line.unwrap();
+            let said = if line.contains("block_resize") {
+                answer.clone()
+            } else if line.contains("query-named-block-nodes") {
+                let nodes = r#"{"node-name": "disk"}, {"node-name": "look", "image": {"virtual-size": @}}"#;
+                Some(format!("{{\"return\": [{}]}}", nodes.replace('@', &bytes.to_string())))
+            } else {
+                Some(DONE.to_owned())
+            };
+            let Some(said) = said else { return };
+            writeln!(&stream, "{said}").unwrap();
         }
     })
 }
+
+/// What a QMP monitor answers.
+const DONE: &str = r#"{"return": {}}"#;
 
 #[test]
 fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_where_it_does_not_answer() {
@@ -564,7 +597,7 @@ fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_w
         (refused("Cannot grow NBD nodes"), 78),
         (refused("Cannot grow iSCSI devices"), 75),
         (None, 75),
-        (Some("{\"return\": {}}".to_owned()), 0),
+        (Some(DONE.to_owned()), 0),
     ] {
         let node = Node::new("lib/expand");
         node.write("sys/dev/block/7:1/size", "8");
@@ -575,7 +608,7 @@ fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_w
         node.command("mountpoint", "echo 7:1");
         node.command("stat", "echo ext2/ext3");
         node.write("state/disk", "");
-        let served = monitor(&node, answer);
+        let served = monitor(&node, answer, 4096);
         let volume = node.at("volume").display().to_string();
         let output = node.run("v1", &[&volume, "4096"], &[]);
         served.join().unwrap();
@@ -586,21 +619,36 @@ fn a_served_device_keeps_its_size_where_its_program_refuses_and_is_tried_again_w
 /// The kernel has a file's size of up to a second ago, and drops an answer that a write overtakes.
 #[test]
 fn a_served_device_has_its_new_size_although_the_kernel_takes_it_late() {
-    let node = Node::new("lib/expand");
-    node.write("sys/dev/block/7:1/size", "1");
-    node.write("sys/dev/block/7:1/loop/there", "");
-    node.write("volume/there", "");
-    node.write("state/disk", "");
-    node.command("mountpoint", "echo 7:1");
-    node.command("resize2fs", "");
-    node.command("stat", "echo ext2/ext3");
-    let takes = r#"[ "$(grep -c cached=never "$NODE/calls")" -lt 3 ] || echo 8 >"$NODE/sys/dev/block/7:1/size""#;
-    node.command("losetup", takes);
-    let served = monitor(&node, Some("{\"return\": {}}".to_owned()));
-    let volume = node.at("volume").display().to_string();
-    let output = node.run("v1", &[&volume, "4096"], &[]);
-    served.join().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    const NEVER: &str = "";
+    const LATE: &str = r#"[ "$(grep -c cached=never "$NODE/calls")" -lt 3 ] || echo 8 >"$NODE/sys/dev/block/7:1/size""#;
+    // What the kernel does, the bytes of an image that is looked at anew, and how the program ends.
+    for (takes, image, ended) in [
+        (LATE, None, 0),
+        (LATE, Some(4096), 0),
+        // It takes it when the kubelet has it asked again.
+        (NEVER, None, 75),
+        (NEVER, Some(4096), 75),
+        // The image itself is smaller.
+        (NEVER, Some(512), 78),
+    ] {
+        let node = Node::new("lib/expand");
+        node.write("sys/dev/block/7:1/size", "1");
+        node.write("sys/dev/block/7:1/loop/there", "");
+        node.write("volume/there", "");
+        node.write("state/disk", "");
+        if image.is_some() {
+            node.write("state/look", "{}");
+        }
+        node.command("mountpoint", "echo 7:1");
+        node.command("resize2fs", "");
+        node.command("stat", "echo ext2/ext3");
+        node.command("losetup", takes);
+        let served = monitor(&node, Some(DONE.to_owned()), image.unwrap_or_default());
+        let volume = node.at("volume").display().to_string();
+        let output = node.run("v1", &[&volume, "4096"], &[]);
+        served.join().unwrap();
+        assert_eq!(output.status.code(), Some(ended), "{takes} {image:?}: {output:?}");
+    }
 }
 
 /// What a Pod deletes reaches the server, where the file system passes it on.

@@ -36,8 +36,34 @@ pub struct KeptRecord {
 pub struct KeptVolumes {
     /// None where there is no memory file system.
     dir: Option<PathBuf>,
-    records: Mutex<BTreeMap<String, KeptRecord>>,
+    records: Mutex<Records>,
 }
+
+#[derive(Debug, Default)]
+struct Records {
+    /// Each with its number among all that were put.
+    by_target: BTreeMap<String, (u64, KeptRecord)>,
+    puts: u64,
+}
+
+impl Records {
+    fn put(&mut self, record: KeptRecord) {
+        self.puts += 1;
+        (self.by_target).insert(record.call.target.clone(), (self.puts, record));
+    }
+
+    fn get(&self, target: &str) -> Option<&KeptRecord> {
+        self.by_target.get(target).map(|(_, record)| record)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &KeptRecord> {
+        self.by_target.values().map(|(_, record)| record)
+    }
+}
+
+/// A moment between two records.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptUntil(u64);
 
 impl KeptVolumes {
     /// Reads what an earlier mounter of this Pod left in `dir`, if that is in memory.
@@ -57,19 +83,20 @@ impl KeptVolumes {
     fn within(dir: &Path) -> Self {
         let files = fs::read_dir(dir).into_iter().flatten().flatten();
         let read = |path: PathBuf| serde_json::from_slice::<KeptRecord>(&fs::read(path).ok()?).ok();
-        let records = files.filter_map(|file| read(file.path()));
+        let mut records = Records::default();
+        files
+            .filter_map(|file| read(file.path()))
+            .for_each(|record| records.put(record));
         Self {
-            records: Mutex::new(records.map(|record| (record.call.target.clone(), record)).collect()),
+            records: Mutex::new(records),
             dir: Some(dir.to_owned()),
         }
     }
 
     pub fn put(&self, record: KeptRecord) {
         let mut records = self.lock();
-        if records.get(&record.call.target) == Some(&record) {
-            return;
-        }
-        if let Some(path) = self.path(&record.call.target)
+        if records.get(&record.call.target) != Some(&record)
+            && let Some(path) = self.path(&record.call.target)
             && let Err(error) = write(&path, &record)
         {
             // It is known until this mounter ends.
@@ -80,7 +107,7 @@ impl KeptVolumes {
             );
             let _ = fs::remove_file(&path);
         }
-        records.insert(record.call.target.clone(), record);
+        records.put(record);
     }
 
     /// Notes a newer Secret of a volume, unless it is gone or has a newer one still.
@@ -101,7 +128,7 @@ impl KeptVolumes {
             let (theirs, ours) = (&kept.call, later);
             theirs.is_renewed_by(ours) && theirs.secrets != ours.secrets && theirs.secrets_at <= ours.secrets_at
         };
-        self.lock().values().filter(is_older).cloned().collect()
+        self.lock().all().filter(is_older).cloned().collect()
     }
 
     /// The Pod that had mounted a volume.
@@ -111,22 +138,34 @@ impl KeptVolumes {
 
     /// The uids of all Pods that have mounted a volume.
     pub fn pods(&self) -> BTreeSet<String> {
-        self.lock().values().map(|record| record.by.clone()).collect()
+        self.lock().all().map(|record| record.by.clone()).collect()
     }
 
     pub fn remove(&self, target: &str) {
-        self.lock().remove(target);
-        if let Some(path) = self.path(target) {
-            // Most volumes have none.
-            let _ = fs::remove_file(path);
+        self.remove_from(&mut self.lock(), target);
+    }
+
+    pub fn until_now(&self) -> KeptUntil {
+        KeptUntil(self.lock().puts)
+    }
+
+    /// Forgets those that are not mounted, of those that were kept until then and not since.
+    pub fn retain(&self, until: KeptUntil, is_mounted: impl Fn(&str) -> bool) {
+        let mut records = self.lock();
+        let kept = records.by_target.iter();
+        let gone = kept.filter(|(target, (put, _))| *put <= until.0 && !is_mounted(target));
+        let gone: Vec<_> = gone.map(|(target, _)| target.clone()).collect();
+        for target in gone {
+            self.remove_from(&mut records, &target);
         }
     }
 
-    /// Forgets those that are not mounted.
-    pub fn retain(&self, is_mounted: impl Fn(&str) -> bool) {
-        let targets: Vec<_> = self.lock().keys().cloned().collect();
-        for target in targets.iter().filter(|target| !is_mounted(target)) {
-            self.remove(target);
+    /// While the records are locked, none is put whose file this would remove.
+    fn remove_from(&self, records: &mut Records, target: &str) {
+        records.by_target.remove(target);
+        if let Some(path) = self.path(target) {
+            // Most volumes have none.
+            let _ = fs::remove_file(path);
         }
     }
 
@@ -135,7 +174,7 @@ impl KeptVolumes {
         Some(self.dir.as_ref()?.join(name).with_extension("json"))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, KeptRecord>> {
+    fn lock(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,8 +243,29 @@ pub(crate) mod tests {
         assert_eq!(next.get("a"), Some(record("a", "one")));
         assert_eq!(next.by("b").as_deref(), Some("two"));
         assert_eq!(next.get("c"), None);
-        next.retain(|target| target == "b");
-        assert_eq!(KeptVolumes::within(dir.path()).get("a"), None);
+        next.retain(next.until_now(), |target| target == "b");
+        let left = KeptVolumes::within(dir.path());
+        assert_eq!((left.by("a"), left.by("b").as_deref()), (None, Some("two")));
+    }
+
+    /// The mount table is read first, and then all agents are asked.
+    #[test]
+    fn a_volume_that_is_mounted_while_the_mounts_are_looked_at_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = KeptVolumes::within(dir.path());
+        for target in ["gone", "again", "by another"] {
+            kept.put(record(target, "one"));
+        }
+        let until = kept.until_now();
+        kept.put(record("new", "one"));
+        kept.put(record("by another", "two"));
+        kept.remove("again");
+        kept.put(record("again", "one"));
+        kept.retain(until, |_| false);
+        for kept in [&kept, &KeptVolumes::within(dir.path())] {
+            let by = ["gone", "again", "by another", "new"].map(|target| kept.by(target));
+            assert_eq!(by, [None, Some("one".into()), Some("two".into()), Some("one".into())]);
+        }
     }
 
     #[test]

@@ -19,9 +19,10 @@ use tracing::{info, warn};
 
 use super::kept::KeptRecord;
 use super::link::LinkError;
+use super::old::Origin;
 use super::status::PodPhase;
 use super::{ClientPods, PodError, PodNeed};
-use crate::agent::protocol::{AgentAnswer, Call, MountHealth, MountState, Reviving, now};
+use crate::agent::protocol::{AgentAnswer, Call, FailureCategory, MountHealth, MountState, Reviving, now};
 use crate::api::recorder::Event;
 use crate::api::volume_events::{VolumeEvent, about_volume};
 use crate::core::client::Trouble;
@@ -81,7 +82,7 @@ impl Attempt {
 struct State {
     served: BTreeMap<String, Served>,
     attempts: BTreeMap<String, Attempt>,
-    /// Uids of Pods whose agents are of a release that can't repeat the calls of their mounts.
+    /// Uids of Pods whose agents are of an earlier release, which can't repeat the calls of their mounts.
     mute: BTreeSet<String>,
 }
 
@@ -248,6 +249,8 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
     if !pods.has_list() {
         return true;
     }
+    // Before the table is read: whatever is kept from then on may be of a mount that the table does not have yet.
+    let until = pods.kept.until_now();
     // Read before the agents are asked: a mount is in its agent's records before it is in the table.
     let Ok(table) = Table::read().inspect_err(|error| warn!(error = %chain(&error), "failed to read the mount table"))
     else {
@@ -257,7 +260,7 @@ pub(super) async fn look_after(pods: &Arc<ClientPods>) -> bool {
     let there = ask_all(pods).await;
     let targets: BTreeSet<_> = mounted.keys().map(Target::to_string).collect();
     pods.lost.retain(&targets, &there);
-    pods.kept.retain(|target| targets.contains(target));
+    pods.kept.retain(until, |target| targets.contains(target));
     let mut soon = false;
     for (target, entry) in &mounted {
         let path = target.to_string();
@@ -323,9 +326,12 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
     if pods.lost.lock().mute.contains(by) {
         return;
     }
-    let Some((_, _, origin)) = pods.origins().into_iter().find(|(_, uid, _)| uid == by) else {
-        return;
-    };
+    if let Some((_, _, origin)) = pods.origins().into_iter().find(|(_, uid, _)| uid == by) {
+        recall_from(pods, by, &origin, target).await;
+    }
+}
+
+async fn recall_from(pods: &ClientPods, by: &str, origin: &Origin, target: &str) {
     let call = Call::Recall {
         target: target.to_owned(),
     };
@@ -336,10 +342,15 @@ async fn recall(pods: &Arc<ClientPods>, by: &str, target: &str) {
             by_volume: origin.is_by_volume(),
             call: *call,
         }),
-        // The agent is of an earlier release, or has just unmounted it.
-        Ok(_) => {
+        Ok(AgentAnswer::Failed(failure)) if failure.category == FailureCategory::Protocol => {
             pods.lost.lock().mute.insert(by.to_owned());
         }
+        // It may just have been unmounted.
+        Ok(answer) => info!(
+            target.path = target,
+            ?answer,
+            "its agent does not say how it was mounted"
+        ),
         Err(error) => info!(
             target.path = target,
             error = %chain(&error),
@@ -517,6 +528,10 @@ async fn user_of(pods: &ClientPods, uid: &str) -> Result<Option<PodRef>, NodePod
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::protocol::AgentFailure;
+    use crate::api::tests::silent_server_within;
+    use crate::client_pods::kept::tests::record;
+    use crate::client_pods::tests::{agent_socket, client_pods_within, serve};
 
     #[test]
     fn what_is_wrong_with_a_mount_is_what_its_agent_reported_last() {
@@ -577,6 +592,41 @@ mod tests {
         There {
             pods: set(pods),
             silent: set(silent),
+        }
+    }
+
+    /// Until its Pod is gone, an agent that counts as one of an earlier release is not asked again.
+    #[tokio::test]
+    async fn an_agent_that_has_just_unmounted_a_volume_is_asked_for_the_next() {
+        let root = tempfile::tempdir().unwrap();
+        let events = silent_server_within("", Duration::from_hours(1)).await;
+        let pods = client_pods_within(events, root.path().to_owned()).await;
+        let failed = |category| AgentFailure {
+            category,
+            message: String::new(),
+            limit_ms: None,
+        };
+        let listener = agent_socket(root.path(), "u");
+        tokio::spawn(serve(listener, move |call| match call {
+            Call::Recall { target } if target == "unmounted" => AgentAnswer::Failed(failed(FailureCategory::System)),
+            Call::Recall { target } if target == "mounted" => {
+                AgentAnswer::Recalled(Box::new(record(&target, "u").call))
+            }
+            _ => AgentAnswer::Failed(failed(FailureCategory::Protocol)),
+        }));
+        let pod = serde_json::json!({
+            "metadata": {"labels": {"mooring.dev/client": "sshfs"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "a", "image": "a"}]},
+        });
+        let origin = Origin::of(&serde_json::from_value(pod).unwrap()).unwrap();
+        for (target, is_kept, is_mute) in [
+            ("unmounted", false, false),
+            ("mounted", true, false),
+            ("of an earlier release", false, true),
+        ] {
+            recall_from(&pods, "u", &origin, target).await;
+            assert_eq!(pods.kept.by(target).is_some(), is_kept, "{target}");
+            assert_eq!(pods.lost.lock().mute.contains("u"), is_mute, "{target}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! A circuit breaker per server: a server that does not answer delays only its own volumes, and those not for long.
 //!
 //! After a mount from a server has timed out, the breaker refuses further ones at once for a while. Then it lets one
-//! through; if that succeeds, it lets all through. Only a few operations per server run at a time, so that a dead
+//! through; if that is answered, it lets all through. Of those that began before, only a success shows that the server
+//! answers again. Only a few operations per server run at a time, so that a dead
 //! server can't take up all workers. A tripped server that no mount asks for any more is no longer reported: nothing
 //! would notice that it answers again.
 
@@ -38,8 +39,9 @@ pub struct CircuitBreakers(Arc<Mutex<HashMap<String, Server>>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEnd {
-    /// The server answered, with success or an error.
-    Answered,
+    Mounted,
+    /// It failed otherwise than by its time limit. A client that gave up by itself looks the same.
+    Failed,
     Late,
 }
 
@@ -129,8 +131,9 @@ impl Drop for Permit {
         }
         match self.ended {
             Some((CallEnd::Late, now)) => (server.tripped, server.asked) = (Some(now), Some(now)),
-            Some((CallEnd::Answered, _)) => server.tripped = None,
-            None => {}
+            Some((CallEnd::Mounted, _)) => server.tripped = None,
+            Some((CallEnd::Failed, _)) if self.probe => server.tripped = None,
+            Some((CallEnd::Failed, _)) | None => {}
         }
         if server.running == 0 && server.tripped.is_none() {
             servers.remove(&self.name);
@@ -167,10 +170,22 @@ mod tests {
         probe.end(CallEnd::Late, later);
         assert!(breakers.enter("a", later).is_err());
         let probe = breakers.enter("a", later + OPEN_FOR).unwrap();
-        probe.end(CallEnd::Answered, later + OPEN_FOR);
+        probe.end(CallEnd::Failed, later + OPEN_FOR);
         let _one = breakers.enter("a", later + OPEN_FOR).unwrap();
         let _two = breakers.enter("a", later + OPEN_FOR).unwrap();
         assert!(breakers.tripped(later + OPEN_FOR).is_empty());
+    }
+
+    #[test]
+    fn of_the_mounts_that_began_before_only_a_success_shows_that_a_server_answers_again() {
+        let (breakers, now) = (CircuitBreakers::default(), Instant::now());
+        let [late, gives_up, succeeds] = [0; 3].map(|_| breakers.enter("a", now).unwrap());
+        late.end(CallEnd::Late, now);
+        gives_up.end(CallEnd::Failed, now);
+        assert_eq!(breakers.tripped(now), ["a"]);
+        breakers.enter("a", now).unwrap_err();
+        succeeds.end(CallEnd::Mounted, now);
+        breakers.enter("a", now).unwrap();
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod kit;
 mod leaks;
 mod manifests;
 pub mod migrate;
+mod mount_answers;
 mod names;
 mod namespace;
 mod nbd;

@@ -75,6 +75,11 @@ impl OwnMounter {
         &self.root
     }
 
+    /// Replaces the flags, from the next start on.
+    pub fn flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+    }
+
     /// Replaces the set-up script, from the next start on.
     pub fn set_up(&mut self, set_up: &str) {
         set_up.clone_into(&mut self.set_up);
@@ -255,15 +260,6 @@ impl OwnMounter {
         let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.init))?;
         let ours = |line: &&str| line.contains(text);
         Ok(table.lines().filter(ours).map(str::to_owned).collect())
-    }
-
-    /// The number of the first line of its log that has all of these parts.
-    pub fn logged(&self, parts: &[&str]) -> Result<usize> {
-        let log = std::fs::read_to_string(self.outside.join("log")).context("failed to read the mounter's log")?;
-        let line = log
-            .lines()
-            .position(|line| parts.iter().all(|part| line.contains(part)));
-        line.with_context(|| format!("no line of the mounter's log has {parts:?}: {}", self.log()))
     }
 
     /// The end of its log.

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 /// Time limit of calls here, so that a hanging disk does not use up the test's time.
 const CALL_TIMEOUT: &str = "--call-timeout=10s";
 
-/// The same where another volume is mounted during such a call.
-const HANG_TIMEOUT: &str = "--call-timeout=15s";
+/// The longest that there is, for a call that hangs until the test ends that.
+const LONG_TIMEOUT: &str = "--call-timeout=110s";
 
 /// Longest wait for a mount or unmount that has to succeed.
 const MOUNT_LIMIT: Duration = Duration::from_mins(2);
@@ -40,6 +40,19 @@ async fn mounted(mounter: &OwnMounter, volume: &str, options: &Value) -> Result<
         Ok(Some(()))
     })
     .await
+}
+
+/// Mounts a volume until it is refused with these words. Too slow a call says only that there was no answer.
+async fn refused(mounter: &OwnMounter, volume: &str, options: &Value, words: &[&str]) -> Result<()> {
+    let what = format!("{volume} to be refused");
+    let last = wait_until(&what, MOUNT_LIMIT, async || {
+        let call_out = mounter.mount("pod", volume, options)?;
+        if call_out.status() != "Success" {
+            call_out.refused(words)?;
+        }
+        Ok(Some(call_out))
+    });
+    last.await?.refused(words)
 }
 
 /// The same for an unmount.
@@ -74,8 +87,8 @@ fn a_full_pool_is_reported_and_the_volume_mounts_once_there_is_space() {
         )?;
 
         for _ in 0..2 {
-            let full = mounter.mount("pod", "new", &local("new.img"))?;
-            full.refused(&["pool", "is full", "free space there"])?;
+            let words = ["pool", "is full", "free space there"];
+            refused(&mounter, "new", &local("new.img"), &words).await?;
         }
         // It needs no space, and is not delayed.
         mounted(&mounter, "memory", &json!({"client": "tmpfs"})).await?;
@@ -109,12 +122,10 @@ fn missing_loop_devices_are_reported_with_their_cure_and_the_volume_mounts_once_
         let root = mounter.root().display().to_string();
         scope.on_node(1, &format!("truncate -s 32M {root}/pool/a.img"))?;
         mounter.start()?;
-        mounter.mount("pod", "a", &local("a.img"))?.refused(&["loop"])?;
+        refused(&mounter, "a", &local("a.img"), &["loop"]).await?;
         mounter.set_up(poor);
         mounter.start()?;
-        mounter
-            .mount("pod", "a", &local("a.img"))?
-            .refused(&["/dev/loop", "host's /dev"])?;
+        refused(&mounter, "a", &local("a.img"), &["/dev/loop", "host's /dev"]).await?;
         ensure!(mounter.mounts("/a ")?.is_empty());
         mounter.set_up("");
         mounter.start()?;
@@ -130,9 +141,8 @@ fn no_volume_is_mounted_where_no_pod_would_see_it() {
         let mut mounter = OwnMounter::new(&scope, "private", &[CALL_TIMEOUT, MEMORY], "mount --make-rprivate /")?;
         mounter.start()?;
         let memory = json!({"client": "tmpfs"});
-        mounter
-            .mount("pod", "a", &memory)?
-            .refused(&["not shared", "mountPropagation: Bidirectional"])?;
+        let words = ["not shared", "mountPropagation: Bidirectional"];
+        refused(&mounter, "a", &memory, &words).await?;
         // A volume from before can still be unmounted.
         unmounted(&mounter, "a").await?;
         mounter.set_up("");
@@ -163,10 +173,10 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// Waits until a program formats an image.
-fn formats(mounter: &OwnMounter) -> Result<()> {
+/// Waits until so many programs format an image.
+fn formats(mounter: &OwnMounter, programs: usize) -> Result<()> {
     let deadline = Instant::now() + MOUNT_LIMIT;
-    while mounter.processes("mkfs.")?.is_empty() {
+    while mounter.processes("mkfs.")?.len() < programs {
         ensure!(Instant::now() < deadline, "nothing formats an image: {}", mounter.log());
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -177,7 +187,7 @@ fn formats(mounter: &OwnMounter) -> Result<()> {
 #[test]
 fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_is_ever_mounted() {
     on_own_nodes("mount-frozen", async |scope| {
-        let mut mounter = OwnMounter::new(&scope, "frozen", &[HANG_TIMEOUT, MEMORY], "")?;
+        let mut mounter = OwnMounter::new(&scope, "frozen", &[CALL_TIMEOUT, MEMORY], "")?;
         let root = mounter.root().display().to_string();
         // As if mkfs had been killed half-way: a file system that lacks a part, and the mark. So the first write goes
         // to the image itself.
@@ -185,9 +195,13 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
             1,
             &format!(
                 "truncate -s 192M {root}/disk && mkfs.ext4 -q {root}/disk && mount -o loop {root}/disk {root}/pool
-                 truncate -s 32M {root}/pool/marked.img {root}/pool/blank.img && touch {root}/pool/.marked.img.formatting
-                 mkfs.ext4 -q -F {root}/pool/marked.img
-                 dd if=/dev/zero of={root}/pool/marked.img bs=4k seek=1 count=1000 conv=notrunc status=none && sync"
+                 truncate -s 32M {root}/pool/blank.img
+                 for half in marked second; do
+                     truncate -s 32M {root}/pool/$half.img && touch {root}/pool/.$half.img.formatting
+                     mkfs.ext4 -q -F {root}/pool/$half.img
+                     dd if=/dev/zero of={root}/pool/$half.img bs=4k seek=1 count=1000 conv=notrunc status=none
+                 done
+                 sync"
             ),
         )?;
         mounter.start()?;
@@ -196,48 +210,47 @@ fn a_disk_that_hangs_is_reported_delays_no_other_volume_and_no_half_made_image_i
             let hung = mounter.mount("pod", volume, &local(&format!("{volume}.img")))?;
             hung.refused(&["the disk under the node's pool", "did not answer"])
         };
-        // Another volume is mounted while this mount hangs.
-        let beside = std::thread::scope(|threads| {
-            let first = threads.spawn(|| hang("marked"));
-            let beside = formats(&mounter).and_then(|()| mounter.mount("pod", "memory", &json!({"client": "tmpfs"})));
-            first.join().unwrap().and(beside)
-        })?;
-        good(&beside)?;
-        let given_up = mounter.logged(&["marked", "answered with"])?;
-        let other = mounter.logged(&["memory", "answered with success"])?;
-        ensure!(
-            other < given_up,
-            "\"memory\" was mounted only after \"marked\" had failed: {}",
-            mounter.log()
-        );
+        hang("marked")?;
         // The program that hangs has the image still.
         let has_image = [
             "marked.img",
             "is just being formatted",
             "the disk under the node's pool",
         ];
-        let again = || mounter.mount("pod", "marked", &local("marked.img"));
-        again()?.refused(&has_image)?;
+        refused(&mounter, "marked", &local("marked.img"), &has_image).await?;
         hang("blank")?;
         // The mounter that started the program is gone, but the program is not.
+        mounter.flags(&[LONG_TIMEOUT, MEMORY]);
         mounter.start()?;
-        mounter
-            .mount("pod", "marked", &local("marked.img"))?
-            .refused(&has_image)?;
+        refused(&mounter, "marked", &local("marked.img"), &has_image).await?;
         ensure!(mounter.mounts("/marked ")?.is_empty() && mounter.mounts("/blank ")?.is_empty());
         // The program can't be killed while the disk hangs, and no other is started on the same image.
         let programs = mounter.processes("mkfs.")?;
         ensure!(programs.len() == 1, "{} programs format one image", programs.len());
-        drop(frozen);
-        for volume in ["marked", "blank"] {
+        // Another volume is mounted while a mount hangs, which goes on when the disk does.
+        let (beside, hangs) = std::thread::scope(|threads| {
+            let hanging = threads.spawn(|| mounter.mount("pod", "second", &local("second.img")));
+            let beside =
+                formats(&mounter, 2).and_then(|()| mounter.mount("pod", "memory", &json!({"client": "tmpfs"})));
+            let hangs = !hanging.is_finished();
+            drop(frozen);
+            hanging.join().unwrap().and(beside).map(|beside| (beside, hangs))
+        })?;
+        good(&beside)?;
+        ensure!(
+            hangs,
+            "\"second\" did not hang until \"memory\" was mounted: {}",
+            mounter.log()
+        );
+        for volume in ["marked", "blank", "second"] {
             mounted(&mounter, volume, &local(&format!("{volume}.img"))).await?;
             let content = mounter.on_node(&mounter.target("pod", volume)).join("content");
             std::fs::write(content, "x".repeat(1 << 20))?;
         }
-        for volume in ["marked", "blank", "memory"] {
+        for volume in ["marked", "blank", "second", "memory"] {
             unmounted(&mounter, volume).await?;
         }
-        for image in ["marked", "blank"] {
+        for image in ["marked", "blank", "second"] {
             output(&mut command(
                 "e2fsck",
                 [

@@ -180,7 +180,7 @@ async fn a_server_that_does_not_answer_is_told_until_it_answers() {
     assert!(driver.core.breakers().enter("10.0.0.1 (nfs)", now).is_err());
     let later = now + Duration::from_mins(1);
     let probe = driver.core.breakers().enter("10.0.0.1 (nfs)", later).unwrap();
-    probe.end(CallEnd::Answered, later);
+    probe.end(CallEnd::Mounted, later);
     assert_eq!(ask().await.backend_health, []);
 }
 
