@@ -12,7 +12,7 @@ use mooring_contract::request::{Request, Snapshot, Source};
 use super::{ApplyError, Shared};
 use crate::cache::key;
 use crate::operation::attach::observed::{Look, NodeFacts, NodeMounter, ObservedNode};
-use crate::operation::content::{self, Content};
+use crate::operation::content;
 use crate::operation::describe::{Reads, SubjectKind, describe};
 use crate::operation::record::Record;
 use crate::process::call::{Answer as _, GONE, Tolerant as _};
@@ -21,7 +21,6 @@ use crate::run::carrier::{Carrier, selector};
 use crate::run::end::find;
 use crate::run::{Run, RunId};
 use crate::volume::content_view::ContentView;
-use crate::volume::grant::ReferenceGrant;
 use crate::volume::group_snapshot::VolumeGroupSnapshotContent;
 use crate::volume::persistent_volume::{self, is_ours};
 use crate::volume::snapshot::VolumeSnapshotContent;
@@ -90,20 +89,6 @@ async fn content_of<K: Kind>(client: &Client, run: &Run, uid: &str) -> Result<Re
         Some(content) if content.uid.as_deref() == Some(uid) => Remains::Owner,
         Some(_) | None => Remains::Nothing,
     })
-}
-
-/// Whether a claim may be made of what it names in another namespace, as the API has it now.
-pub(crate) async fn may_use(shared: &Shared, claim: &PersistentVolumeClaim) -> Result<bool, ApplyError> {
-    let Some(wanted) = Content::of(claim).needs_grant(claim) else {
-        return Ok(true);
-    };
-    let (client, version) = (shared.context.client.clone(), shared.cache.grants.version());
-    let grants: Api<ReferenceGrant> = Api::all_with(client, &version);
-    let of_namespace = ListParams::default().fields(&format!("metadata.namespace={}", wanted.namespace));
-    let grants = grants.list(&of_namespace).await;
-    let grants = grants.or_failed_to("list", "ReferenceGrants", &format!("in namespace {}", wanted.namespace));
-    let grants = grants.unless(GONE)?;
-    Ok(grants.is_some_and(|grants| grants.iter().any(|grant| grant.allows(&wanted))))
 }
 
 /// Whether the source claim exists and stays, read from the API now.

@@ -18,9 +18,7 @@ use mooring_contract::operation::Operation;
 use mooring_program::error::chain;
 use tracing::{debug, info, warn};
 
-use super::live::{
-    Fresh, copied_by, is_there_to_copy, is_there_to_restore, is_there_to_snapshot, may_use, restored_by,
-};
+use super::live::{Fresh, copied_by, is_there_to_copy, is_there_to_restore, is_there_to_snapshot, restored_by};
 use super::subject::{Subject, live};
 use super::{Apply, ApplyError, remove_worker, report_refusal};
 use crate::cache::expectations::Fact;
@@ -319,17 +317,10 @@ impl<K: Subject> Apply<'_, K> {
         Ok(begun)
     }
 
-    /// Whether what a run reads is there and stays for as long as the run is there, and may be read.
-    async fn is_source_there(&self, start: &Start, live: &K) -> Result<bool, ApplyError> {
+    /// Whether what a run reads is there and stays for as long as the run is there.
+    async fn is_source_there(&self, start: &Start) -> Result<bool, ApplyError> {
         let (client, request) = (&self.shared.context.client, &start.request);
-        let reads = describe(start.run.operation).reads;
-        if let (Reads::SourceVolume | Reads::Snapshot, Some(claim)) = (reads, live.claim())
-            && !may_use(self.shared, claim).await?
-        {
-            info!(run = %start.run.name(), "what the run reads may not be read any more, which was not seen before");
-            return Ok(false);
-        }
-        match reads {
+        match describe(start.run.operation).reads {
             Reads::SourceVolume => match &request.source {
                 Some(source) => is_there_to_copy(client, &request.pvc_namespace, source).await,
                 None => Ok(true),
@@ -395,9 +386,7 @@ impl<K: Subject> Apply<'_, K> {
             // goes with it.
             Intent::Run | Intent::Configured => true,
         };
-        if !is_intended
-            || !Box::pin(self.is_source_there(start, &live)).await?
-            || !Box::pin(self.may_still_delete(start, &live)).await?
+        if !is_intended || !self.is_source_there(start).await? || !Box::pin(self.may_still_delete(start, &live)).await?
         {
             return Ok(false);
         }

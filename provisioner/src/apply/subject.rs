@@ -59,11 +59,6 @@ pub(crate) trait Subject: Clone + Send + Sync {
         std::future::ready(Ok(Some(self.clone())))
     }
 
-    /// The claim, if it is one.
-    fn claim(&self) -> Option<&PersistentVolumeClaim> {
-        None
-    }
-
     /// The PV, if it is one.
     fn volume(&self) -> Option<&PersistentVolume> {
         None
@@ -135,10 +130,6 @@ impl Subject for PersistentVolumeClaim {
 
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
-    }
-
-    fn claim(&self) -> Option<&PersistentVolumeClaim> {
-        Some(self)
     }
 
     fn reference(&self) -> ObjectReference {

@@ -38,11 +38,6 @@ impl Grants {
         }
     }
 
-    /// The version of the API that there is.
-    pub fn version(&self) -> Version {
-        self.0.borrow().version
-    }
-
     /// The cluster has no such API.
     pub(super) fn none(&self) {
         self.0.send_replace(Known {

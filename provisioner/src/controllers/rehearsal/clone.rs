@@ -396,25 +396,6 @@ async fn a_source_that_goes_after_it_was_looked_at_is_not_copied() {
     assert!(begun.is_sorted() && begun.last() == Some(&1), "{begun:?}");
 }
 
-#[tokio::test]
-async fn what_a_grant_no_longer_allows_is_not_copied_though_the_watch_still_shows_the_grant() {
-    let mut begun = vec![];
-    for nth in 1..10 {
-        let granted = |until| Copying {
-            elsewhere: Some(Granted { after: 0, until }),
-            ..Copying::default()
-        };
-        let mut stage = Stage::open(granted(None), By::Pods).await;
-        stage.theatre.api.lock().meanwhile = Some((nth, "grants", "prod/g"));
-        stage.play().await;
-        stage.copying = granted(Some(0));
-        stage.check(&format!("taken back before call {nth}"));
-        begun.push(stage.runs);
-    }
-    assert_eq!(begun[0], 0, "{begun:?}");
-    assert!(begun.is_sorted() && begun.last() == Some(&1), "{begun:?}");
-}
-
 /// Proves: P7
 #[tokio::test]
 async fn a_copy_costs_the_writes_of_any_other_volume() {
