@@ -188,7 +188,7 @@ impl Keeper {
         }
         self.attend(&workers);
         self.tell(&listed, &workers);
-        self.count(&workers);
+        self.count(&listed, &workers);
         self.note_idle(&workers);
         self.unseen
             .retain(|_, (name, _)| workers.iter().all(|worker| worker.name() != *name));
@@ -323,6 +323,7 @@ impl Keeper {
                  until then each run has a Pod of its own"
             )
         } else {
+            workers.capable.note_made(&config.fingerprint);
             format!("a worker ended at its start: {why}. Until there is another, each run has a Pod of its own")
         };
         apply::report_workers(&self.shared, config, text);
@@ -366,11 +367,19 @@ impl Keeper {
         }
     }
 
-    fn count(&self, workers: &[Worker]) {
+    fn count(&self, configs: &[Arc<ProvisionerConfig>], workers: &[Worker]) {
         let known = &self.shared.cache.workers;
+        let is_spent = |worker: &Worker| {
+            let mut of = configs.iter().filter(|config| worker.is_for(config));
+            of.any(|config| known.is_spent(config, worker))
+        };
         let state = |worker: &&Worker| {
             if known.contacts.is_heard(worker.uid()) {
-                if known.is_free(worker) { "free" } else { "busy" }
+                if known.is_free(worker) && !is_spent(worker) {
+                    "free"
+                } else {
+                    "busy"
+                }
             } else if worker.address().is_some() {
                 "unreachable"
             } else {

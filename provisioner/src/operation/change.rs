@@ -91,7 +91,7 @@ impl<'a> Change<'a> {
     pub(super) fn config(&self) -> Result<&'a Arc<ProvisionerConfig>, Box<ClaimDecision>> {
         Err(Box::new(match (self.seen.config, self.progress.record) {
             (Ok(config), _) => return Ok(config),
-            // Of another Mooring's namespace, which that one serves.
+            // Of another Mooring's namespace, which that one may serve: nothing says since when this waits.
             (Err(NoConfig::NotReadYet), _) | (Err(NoConfig::NotOurs { .. } | NoConfig::Elsewhere { .. }), None) => {
                 Decision::Rest
             }

@@ -77,7 +77,7 @@ impl Writer {
         self.queue.try_recv().ok()
     }
 
-    /// Writes Events until `stop`, and then once those that are waiting already. `instance` is this replica's name.
+    /// Writes Events until `stop`, and then those that are waiting already. `instance` is this replica's name.
     pub async fn run(mut self, client: Client, instance: String, stop: CancellationToken) {
         let mut ledger = Ledger::default();
         let mut held = Held::default();

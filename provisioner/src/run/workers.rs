@@ -148,6 +148,8 @@ mod tests {
         for (backend, exit_code, expected) in [
             (Some(server), 75, true),
             (Some(server), 0, false),
+            // What a user asked for can't be.
+            (Some(server), 78, false),
             (Some("client=pool"), 75, false),
             (None, 75, false),
         ] {

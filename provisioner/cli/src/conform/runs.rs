@@ -115,8 +115,9 @@ pub(super) trait Runs {
                 return Ok(finish);
             }
             let is_last = times == TIMES || begin.elapsed() > LONGEST;
-            if is_last && finish.category == Category::OutOfMemory {
-                // It may need more than it may have.
+            // It may need more than it may have, or there is no such image or program.
+            let may_be_its_own = finish.category == Category::OutOfMemory || !finish.started;
+            if is_last && may_be_its_own {
                 return Ok(finish);
             }
             if is_last {

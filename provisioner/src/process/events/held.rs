@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(2);
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// How many such notes there may be, and how long each is tried.
-const MOST: usize = 256;
+const MOST: usize = 32;
 const LONGEST: Duration = Duration::from_mins(10);
 
 /// A note on its way to the API.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
+use mooring_contract::outcome::Outcome;
 use mooring_contract::worker::Report;
 use secrecy::SecretString;
 
@@ -87,10 +88,10 @@ impl Contacts {
         lock(&self.0).get(uid).map(|known| known.report.clone())
     }
 
-    /// Whether its last run failed.
+    /// Whether its last run failed, for a reason that may be over by another time.
     pub(super) fn has_failed(&self, uid: &str) -> bool {
         let last = self.report(uid).and_then(|report| report.ended);
-        last.is_some_and(|end| end.exit_code != 0)
+        last.is_some_and(|end| Outcome::from_exit_code(end.exit_code) == Outcome::Retry)
     }
 
     pub fn seat(&self, uid: &str) -> Option<Seat> {
