@@ -69,7 +69,7 @@ start_controller_again() {
 installed=$("$kubectl" get clusterrolebinding mooring-mounter --ignore-not-found \
     -o 'jsonpath={.subjects[0].namespace}')
 if [ -n "$installed" ] && [ "$installed" != "$namespace" ]; then
-    echo "Mooring stays: it is installed in namespace $installed. Run this again with that: sh uninstall.sh $installed" >&2
+    echo "Mooring stays: it is installed in namespace $installed, so run this again: sh uninstall.sh $installed" >&2
     exit 1
 fi
 
@@ -132,6 +132,6 @@ fi
 nodes=$("$kubectl" get nodes -l mooring.dev/mounter -o name)
 if [ -n "$nodes" ]; then
     printf '%s\n' "$nodes" >&2
-    echo "These nodes may keep Mooring's driver: no mounter ran there, or a volume is still mounted. docs/install.md says" \
-        "how to remove it." >&2
+    echo "These nodes may keep Mooring's driver: no mounter ran there, or a volume is still mounted. docs/install.md" \
+        "says how to remove it." >&2
 fi
