@@ -8,6 +8,8 @@ namespace=${1:-mooring}
 kubectl=${KUBECTL:-kubectl}
 part_of_mooring=app.kubernetes.io/part-of=mooring
 made_by_mooring=app.kubernetes.io/managed-by=mooring
+# On the controller's Deployment while this runs: how many replicas it had.
+noted_replicas=mooring.dev/replicas-before-uninstall
 
 in_namespace() {
     "$kubectl" -n "$namespace" "$@"
@@ -54,27 +56,55 @@ END
     fi
 }
 
+of_controller() {
+    in_namespace get deployment flex-provisioner --ignore-not-found -o "jsonpath={$1}"
+}
+
+start_controller_again() {
+    in_namespace scale deployment flex-provisioner --replicas="$replicas"
+    in_namespace annotate deployment flex-provisioner "$noted_replicas-"
+}
+
+# What follows deletes the rights and policies of all namespaces.
+installed=$("$kubectl" get clusterrolebinding mooring-mounter --ignore-not-found \
+    -o 'jsonpath={.subjects[0].namespace}')
+if [ -n "$installed" ] && [ "$installed" != "$namespace" ]; then
+    echo "Mooring stays: it is installed in namespace $installed, so run this again: sh uninstall.sh $installed" >&2
+    exit 1
+fi
+
+# Of a run that was cut off.
+replicas=$(of_controller ".metadata.annotations.$(echo "$noted_replicas" | sed 's/[.]/\\./g')")
+if [ -n "$replicas" ]; then
+    trap start_controller_again EXIT
+else
+    replicas=$(of_controller .spec.replicas)
+fi
 refuse_if_used
 # A claim may have come since. While the controller is away, nothing makes a volume.
-replicas=$(in_namespace get deployment flex-provisioner --ignore-not-found -o 'jsonpath={.spec.replicas}')
-release=$(in_namespace get deployment flex-provisioner --ignore-not-found \
-    -o 'jsonpath={.metadata.annotations.meta\.helm\.sh/release-name}')
+release=$(of_controller '.metadata.annotations.meta\.helm\.sh/release-name')
 if [ -n "$replicas" ]; then
-    trap 'in_namespace scale deployment flex-provisioner --replicas="$replicas"' EXIT
+    trap start_controller_again EXIT
+    in_namespace annotate deployment flex-provisioner --overwrite "$noted_replicas=$replicas"
     in_namespace scale deployment flex-provisioner --replicas=0
     in_namespace wait --for=delete pods -l app.kubernetes.io/name=flex-provisioner --timeout=2m
     refuse_if_used
-    trap - EXIT
 fi
+
+# Says which Pods did not end.
+fail_with_pods() {
+    "$kubectl" get pods "$@" -o wide >&2
+    echo "These Pods did not end. Bring their nodes back, or delete the Nodes, and run this again." >&2
+    exit 1
+}
 
 # Workers have volumes mounted, so they go before the mounters. These go before their rights: each removes its files and
 # labels from its node.
-"$kubectl" delete pods --all-namespaces -l mooring.dev/component=provisioning --timeout=2m
-if ! in_namespace delete daemonset mounter --cascade=foreground --ignore-not-found --timeout=3m; then
-    in_namespace get pods -l app.kubernetes.io/name=mounter -o wide >&2
-    echo "These mounters did not end. Bring their nodes back, or delete the Nodes, and run this again." >&2
-    exit 1
-fi
+"$kubectl" delete pods --all-namespaces -l mooring.dev/component=provisioning --timeout=2m ||
+    fail_with_pods --all-namespaces -l mooring.dev/component=provisioning
+trap - EXIT
+in_namespace delete daemonset mounter --cascade=foreground --ignore-not-found --timeout=3m ||
+    fail_with_pods -n "$namespace" -l app.kubernetes.io/name=mounter
 
 "$kubectl" delete storageclasses -l "$made_by_mooring"
 in_namespace delete csistoragecapacities -l "$made_by_mooring"
@@ -102,5 +132,6 @@ fi
 nodes=$("$kubectl" get nodes -l mooring.dev/mounter -o name)
 if [ -n "$nodes" ]; then
     printf '%s\n' "$nodes" >&2
-    echo "No mounter ran on these nodes, so they keep Mooring's driver: docs/install.md says how to remove it." >&2
+    echo "These nodes may keep Mooring's driver: no mounter ran there, or a volume is still mounted. docs/install.md" \
+        "says how to remove it." >&2
 fi

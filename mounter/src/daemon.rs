@@ -38,6 +38,7 @@ use crate::core::metrics::MounterMetrics;
 use crate::core::waits::Waits;
 use crate::core::{Core, CoreParts, Places};
 use crate::drivers::plugin_directories::PluginDirectory;
+use crate::drivers::uninstall::Left;
 use crate::drivers::{csi, endpoint, uninstall};
 use crate::grant::granter::{GrantApi, Granter};
 use crate::node::attachments::api::ClusterAttachments;
@@ -248,12 +249,22 @@ async fn withdraw_if_unwanted(
     plugins: Vec<PluginDirectory>,
     publisher: Option<JoinHandle<()>>,
 ) {
-    let unwanted = uninstall::if_unwanted(kube.clone(), &args.namespace, &args.daemonset, &args.node, plugins).await;
-    if let (true, Some(publisher), Some(node)) = (unwanted, publisher, &args.node_name) {
-        // What it has begun to say comes before it is taken back.
-        let _ = publisher.await;
-        publish::take_back(&kube, node).await;
-        ClusterAttachments::new(kube, args.namespace.clone(), node.clone())
+    let (namespace, node_name) = (&args.namespace, args.node_name.as_deref());
+    let left = uninstall::if_unwanted(kube.clone(), namespace, &args.daemonset, &args.node, node_name, plugins).await;
+    let (Some(publisher), Some(node)) = (publisher, node_name) else {
+        return;
+    };
+    if let Left::All = left {
+        return;
+    }
+    // What it has begun to say comes before it is taken back.
+    let _ = publisher.await;
+    match &left {
+        Left::NoMounter(why) | Left::Driver(why) => publish::say_only(&kube, node, why).await,
+        Left::All | Left::Nothing => publish::take_back(&kube, node).await,
+    }
+    if !matches!(left, Left::Driver(_)) {
+        ClusterAttachments::new(kube, args.namespace.clone(), node.to_owned())
             .withdraw()
             .await;
     }

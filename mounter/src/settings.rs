@@ -60,9 +60,11 @@ impl SettingsInForce {
         self.config().pull_secrets()
     }
 
-    /// Whether Pods of a namespace may be runs.
-    pub fn has_runs_in(&self, namespace: &str) -> bool {
-        self.config().config_namespaces(&self.namespace).contains(namespace)
+    /// Whether Pods of a namespace may be runs; nothing until the ConfigMap was read.
+    pub fn has_runs_in(&self, namespace: &str) -> Option<bool> {
+        let own = &self.namespace;
+        self.is_read()
+            .then(|| self.config().config_namespaces(own).contains(namespace))
     }
 
     /// The image's name in full, if client Pods may have it.
@@ -146,10 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_runs_in_the_named_namespaces_or_in_mooring_s_own() {
+    fn once_the_settings_were_read_pods_are_runs_in_the_named_namespaces_or_in_mooring_s_own() {
         let settings = SettingsInForce::new("storage");
-        assert!(settings.has_runs_in("storage") && !settings.has_runs_in("mooring"));
+        let have_runs = |namespaces: [&str; 2]| namespaces.map(|namespace| settings.has_runs_in(namespace));
+        assert_eq!(have_runs(["storage", "admin"]), [None, None]);
+        settings.set(Settings::default());
+        assert_eq!(have_runs(["storage", "mooring"]), [Some(true), Some(false)]);
         settings.set(config(&[("config-namespaces", "mooring,admin")]));
-        assert!(settings.has_runs_in("admin") && !settings.has_runs_in("storage"));
+        assert_eq!(have_runs(["admin", "storage"]), [Some(true), Some(false)]);
     }
 }

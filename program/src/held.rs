@@ -16,8 +16,8 @@ pub const PERIOD: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_mins(2);
 
 /// What to do where no policy holds a program.
-pub const CURE: &str = "the policies in configmaps/install/admission.yaml name another namespace. If somebody has \
-                        installed Mooring a second time, remove that installation; then apply this one's manifests \
+pub const CURE: &str = "the policies in configmaps/install/admission.yaml are missing or name another namespace. If \
+                        somebody has installed Mooring a second time, remove that installation; then apply this one's manifests \
                         again, by its Helm chart or with the transformer of configmaps/registry";
 
 /// Longest wait for one answer.
@@ -29,7 +29,7 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// What the API server says to what must not be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
-    /// A policy refuses it.
+    /// The policy refuses it.
     Yes,
     /// It would be done.
     No,
@@ -54,29 +54,27 @@ pub fn is_to_be_held() -> bool {
     Path::new(TOKEN).exists()
 }
 
-/// Asks the API server by this call, which must be a dry run.
-pub async fn ask<T>(dry_run: impl Future<Output = kube::Result<T>>) -> Held {
+/// Asks the API server by this call, which must be a dry run, whether this policy of Mooring's is in force.
+pub async fn ask<T>(policy: &str, dry_run: impl Future<Output = kube::Result<T>>) -> Held {
     match tokio::time::timeout(LIMIT, dry_run).await {
-        Ok(answer) => judge(&answer),
+        Ok(answer) => judge(policy, &answer),
         Err(_) => Held::Unknown(format!("no answer within {} s", LIMIT.as_secs())),
     }
 }
 
-fn judge<T>(answer: &kube::Result<T>) -> Held {
+fn judge<T>(policy: &str, answer: &kube::Result<T>) -> Held {
     match answer {
         Ok(_) => Held::No,
-        Err(kube::Error::Api(status)) => {
-            let by_policy = status.message.contains("ValidatingAdmissionPolicy")
-                // A policy that goes by a ConfigMap refuses everything while that is missing.
-                || status.message.contains("no params found");
-            if by_policy {
-                Held::Yes
-            } else {
-                Held::Unknown(status.message.clone())
-            }
-        }
+        Err(kube::Error::Api(status)) if denied_by(&status.message) == Some(policy) => Held::Yes,
+        Err(kube::Error::Api(status)) => Held::Unknown(status.message.clone()),
         Err(error) => Held::Unknown(chain(error)),
     }
+}
+
+/// The policy that refuses, by the API server's words. It names one, although others may refuse as well.
+pub fn denied_by(message: &str) -> Option<&str> {
+    let (_, name) = message.split_once("ValidatingAdmissionPolicy '")?;
+    name.split_once('\'').map(|(name, _)| name)
 }
 
 #[cfg(test)]
@@ -85,17 +83,31 @@ mod tests {
     use kube::core::Status;
 
     #[test]
-    fn only_a_policy_holds_and_only_what_is_let_in_shows_that_none_does() {
+    fn only_the_policy_itself_holds_and_only_what_is_let_in_shows_that_it_does_not() {
         let refused = |message: &str| {
             let status = Status::failure(message, "Forbidden").with_code(403).boxed();
-            judge(&Err::<(), _>(kube::Error::Api(status)))
+            judge("mooring-mounter", &Err::<(), _>(kube::Error::Api(status)))
         };
-        assert_eq!(judge(&Ok(())), Held::No);
-        let policy = "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'mooring-mounter' with binding \
-                      'mooring-mounter' denied request";
-        assert_eq!(refused(policy), Held::Yes);
-        assert_eq!(refused("no params found for policy binding"), Held::Yes);
-        let rights = "pods is forbidden: User cannot create resource \"pods\"";
-        assert_eq!(refused(rights), Held::Unknown(rights.to_owned()));
+        assert_eq!(judge("mooring-mounter", &Ok(())), Held::No);
+        let by = |policy: &str, why: &str| {
+            format!(
+                "pods \"x\" is forbidden: ValidatingAdmissionPolicy '{policy}' with binding 'b' denied request: {why}"
+            )
+        };
+        assert_eq!(refused(&by("mooring-mounter", "no")), Held::Yes);
+        let without_settings = "failed to configure binding: no params found for policy binding";
+        assert_eq!(refused(&by("mooring-mounter", without_settings)), Held::Yes);
+        for others in [
+            by("allowed-registries", "no"),
+            by("mooring-mounter-events", "no"),
+            by(
+                "theirs",
+                "ValidatingAdmissionPolicy 'mooring-mounter' with binding 'b' denied request",
+            ),
+            "no params found for policy binding".to_owned(),
+            "pods is forbidden: User cannot create resource \"pods\"".to_owned(),
+        ] {
+            assert_eq!(refused(&others), Held::Unknown(others));
+        }
     }
 }

@@ -137,12 +137,13 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
         let (client, timing) = (client::unlimited(&config, &metrics)?, Timing::of(lease_duration));
         election = Some(Election::new(&client, &namespace, &lease_name, &identity, timing));
     }
+    let questions = held::questions(&namespace, &identity, &namespaces);
     let may_lead = async {
         // Outside of a cluster, it has its user's rights.
-        (kubeconfig.is_some() || held::wait(context.client.clone(), &namespaces, &health, &stop).await)
+        (kubeconfig.is_some() || held::wait(context.client.clone(), &questions, &health, &stop).await)
             && won(&mut election, &health, &stop).await
     };
-    let unheld = unheld(context.client.clone(), &namespaces, kubeconfig.is_none());
+    let unheld = unheld(context.client.clone(), &questions, kubeconfig.is_none());
     let mut anew = std::pin::pin!(first_of(changes.changed(&settings), unheld));
     tokio::select! {
         () = &mut anew => return Ok(Ended::ToBeginAnew),
@@ -173,9 +174,9 @@ pub async fn run(args: RunArgs) -> Result<Ended, ControllerError> {
 }
 
 /// Returns when no policy holds the controller any more. Outside of a cluster, none is to.
-async fn unheld(client: Client, namespaces: &[String], is_in_cluster: bool) {
+async fn unheld(client: Client, questions: &[held::Question], is_in_cluster: bool) {
     if is_in_cluster {
-        held::lost(client, namespaces).await;
+        held::lost(client, questions).await;
     } else {
         std::future::pending::<()>().await;
     }

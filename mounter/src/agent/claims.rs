@@ -22,12 +22,16 @@ use sha2::{Digest as _, Sha256};
 use super::protocol::MountCall;
 use super::record;
 use super::store::{self, StoreError, hex};
+use crate::sys::absent_is_fine;
 use crate::volume::device_owner::DeviceOwner;
 use crate::volume::mount_table::Table;
 use crate::volume::target::{Target, TargetError};
 
-/// Below the kubelet's root.
-const CLAIMS: &str = "plugins/mooring.dev/claims";
+/// What the client containers of a node share, below the kubelet's root.
+pub(super) const SHARED: &str = "plugins/mooring.dev";
+
+/// The claims, in [`SHARED`].
+const CLAIMS: &str = "claims";
 
 /// Says which start of the kernel this is: its devices get their names anew each time.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -50,6 +54,10 @@ pub enum ClaimError {
         by: Box<Holder>,
     },
     /// Somebody else's may have the same name.
+    #[error(
+        "{owner} may still have {device} on this node: delete the client Pods of this node, and wait until they are gone"
+    )]
+    Left { device: String, owner: DeviceOwner },
     #[error("{0} is no PersistentVolume, so its Secret alone shows whether it may use the device of another Pod")]
     NotPersistent(DeviceOwner),
     #[error(
@@ -158,9 +166,8 @@ impl Claims {
     /// device is `in_use`, a volume has to have it already.
     fn claim(&self, names: &[String], call: &MountCall, by: Holder, in_use: bool) -> Result<(), ClaimError> {
         let _lock = self.lock()?;
-        let boot = fs::read_to_string(&self.boot_id).map_err(at("read", &self.boot_id))?;
         let mut claim = Claim {
-            boot,
+            boot: self.boot()?,
             device: String::new(),
             owner: self.owner(call)?,
             target: (&call.target).into(),
@@ -186,17 +193,10 @@ impl Claims {
     /// Fails if a device is not a claim's to have. Removes the claims of it that count no more.
     fn check(&self, ours: &Claim, in_use: bool) -> Result<(), ClaimError> {
         let mut is_ours = false;
-        let (of_device, of_boot) = (digest(&ours.device), format!("-{}-", digest(&ours.boot)));
+        let of_device = digest(&ours.device);
         for path in self.files(|name| name.starts_with(&of_device))? {
-            // One of before the kernel started may be cut off. Its name says so, unless an earlier release gave it.
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let is_of_before = name.matches('-').count() > 1 && !name.contains(&of_boot);
-            let claim = if is_of_before {
-                None
-            } else {
-                Some(store::read::<Claim>(&path)?)
-            };
-            let Some(claim) = claim.filter(|claim| claim.boot == ours.boot && (in_use || self.counts(claim))) else {
+            let claim = read_claim(&path, &ours.boot)?;
+            let Some(claim) = claim.filter(|claim| in_use || self.counts(claim)) else {
                 remove(&path)?;
                 continue;
             };
@@ -219,6 +219,26 @@ impl Claims {
             return Err(ClaimError::Foreign(ours.device.clone()));
         }
         Ok(())
+    }
+
+    /// Removes all that the client containers of this node share, unless a device may still be used for a claim.
+    fn remove_all(&self) -> Result<(), ClaimError> {
+        let shared = self.kubelet_root.join(SHARED);
+        if self.dir().exists() {
+            let _lock = self.lock()?;
+            let boot = self.boot()?;
+            for path in self.files(|_| true)? {
+                if let Some(Claim { device, owner, .. }) = read_claim(&path, &boot)?.filter(|claim| self.counts(claim))
+                {
+                    return Err(ClaimError::Left { device, owner });
+                }
+            }
+        }
+        absent_is_fine(fs::remove_dir_all(&shared)).map_err(at("remove", &shared))
+    }
+
+    fn boot(&self) -> Result<String, ClaimError> {
+        fs::read_to_string(&self.boot_id).map_err(at("read", &self.boot_id))
     }
 
     /// Whether a device may still be used for a claim.
@@ -302,7 +322,7 @@ impl Claims {
     }
 
     fn dir(&self) -> PathBuf {
-        self.kubelet_root.join(CLAIMS)
+        self.kubelet_root.join(SHARED).join(CLAIMS)
     }
 
     /// Until it is dropped, nobody else on the node reads or changes claims.
@@ -322,6 +342,27 @@ impl Claims {
         paths.retain(|path| path.extension().is_some_and(|end| end == "json") && is_it(&name(path)));
         Ok(paths)
     }
+}
+
+/// Takes a node's claims away, and what else its client containers share, once nothing is mounted there any more.
+pub(crate) fn remove_all(kubelet_root: &Path) -> Result<(), ClaimError> {
+    let claims = Claims {
+        kubelet_root: kubelet_root.to_owned(),
+        boot_id: BOOT_ID.into(),
+        client_pod: None,
+    };
+    claims.remove_all()
+}
+
+/// A claim since this start of the kernel. One of before may be cut off: its name says so, unless an earlier release
+/// gave it.
+fn read_claim(path: &Path, boot: &str) -> Result<Option<Claim>, StoreError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name.matches('-').count() > 1 && !name.contains(&format!("-{}-", digest(boot))) {
+        return Ok(None);
+    }
+    let claim: Claim = store::read(path)?;
+    Ok(Some(claim).filter(|claim| claim.boot == boot))
 }
 
 /// The names of the device that a call's source names: one for each server that it can be reached by, the same for all
@@ -475,6 +516,23 @@ mod tests {
             Err(ClaimError::Foreign(_)) => Some("foreign".to_owned()),
             Err(error) => panic!("{error}"),
         }
+    }
+
+    #[test]
+    fn what_client_containers_share_goes_with_mooring_unless_a_device_may_still_be_used() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let claims = claims(root, Some("client"));
+        claims.remove_all().unwrap();
+        let call = call(root, "u", "pv-1", Some(&DeviceOwner::persistent_volume("pv-1")));
+        assert_eq!(owner(&claims, &call, false), None);
+        fs::write(root.join("plugins/mooring.dev/iscsi-0.lock"), "").unwrap();
+        fs::write(root.join("plugins/mooring.dev/claims/a-b-c.json"), "cut off bef").unwrap();
+        assert!(matches!(claims.remove_all(), Err(ClaimError::Left { .. })));
+        assert!(root.join("plugins/mooring.dev/iscsi-0.lock").exists());
+        fs::remove_dir(&call.target).unwrap();
+        claims.remove_all().unwrap();
+        assert_eq!(fs::read_dir(root.join("plugins")).unwrap().count(), 0);
     }
 
     #[test]

@@ -19,12 +19,10 @@ use serde::Deserialize;
 use tokio::process::Command;
 use tracing::{info, warn};
 
+use super::claims::SHARED;
 use super::program::WORKING_DIRECTORY;
 use crate::node::unix_sockets::named;
 use crate::sys::absent_is_fine;
-
-/// The folder of locks, below the kubelet's root, which all containers of the node share.
-const LOCKS: &str = "plugins/mooring.dev";
 
 /// The unix sockets of the node's network, since a client container is in that.
 const SOCKETS: &str = "/proc/net/unix";
@@ -105,7 +103,7 @@ pub(super) async fn keep(dir: &Path, kubelet_root: &Path) -> Result<(), ImageDae
     };
     let keeper = Keeper {
         described,
-        locks: kubelet_root.join(LOCKS),
+        locks: kubelet_root.join(SHARED),
         refused: dir.join(REFUSED),
         sockets: SOCKETS.into(),
         restart_delay: RESTART_DELAY,

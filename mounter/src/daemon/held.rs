@@ -8,7 +8,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
-use mooring_contract::names::{CLIENT_SERVICE_ACCOUNT, labels};
+use mooring_contract::names::{CLIENT_IMAGES_POLICY, CLIENT_SERVICE_ACCOUNT, labels, policies};
 use mooring_program::held::{self, CURE, Held};
 use serde_json::{Value, json};
 use tracing::{Instrument as _, error, info, info_span};
@@ -22,26 +22,29 @@ pub(crate) async fn watch(client: Client, namespace: String, node: String, own: 
         return;
     }
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let mut certain = [const { None }; 2];
     loop {
         let span = info_span!("held", node.name = node);
         let answers = async { [ask_to_delete(&pods, &own).await, ask(&pods, client_pod(&node)).await] };
-        let held = overall(answers.instrument(span).await);
+        let held = overall(&mut certain, answers.instrument(span).await);
         note(&held, &namespace, &obstacle);
         tokio::time::sleep(held.pause()).await;
     }
 }
 
-/// Each policy forbids something else, so all have to hold.
-fn overall(answers: [Held; 2]) -> Held {
-    let mut overall = Held::Yes;
-    for answer in answers {
-        overall = match (overall, answer) {
-            (Held::No, _) | (_, Held::No) => Held::No,
-            (Held::Yes, other) => other,
-            (unknown @ Held::Unknown(_), _) => unknown,
-        };
+/// Each policy forbids something else. Of each, the last certain answer counts: a policy of the cluster's own that
+/// refuses the client Pod first hides one for good. The mounter's own is the one that has to hold.
+fn overall(certain: &mut [Option<Held>; 2], answers: [Held; 2]) -> Held {
+    for (certain, answer) in certain.iter_mut().zip(&answers) {
+        if !matches!(answer, Held::Unknown(_)) {
+            *certain = Some(answer.clone());
+        }
     }
-    overall
+    if certain.contains(&Some(Held::No)) {
+        return Held::No;
+    }
+    let [own, _] = answers;
+    own
 }
 
 /// Sets the obstacle, or that there is none. Where nobody knows, it stays as it is.
@@ -65,7 +68,7 @@ fn note(held: &Held, namespace: &str, obstacle: &Obstacle) {
 /// For policy `mooring-mounter`: no mounter's Pod is a client Pod.
 async fn ask_to_delete(pods: &Api<Pod>, own: &str) -> Held {
     let only_asked = DeleteParams::default().dry_run();
-    held::ask(pods.delete(own, &only_asked)).await
+    held::ask(policies::MOUNTER, pods.delete(own, &only_asked)).await
 }
 
 async fn ask(pods: &Api<Pod>, pod: Value) -> Held {
@@ -77,7 +80,7 @@ async fn ask(pods: &Api<Pod>, pod: Value) -> Held {
         dry_run: true,
         ..PostParams::default()
     };
-    held::ask(pods.create(&only_asked, &pod)).await
+    held::ask(CLIENT_IMAGES_POLICY, pods.create(&only_asked, &pod)).await
 }
 
 /// A client Pod of an image that nobody allowed: for policy `mooring-client-images`, which is bound to one namespace.
@@ -101,18 +104,20 @@ mod tests {
     use super::{Held, Obstacle, client_pod, note, overall};
 
     #[test]
-    fn all_policies_have_to_hold_and_one_that_does_not_stops_mounts_until_it_holds_again() {
+    fn a_policy_that_does_not_hold_stops_mounts_until_it_holds_and_one_that_nobody_sees_stops_none() {
         let unknown = || Held::Unknown("no answer".to_owned());
-        let obstacle = Obstacle::default();
+        let (obstacle, mut certain) = (Obstacle::default(), [const { None }; 2]);
         for (answers, expected, is_stopped) in [
             ([unknown(), Held::Yes], unknown(), false),
             ([Held::Yes, Held::Yes], Held::Yes, false),
             ([Held::Yes, Held::No], Held::No, true),
-            ([Held::Yes, unknown()], unknown(), true),
-            ([unknown(), Held::No], Held::No, true),
+            ([Held::Yes, unknown()], Held::No, true),
             ([Held::Yes, Held::Yes], Held::Yes, false),
+            ([Held::No, unknown()], Held::No, true),
+            ([unknown(), unknown()], Held::No, true),
+            ([Held::Yes, unknown()], Held::Yes, false),
         ] {
-            let held = overall(answers);
+            let held = overall(&mut certain, answers);
             assert_eq!(held, expected);
             note(&held, "mooring", &obstacle);
             assert_eq!(obstacle.get().is_some(), is_stopped, "{held:?}");

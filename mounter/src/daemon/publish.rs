@@ -10,10 +10,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::events::EventType;
 use mooring_contract::names::{MOUNTER, annotations, labels};
 use mooring_contract::pool::PoolRoom;
@@ -25,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, info, info_span, warn};
 
+use crate::api::own_node;
 use crate::api::recorder::{Event, Recorder, about_node};
 use crate::client_pods::ClientPods;
 use crate::client_pods::old::OldPod;
@@ -183,9 +183,9 @@ impl NodePublisher {
 
     async fn publish(&mut self, found: Found) -> Result<(), PublishError> {
         if self.said.is_none() {
-            // A patch that changes nothing reads: the right to read Nodes would be for all of them.
-            let params = PatchParams::default();
-            let there = patch(&self.client, &self.node, &params, &Patch::Merge(json!({}))).await?;
+            let there = own_node::read(&self.client, &self.node)
+                .await
+                .map_err(failed(&self.node))?;
             self.said = Some(said(&there));
         }
         let before = self.said.clone().unwrap_or_default();
@@ -223,8 +223,19 @@ impl NodePublisher {
 
 /// Removes everything that was published from the node.
 pub async fn take_back(client: &Client, node: &str) {
-    match apply(client, node, &json!({})).await {
-        Ok(_) => info!("removed Mooring's labels and annotations from the node"),
+    last(client, node, &json!({})).await;
+}
+
+/// Publishes only that nothing can be mounted on the node, and why.
+pub async fn say_only(client: &Client, node: &str, why: &str) {
+    let mounter = labels::NODE_MOUNTER;
+    let marks = json!({"labels": {mounter: labels::NOT_READY}, "annotations": {mounter: cut(why)}});
+    last(client, node, &marks).await;
+}
+
+async fn last(client: &Client, node: &str, marks: &Value) {
+    match apply(client, node, marks).await {
+        Ok(_) => info!("removed from the node what no mounter keeps up to date any more"),
         Err(error) => warn!(
             "failed to remove Mooring's labels and annotations from the node: {}",
             chain(&error)
@@ -235,28 +246,16 @@ pub async fn take_back(client: &Client, node: &str) {
 async fn apply(client: &Client, node: &str, metadata: &Value) -> Result<ObjectMeta, PublishError> {
     let mut object = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
     object["metadata"]["name"] = node.into();
-    patch(
-        client,
-        node,
-        &PatchParams::apply(MOUNTER).force(),
-        &Patch::Apply(object),
-    )
-    .await
+    let params = PatchParams::apply(MOUNTER).force();
+    let applied = own_node::patch(client, node, &params, &Patch::Apply(object)).await;
+    applied.map_err(failed(node))
 }
 
-async fn patch(
-    client: &Client,
-    node: &str,
-    params: &PatchParams,
-    patch: &Patch<Value>,
-) -> Result<ObjectMeta, PublishError> {
-    let api: Api<Node> = Api::all(client.clone());
-    let patched = api.patch_metadata(node, params, patch).await;
-    let patched = patched.map_err(|source| PublishError {
+fn failed(node: &str) -> impl FnOnce(kube::Error) -> PublishError {
+    |source| PublishError {
         node: node.to_owned(),
         source: Box::new(source),
-    })?;
-    Ok(patched.metadata)
+    }
 }
 
 /// Whether to publish what was found so long after the last time.

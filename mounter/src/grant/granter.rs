@@ -133,6 +133,12 @@ pub enum GrantError {
     )]
     RunElsewhere { pod: String },
     #[error(
+        "ConfigMap {SETTINGS_CONFIG} in Mooring's namespace was not read yet, so the mounter does not know whether a Pod \
+         of namespace {0} may be one of Mooring's own runs; the kubelet tries again: if the ConfigMap has a mistake, an \
+         Event on it names the key to correct"
+    )]
+    SettingsUnread(String),
+    #[error(
         "the Secret of PersistentVolume {volume} has no key {CONNECTION} that can be read: somebody changed the Secret, \
          which only Mooring may write. Remove annotation {annotation} from the PersistentVolume, and Mooring makes the \
          key again and attaches the volume", annotation = annotations::ATTACHED_TO
@@ -162,7 +168,9 @@ impl From<GrantError> for MountError {
     fn from(error: GrantError) -> Self {
         match error {
             GrantError::NoApi => Self::Node(Cause::of(error)),
-            GrantError::NoAnswer(_) | GrantError::NoAnswerInTime => Self::Unproved(Cause::of(error)),
+            GrantError::NoAnswer(_) | GrantError::NoAnswerInTime | GrantError::SettingsUnread(_) => {
+                Self::Unproved(Cause::of(error))
+            }
             GrantError::Options(error) => Self::bad_options(error),
             GrantError::Misfit(misfit) => misfit.into(),
             _ => Self::Forbidden(Cause::of(error)),
@@ -280,7 +288,7 @@ impl Granter {
                 let author = match pod {
                     Some(pod) => self.author_of(pod, request)?,
                     // It may be a run's.
-                    None if self.settings.has_runs_in(namespace) => {
+                    None if self.has_runs_in(namespace)? => {
                         return Err(GrantError::HiddenPod(namespace.clone()));
                     }
                     None => Author::Tenant,
@@ -318,13 +326,20 @@ impl Granter {
     /// Who wrote the volumes of a Pod.
     fn author_of(&self, pod: &Pod, request: &MountRequest) -> Result<Author, GrantError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        match (looks_like_a_run(pod), self.settings.has_runs_in(namespace)) {
-            (true, true) => Ok(Author::Run),
-            (true, false) => Err(GrantError::RunElsewhere {
-                pod: said(&request.pod),
-            }),
-            (false, _) => Ok(Author::Tenant),
+        if !looks_like_a_run(pod) {
+            return Ok(Author::Tenant);
         }
+        if self.has_runs_in(namespace)? {
+            return Ok(Author::Run);
+        }
+        Err(GrantError::RunElsewhere {
+            pod: said(&request.pod),
+        })
+    }
+
+    fn has_runs_in(&self, namespace: &str) -> Result<bool, GrantError> {
+        let known = self.settings.has_runs_in(namespace);
+        known.ok_or_else(|| GrantError::SettingsUnread(namespace.to_owned()))
     }
 }
 

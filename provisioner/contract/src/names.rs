@@ -82,6 +82,20 @@ pub const SETTINGS_CONFIG: &str = "mooring-settings";
 /// The admission policy that judges the images of client Pods by these settings, as the API server has them.
 pub const CLIENT_IMAGES_POLICY: &str = "mooring-client-images";
 
+/// Those admission policies that controller and mounter ask about, whether they are in force.
+pub mod policies {
+    pub const CONTROLLER: &str = "mooring-controller";
+    pub const CONTROLLER_PRIORITY: &str = "mooring-controller-priority";
+    pub const CONTROLLER_METADATA: &str = "mooring-controller-metadata";
+    pub const CONTROLLER_VOLUMES: &str = "mooring-controller-volumes";
+    pub const CONTROLLER_SECRETS: &str = "mooring-controller-secrets";
+    pub const CONTROLLER_CONFIG_MAPS: &str = "mooring-controller-configmaps";
+    pub const CONTROLLER_CLASSES: &str = "mooring-controller-classes";
+    pub const CONTROLLER_EVENTS: &str = "mooring-controller-events";
+    pub const CONTROLLER_TOKENS: &str = "mooring-controller-tokens";
+    pub const MOUNTER: &str = "mooring-mounter";
+}
+
 /// At the beginning of an image's name: the registry with Mooring's images, whichever that is in a cluster.
 pub const REGISTRY: &str = "mooring.dev";
 

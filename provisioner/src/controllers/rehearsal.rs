@@ -19,6 +19,7 @@ mod expand;
 mod fake_api;
 mod fake_worker;
 mod group;
+mod held;
 mod keeper;
 mod migrate;
 mod model;

@@ -8,6 +8,7 @@ use mooring_contract::names::{CSI_DRIVER, FLEX_DRIVER};
 use mooring_contract::volume::clients::{device_clients, gives_devices};
 use mooring_contract::volume::file_system::TooSmall;
 use mooring_contract::volume::{CheckError, ClientName, NodeAccess, Speaker, Volume, VolumeError, keys};
+use mooring_program::node_selector;
 
 use crate::volume::capacity::{self, CapacityError};
 use crate::volume::persistent_volume::{file_system, source_name};
@@ -210,7 +211,7 @@ pub fn check(pv: &PersistentVolume, expected: &Expected<'_>) -> Vec<Refusal> {
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
     // Where it can be mounted just now is the scheduler's business: it chooses another node if there is one.
     if let (Some(node), Some(required)) = (expected.node, required)
-        && !topology::selects(&required, &node.name, &topology::however_able(node))
+        && !node_selector::selects(&required, &node.name, &topology::however_able(node))
     {
         refusals.push(Refusal::Node(node.name.clone()));
     }

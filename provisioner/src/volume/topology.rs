@@ -1,10 +1,11 @@
-//! Whether a node is among those that a PV can be used from: the scheduler's own rule for `nodeAffinity`.
+//! Whether a node is among those that a PV can be used from.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, TopologySelectorTerm};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 use mooring_contract::names::labels;
+use mooring_program::node_selector::meets;
 
 use crate::config::VolumeSourceKind;
 
@@ -89,35 +90,6 @@ fn of_client(client: &str) -> String {
     format!("{}{client}", labels::NODE_CLIENT_PREFIX)
 }
 
-/// Whether the node `name` with `labels` is selected: any term, each with all its requirements. A term without
-/// requirements selects nothing.
-pub fn selects(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    selector.node_selector_terms.iter().any(|term| {
-        let expressions = term.match_expressions.as_deref().unwrap_or_default();
-        let fields = term.match_fields.as_deref().unwrap_or_default();
-        let by_field =
-            |field: &NodeSelectorRequirement| field.key == "metadata.name" && meets(field, Some(&name.to_owned()));
-        !(expressions.is_empty() && fields.is_empty())
-            && expressions.iter().all(|wanted| meets(wanted, labels.get(&wanted.key)))
-            && fields.iter().all(by_field)
-    })
-}
-
-fn meets(wanted: &NodeSelectorRequirement, value: Option<&String>) -> bool {
-    let values = wanted.values.as_deref().unwrap_or_default();
-    let among = value.is_some_and(|value| values.contains(value));
-    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
-    match (wanted.operator.as_str(), number(value), number(values.first())) {
-        ("In", ..) => among,
-        ("NotIn", ..) => !among,
-        ("Exists", ..) => value.is_some(),
-        ("DoesNotExist", ..) => value.is_none(),
-        ("Gt", Some(value), Some(bound)) => value > bound,
-        ("Lt", Some(value), Some(bound)) => value < bound,
-        _ => false,
-    }
-}
-
 /// The labels of a node that say where it is: what the image gets as `topology`.
 pub fn of_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     labels
@@ -129,7 +101,8 @@ pub fn of_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> 
 
 #[cfg(test)]
 mod tests {
-    use super::{Node, VolumeSourceKind, able, however_able, is_unable, of_labels, selects};
+    use super::{Node, VolumeSourceKind, able, however_able, is_unable, of_labels};
+    use mooring_program::node_selector::selects;
     use serde_json::json;
     use std::collections::BTreeMap;
 
@@ -141,53 +114,6 @@ mod tests {
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into()
-    }
-
-    #[test]
-    fn terms_are_alternatives_and_requirements_are_not() {
-        let table = [
-            (json!([]), false),
-            (json!([{}]), false),
-            (
-                json!([{"matchExpressions": [{"key": "disks", "operator": "Exists"}]}]),
-                true,
-            ),
-            (
-                json!([{"matchExpressions": [{"key": "disks", "operator": "DoesNotExist"}]}]),
-                false,
-            ),
-            (
-                json!([{"matchExpressions": [{"key": "disks", "operator": "Gt", "values": ["3"]}]}]),
-                true,
-            ),
-            (
-                json!([{"matchExpressions": [{"key": "disks", "operator": "Lt", "values": ["3"]}]}]),
-                false,
-            ),
-            (
-                json!([{"matchExpressions": [
-                    {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["west"]},
-                    {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["host-a"]}]}]),
-                false,
-            ),
-            (
-                json!([{"matchExpressions": [{"key": "no", "operator": "Exists"}]},
-                       {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]),
-                true,
-            ),
-            (
-                json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]),
-                false,
-            ),
-            (
-                json!([{"matchExpressions": [{"key": "disks", "operator": "Like"}]}]),
-                false,
-            ),
-        ];
-        for (terms, want) in table {
-            let selector = serde_json::from_value(json!({"nodeSelectorTerms": terms})).unwrap();
-            assert_eq!(selects(&selector, "a", &labels()), want, "{terms}");
-        }
     }
 
     #[test]

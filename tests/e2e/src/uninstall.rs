@@ -11,15 +11,26 @@ use mooring_testbed::layout::repository;
 const KUBECTL: &str = r#"#!/bin/sh
 echo "$*" >>"$NOTES"
 case "$*" in
-*'{.spec.replicas}'*) echo 2 ;;
 ANSWER
+*'{.spec.replicas}'*) echo 2 ;;
 esac
 "#;
+
+/// Where the script notes how many replicas the controller had.
+const NOTED: &str = "mooring.dev/replicas-before-uninstall";
 
 struct Run {
     output: Output,
     /// What kubectl was asked, without the questions that change nothing.
     changes: Vec<String>,
+}
+
+impl Run {
+    /// How many controllers there are to be, each time that it says so.
+    fn replicas(&self) -> Vec<&str> {
+        let scaled = self.changes.iter();
+        scaled.filter_map(|line| line.split("--replicas=").nth(1)).collect()
+    }
 }
 
 /// Runs the script with a further case of kubectl.
@@ -67,21 +78,54 @@ fn nothing_changes_if_it_is_not_known_whether_a_volume_is_left() {
 }
 
 #[test]
-fn the_controller_is_back_if_a_claim_came_while_it_was_stopped() {
-    let late = r#"*'get persistentvolumeclaims '*) ! grep -q scale "$NOTES" || echo 'mooring.dev/provisioning' ;;"#;
-    let run = run(late);
-    let replicas: Vec<_> = run
-        .changes
-        .iter()
-        .filter_map(|line| line.split("--replicas=").nth(1))
-        .collect();
-    assert_eq!(replicas, ["0", "2"]);
+fn the_controller_is_back_if_a_claim_came_while_it_was_stopped_or_a_worker_does_not_end() {
+    for answer in [
+        r#"*'get persistentvolumeclaims '*) ! grep -q scale "$NOTES" || echo 'mooring.dev/provisioning' ;;"#,
+        "*'delete pods --all'*) exit 1 ;;",
+    ] {
+        let run = run(answer);
+        assert_eq!(run.replicas(), ["0", "2"], "{answer}");
+        let changes = run.changes.join("\n");
+        assert!(!changes.contains("delete daemonset"), "{changes}");
+        assert!(changes.ends_with(&format!("{NOTED}-")), "{changes}");
+        assert!(!run.output.status.success(), "{answer}");
+    }
+}
+
+#[test]
+fn a_run_that_was_cut_off_has_left_how_many_controllers_there_were() {
+    const CUT_OFF: &str = "*'replicas-before-uninstall}'*) echo 3 ;; *'{.spec.replicas}'*) echo 0 ;;";
+    let used = run(&format!(
+        "{CUT_OFF} *'get pods '*) echo 'Pod <none> vcs.mooring.dev' ;;"
+    ));
+    assert_eq!(used.replicas(), ["3"]);
+    let unused = run(CUT_OFF);
+    assert_eq!(unused.replicas(), ["0"]);
     assert!(
-        !run.changes.iter().any(|line| line.contains("delete daemonset")),
+        unused.changes[0].ends_with(&format!("{NOTED}=3")),
         "{:?}",
-        run.changes
+        unused.changes
     );
+    assert!(unused.output.status.success(), "{:?}", unused.output);
+}
+
+#[test]
+fn pods_that_do_not_end_are_named_with_what_to_do() {
+    for what in ["delete pods --all", "delete daemonset "] {
+        let run = run(&format!("*'{what}'*) exit 1 ;;"));
+        assert!(!run.output.status.success(), "{what}");
+        let said = String::from_utf8(run.output.stderr).unwrap();
+        assert!(said.contains("delete the Nodes, and run this again"), "{what}: {said}");
+    }
+}
+
+#[test]
+fn nothing_changes_if_mooring_is_installed_in_another_namespace_which_is_named() {
+    let run = run("*'get clusterrolebinding mooring-mounter '*) printf storage ;;");
+    assert_eq!(run.changes, Vec::<String>::new());
     assert!(!run.output.status.success());
+    let said = String::from_utf8(run.output.stderr).unwrap();
+    assert!(said.ends_with("sh uninstall.sh storage\n"), "{said}");
 }
 
 #[test]

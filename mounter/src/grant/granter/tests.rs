@@ -12,6 +12,7 @@ use crate::grant::author::Author;
 use crate::grant::request::tests::request;
 use crate::grant::request::{MountRequest, Told};
 use crate::grant::{Grant, Granted};
+use crate::settings::SettingsInForce;
 use crate::volume::job::{MountError, PodRef};
 use crate::volume::pod_group::PodGroup;
 use crate::volume::target::Target;
@@ -512,6 +513,22 @@ async fn where_the_api_does_not_answer_nothing_is_mounted_and_the_kubelet_tries_
     let granter = Granter::new(None, []);
     let error = granter.grant(asked(line, FLEX), Instant::now()).await.unwrap_err();
     assert_eq!(MountError::from(error).category(), "node");
+}
+
+#[tokio::test]
+async fn until_the_settings_were_read_nobody_knows_whose_a_run_is() {
+    let pool = "client=pool,source=";
+    let mut pod = pod(&json!([inline("v", pool)]));
+    pod["metadata"]["labels"] = json!({"mooring.dev/component": "provisioning"});
+    let fake = Fake {
+        pod: Some(pod),
+        ..Fake::default()
+    };
+    let granter = Granter::new(Some(Arc::new(fake)), SettingsInForce::new("mooring"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let error = granter.grant(own_csi(pool), deadline).await.unwrap_err();
+    assert!(error.to_string().contains("was not read yet"), "{error}");
+    assert_eq!(MountError::from(error).category(), "unproved");
 }
 
 #[tokio::test]
