@@ -208,12 +208,12 @@ async fn installs_and_uninstalls(scope: &Scope, checkout: &Checkout, way: Way) -
     copy(&shim, Path::new(&kept))?;
     // As the client containers of devices leave it.
     let shared = "/var/lib/kubelet/plugins/mooring.dev";
-    let shares = format!("mkdir -p {shared}/claims && touch {shared}/claims/lock {shared}/iscsid.lock");
-    scope.on_node(1, &shares)?;
+    let as_used = format!("mkdir -p {shared}/claims && touch {shared}/claims/lock {shared}/iscsid.lock");
+    scope.on_node(1, &as_used)?;
     checkout.uninstall()?;
     is_as_before(scope, &before).await?;
     copy(Path::new(&kept), &shim)?;
-    scope.on_node(1, &shares)?;
+    scope.on_node(1, &as_used)?;
     uninstall_by_hand(scope).await?;
     is_as_before(scope, &before).await?;
     scope.kubectl(["delete", "namespace", NAMESPACE, "--ignore-not-found"])?;
