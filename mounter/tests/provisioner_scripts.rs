@@ -313,10 +313,10 @@ fn no_volume_is_gone_or_given_up_while_the_place_is_missing_where_it_would_be() 
 
 #[test]
 fn a_volume_that_is_missing_in_its_place_is_deleted_and_else_tried_again() {
+    type Row<'r> = (&'r str, &'r [&'r str], &'r [&'r str], &'r [(&'r str, &'r str)]);
     let volume = ("STANDS", "pv-1.img");
     let copy = [("COPIED", "pv-0.img"), volume];
     let backup = [("BACKUP_NAME", "b-1"), volume];
-    type Row<'r> = (&'r str, &'r [&'r str], &'r [&'r str], &'r [(&'r str, &'r str)]);
     let rows: [Row<'_>; 8] = [
         ("provisioner-tgt/provision", &["delete"], &["expand", "attach"], &[]),
         ("provisioner-sshfs/provision", &["delete"], &["expand"], &[]),

@@ -154,6 +154,8 @@ fn spawn(program: &Path, folder: &Path, flags: &[String]) -> Child {
 impl RealApi {
     /// Starts both programs; `None`, which it says, where the testbed has not built them.
     pub(super) fn start() -> Option<Self> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+
         let programs = program("etcd-", "etcd").zip(program("kubernetes-", "kube-apiserver"));
         let Some((etcd, api_server)) = programs else {
             // Past the capture of a test's output: the suite counts such lines.
@@ -165,7 +167,6 @@ impl RealApi {
             );
             return None;
         };
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
         let nth = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("mooring-model-{}-{nth}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
