@@ -7,13 +7,13 @@ set -eu
 # What a run writes contains keys.
 umask 077
 
-# Mooring tries again.
+# Mooring tries again: also for a thing that is not on the storage, but could be there again.
 fail() {
     echo "$@"
     exit 75
 }
 
-# There is no use in trying again until the ConfigMap or the claim changes.
+# There is no use in trying again until the ConfigMap, the class or the claim changes.
 refuse() {
     echo "$@"
     exit 78

@@ -78,7 +78,7 @@ begin_copy() {
     *"snapshot '$mark"*'does not exist'*) fail "another run of this copy removed its snapshot: it is made again" ;;
     *ENOENT*)
         explain
-        refuse "the cluster has no snapshot $2 of the directory $1, or no group $group: it is gone"
+        fail "the cluster has no snapshot $2 of the directory $1, or no group $group: it is gone"
         ;;
     *)
         explain
@@ -111,7 +111,7 @@ enlarge() {
     ceph_fs subvolume info "$fs" "$PV_NAME" --group_name "$group" || {
         explain
         case $(cat /tmp/said) in
-        *ENOENT*) refuse "the cluster has no directory for $PV_NAME any more" ;;
+        *ENOENT*) fail "the cluster has no directory for $PV_NAME any more" ;;
         esac
         fail "the cluster does not say how large the directory may become"
     }
@@ -138,7 +138,7 @@ take_snapshot() {
     ceph_fs subvolume snapshot create "$fs" "$1" "$3" --group_name "$2" || {
         explain
         case $(cat /tmp/said) in
-        *ENOENT*) refuse "the cluster has no directory for $1: the volume is gone" ;;
+        *ENOENT*) fail "the cluster has no directory for $1: the volume is gone" ;;
         esac
         fail "the cluster took no snapshot of the directory $1"
     }
@@ -199,6 +199,15 @@ find_holder() {
     done
 }
 
+# Fails without the volume's group. A command that removes something with --force succeeds there.
+check_group() {
+    ceph_fs subvolumegroup getpath "$fs" "$group" || {
+        explain
+        fail "the cluster has no group $group in a file system $fs: make it (\"ceph fs subvolumegroup create $fs" \
+            "$group\"), or correct \"fs-name\" and \"subvolume-group\" in the ConfigMap"
+    }
+}
+
 # Removes the volume's directory. Its snapshots stay; those by which it was copied go.
 remove() {
     keep=
@@ -256,13 +265,7 @@ operate() {
         ceph_fs subvolume create "$fs" "$PV_NAME" "$SIZE" --group_name "$group" \
             --mode "$(pv get directory-mode --default 0777)" || {
             explain
-            case $(cat /tmp/said) in
-            *"group '$group' does not exist"*)
-                refuse "the file system has no such group: ceph fs subvolumegroup create $fs $group" ;;
-            *ENOENT*)
-                refuse "the cluster has no file system $fs: see \"ceph fs ls\", and correct \"fs-name\" in the" \
-                    "ConfigMap" ;;
-            esac
+            check_group
             fail "the cluster did not make the directory"
         }
         options
@@ -288,18 +291,22 @@ operate() {
         [ -n "$state" ] || {
             holder=${SOURCE_PV_NAME-}
             find_holder
-            [ -n "$holder" ] || refuse "the cluster has no snapshot $SNAPSHOT_NAME in the group $of_group: it is gone"
+            [ -n "$holder" ] || fail "the cluster has no snapshot $SNAPSHOT_NAME in the group $of_group: it is gone"
             begin_copy "$holder" "$SNAPSHOT_NAME"
         }
         finish_copy
         ;;
     delete-snapshot)
+        check_group
         holder=${PV_NAME-}
         find_holder
         [ -z "$holder" ] || remove_snapshot "$holder" "$group" "$SNAPSHOT_NAME"
         ;;
     expand) enlarge ;;
-    delete) remove ;;
+    delete)
+        check_group
+        remove
+        ;;
     discover)
         # A class for each file system.
         ceph_fs ls || {

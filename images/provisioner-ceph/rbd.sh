@@ -119,7 +119,7 @@ copy() {
     run rbd snap create --no-progress "$1@$3" || {
         explain
         case $(cat /tmp/said) in
-        *'(2) No such file'*) refuse "the cluster has no image $1: the volume is gone" ;;
+        *'(2) No such file'*) fail "the cluster has no image $1: the volume is gone" ;;
         esac
         fail "the cluster took no snapshot of the image $1"
     }
@@ -161,7 +161,7 @@ enlarge() {
     run rbd info --format json "$1" || {
         explain
         case $(cat /tmp/said) in
-        *'(2) No such file'*) refuse "the cluster has no image $1 any more" ;;
+        *'(2) No such file'*) fail "the cluster has no image $1 any more" ;;
         esac
         fail "the cluster does not say how large the image $1 is"
     }
@@ -193,11 +193,6 @@ operate() {
                 run rbd rm --no-progress "$image" || true
                 fail "$image was only half made, and is removed: the next attempt makes it again"
             }
-            ;;
-        *'(2) No such file'* | *'does not exist'*)
-            explain
-            refuse "the cluster has no pool or no namespace for $image: correct \"pool\" and \"rbd-namespace\" in the" \
-                "ConfigMap, or make it, \"ceph osd pool create\", \"rbd pool init\", \"rbd namespace create\""
             ;;
         *)
             explain
@@ -231,7 +226,7 @@ operate() {
     restore)
         check_access_modes
         is_there "$image" || {
-            is_there "$snapshot" || refuse "the cluster has no snapshot $snapshot: it is gone"
+            is_there "$snapshot" || fail "the cluster has no snapshot $snapshot: it is gone"
             copy "$snapshot" "$image" "$mark$PV_NAME"
             enlarge "$image.copy"
             name "$image"

@@ -70,6 +70,7 @@ impl Node {
             ("/run/mooring-devices", "devices"),
             ("/run/mooring/", "run/mooring/"),
             ("/etc/iscsi", "etc/iscsi"),
+            ("/etc/tgt", "etc/tgt"),
         ] {
             text = text.replace(path, &self.at(ours).display().to_string());
         }
