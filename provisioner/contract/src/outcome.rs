@@ -3,7 +3,7 @@
 /// Exit code: try again later (`EX_TEMPFAIL` of `sysexits.h`).
 pub const EX_TEMPFAIL: i32 = 75;
 
-/// Exit code: do not try again until the ConfigMap or the claim changes (`EX_CONFIG` of `sysexits.h`).
+/// Exit code: do not try again until the ConfigMap, the class or the claim changes (`EX_CONFIG` of `sysexits.h`).
 pub const EX_CONFIG: i32 = 78;
 
 /// The meaning of an exit code.

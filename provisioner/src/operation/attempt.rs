@@ -87,7 +87,8 @@ pub(crate) fn failed(
 /// What users are told when an operation is given up, and for as long as it is.
 pub(crate) fn given_up(record: &Record) -> Note {
     let then = match describe(record.operation).subject {
-        SubjectKind::Claim | SubjectKind::Volume => "not tried again until the ConfigMap or the claim changes",
+        SubjectKind::Claim => "not tried again until the ConfigMap, the StorageClass or the claim changes",
+        SubjectKind::Volume => "not tried again until the ConfigMap or the StorageClass changes",
         SubjectKind::Config => "not tried again until the ConfigMap changes",
         SubjectKind::Group => "not tried again until the ConfigMap or the VolumeGroupSnapshotClass changes",
         SubjectKind::Snapshot => "not tried again until the ConfigMap or the VolumeSnapshotClass changes",
@@ -133,4 +134,31 @@ pub(crate) fn state_of(
         hash.update(serde_json::json!([class.parameters, class.mount_options]).to_string());
     }
     InputState::Known(hex(&hash.finalize()[..8]))
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_contract::operation::Operation;
+    use serde_json::json;
+
+    use super::given_up;
+
+    #[test]
+    fn a_giving_up_names_all_that_ends_it_and_nothing_else() {
+        for (operation, changes) in [
+            (Operation::Provision, "the ConfigMap, the StorageClass or the claim"),
+            (Operation::Attach, "the ConfigMap or the StorageClass"),
+            (Operation::Delete, "the ConfigMap or the StorageClass"),
+        ] {
+            let record = json!({
+                "operation": operation, "attempt": 1, "pod": "a/b", "since": "2026-11-21T12:00:00Z", "config": "a/c",
+                "config-uid": "c1", "last-error": "no",
+            });
+            let text = given_up(&serde_json::from_value(record).unwrap()).text;
+            assert!(
+                text.ends_with(&format!("failed: no; not tried again until {changes} changes")),
+                "{text}"
+            );
+        }
+    }
 }
