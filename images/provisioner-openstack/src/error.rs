@@ -120,21 +120,22 @@ impl OpenstackError {
             | Self::Property { .. }
             | Self::Clouds(_)
             | Self::Certificates(..)
-            | Self::TooOld { .. }
             | Self::Fault { for_good: true, .. }
-            | Self::NotOurs { .. }
             | Self::Refused(_)
             | Self::Operation(..) => EX_CONFIG,
-            // A login can be corrected, and a quota or a right be given, without a change of ConfigMap or claim.
+            // A login can be corrected, a quota or a right be given, and a thing be put right in the cloud, without a
+            // change of ConfigMap or claim.
             Self::Unreachable { .. }
             | Self::Answer { .. }
             | Self::Login(_)
             | Self::Token { .. }
             | Self::NoService { .. }
+            | Self::TooOld { .. }
             | Self::Fault { for_good: false, .. }
             | Self::Quota { .. }
             | Self::Failed { .. }
             | Self::Slow { .. }
+            | Self::NotOurs { .. }
             | Self::NotNow(_) => EX_TEMPFAIL,
         }
     }

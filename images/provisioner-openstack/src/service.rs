@@ -357,7 +357,7 @@ mod tests {
         let (url, seen) = serve(vec![login("t", "URL/v3/p"), versions("3.15")]);
         let session = session(&url);
         let error = CloudService::open(&session, &KIND).unwrap_err();
-        assert_eq!(error.exit_code(), 78);
+        assert_eq!(error.exit_code(), 75);
         assert!(error.to_string().contains("3.15"), "{error}");
         seen.join().unwrap();
     }

@@ -130,10 +130,10 @@ impl<'a> Storage<'a> {
         })
     }
 
-    /// What is wanted has gone, and its content with it.
+    /// What is wanted is not there. It may be again, as after a restore of the service's database.
     pub fn gone(&self, pv_name: &str) -> OpenstackError {
         let (server, one) = (self.server(), self.words.one);
-        OpenstackError::Refused(format!("{server} has no {one} {pv_name} any more: its content is gone"))
+        OpenstackError::NotNow(format!("{server} has no {one} {pv_name} any more"))
     }
 
     /// Waits until its state does not change by itself any more; none if it is gone.

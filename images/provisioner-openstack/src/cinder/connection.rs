@@ -70,7 +70,7 @@ fn rbd(info: &Value, ceph: &CephLogin) -> Result<Connection, OpenstackError> {
 
 /// The image of a connection whose `driver_volume_type` is `rbd`.
 pub(super) fn ceph_image(info: &Value, ceph: &CephLogin) -> Result<CephImage, OpenstackError> {
-    let lacks = |what: &str| OpenstackError::Refused(format!("Cinder says of the volume's connection no {what}"));
+    let lacks = |what: &str| OpenstackError::NotNow(format!("Cinder says of the volume's connection no {what}"));
     let name = info["name"].as_str().filter(|name| name.contains('/'));
     let name = name.ok_or_else(|| lacks("pool and image"))?;
     let texts = |key: &str| -> Vec<String> {
@@ -107,7 +107,7 @@ pub(super) fn ceph_image(info: &Value, ceph: &CephLogin) -> Result<CephImage, Op
 }
 
 fn iscsi(info: &Value) -> Result<Connection, OpenstackError> {
-    let lacks = |what: &str| OpenstackError::Refused(format!("Cinder says of the volume's connection no {what}"));
+    let lacks = |what: &str| OpenstackError::NotNow(format!("Cinder says of the volume's connection no {what}"));
     let text = |key: &str| info[key].as_str().unwrap_or_default();
     let ways = ways(info);
     let first = ways.first().ok_or_else(|| lacks("portal, target and LUN"))?;
@@ -141,13 +141,13 @@ fn nfs(info: &Value) -> Result<Connection, OpenstackError> {
     let text = |key: &str| info[key].as_str().unwrap_or_default();
     let format = text("format");
     if !["", "raw"].contains(&format) {
-        return Err(OpenstackError::Refused(format!(
+        return Err(OpenstackError::NotNow(format!(
             "Cinder has the volume as a file of format {format}, as it does where the volume has snapshots, and client \
              block reads raw files: delete the volume's snapshots, or have Cinder make raw files \
              (nfs_qcow2_volumes = false)"
         )));
     }
-    let lacks = || OpenstackError::Refused("Cinder says of the volume's connection no export and file".to_owned());
+    let lacks = || OpenstackError::NotNow("Cinder says of the volume's connection no export and file".to_owned());
     let (host, folder) = text("export").split_once(":/").ok_or_else(lacks)?;
     let name = text("name");
     if host.is_empty() || name.is_empty() {
@@ -279,6 +279,7 @@ mod tests {
         }
         let with_snapshots = read(&file("h:/srv", "qcow2"), "block", &ceph()).unwrap_err();
         assert!(with_snapshots.to_string().contains("format qcow2"), "{with_snapshots}");
+        assert_eq!(with_snapshots.exit_code(), 75);
     }
 
     #[test]
@@ -286,16 +287,16 @@ mod tests {
         let of = |kind: &str| json!({"driver_volume_type": kind, "target_lun": 0});
         let mut encrypted = rbd();
         encrypted["encrypted"] = json!(true);
-        for (info, client, says) in [
-            (of("nfs"), "rbd", "write client: block"),
-            (of("nfs"), "block", "no export and file"),
-            (of("fibre_channel"), "rbd", "\"fibre_channel\""),
-            (rbd(), "iscsi", "client: rbd"),
-            (encrypted, "rbd", "encryption"),
-            (of("iscsi"), "iscsi", "no portal"),
+        for (info, client, code, says) in [
+            (of("nfs"), "rbd", 78, "write client: block"),
+            (of("nfs"), "block", 75, "no export and file"),
+            (of("fibre_channel"), "rbd", 78, "\"fibre_channel\""),
+            (rbd(), "iscsi", 78, "client: rbd"),
+            (encrypted, "rbd", 78, "encryption"),
+            (of("iscsi"), "iscsi", 75, "no portal"),
         ] {
             let error = read(&info, client, &ceph()).unwrap_err();
-            assert_eq!(error.exit_code(), 78);
+            assert_eq!(error.exit_code(), code);
             assert!(error.to_string().contains(says), "{error}");
         }
     }

@@ -189,7 +189,7 @@ fn a_deletion_of_nothing_is_done_and_one_of_another_s_volume_is_not() {
     let changes = json!({"operation": "delete", "volume": source});
     let run = ran(&changes, &[], vec![listed(&[]), one(&other)]);
     let error = run.result.unwrap_err();
-    assert_eq!(error.exit_code(), 78);
+    assert_eq!(error.exit_code(), 75);
     assert!(error.to_string().contains("is not Mooring's"), "{error}");
     ran(&changes, &[], vec![listed(&[]), gone()]).result.unwrap();
 }
@@ -535,5 +535,5 @@ fn a_volume_of_a_backup_is_told_by_its_name_and_gets_its_own_metadata() {
     let source = json!({"source": "rbd://by-attach/cinder/volume-v1"});
     let changes = json!({"operation": "delete", "volume": source});
     let run = ran(&changes, &[], vec![listed(&[]), one(&other)]);
-    assert_eq!(run.result.unwrap_err().exit_code(), 78);
+    assert_eq!(run.result.unwrap_err().exit_code(), 75);
 }

@@ -200,7 +200,11 @@ impl Manila<'_> {
                 // Another run for this share may have just made it.
                 && self.rule_of(share, whom)?.is_none()
             {
-                return Err(error.of_the_request());
+                // The ConfigMap says whom "provision" lets in, and the node itself whom "attach" does.
+                return Err(match self.storage.given.request.attachment {
+                    Some(_) => error,
+                    None => error.of_the_request(),
+                });
             }
         }
         if let Some(rule) = there.filter(|rule| whom.is_shared() && !rule.is_for(&self.storage.given.request.node_name))

@@ -95,7 +95,7 @@ impl Manila<'_> {
             .map(|address| Whom::at(address))
             .collect();
         if whom.is_empty() {
-            return Err(OpenstackError::Refused(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "node {} has no address by which a share of {server} could let it in: see \"kubectl get node -o wide\"",
                 request.node_name
             )));

@@ -533,7 +533,32 @@ fn each_node_has_a_client_of_ceph_of_its_own_for_a_share() {
     let mut unknown = to_attach("attach", "nfs", "10.0.0.9:/share");
     unknown["attachment"] = none;
     let there = vec![listed(&[share("available")]), one(&share("available"))];
-    assert_eq!(ran(&unknown, &[], there).result.unwrap_err().exit_code(), 78);
+    assert_eq!(ran(&unknown, &[], there).result.unwrap_err().exit_code(), 75);
+}
+
+#[test]
+fn an_attach_is_tried_again_whatever_is_missing_in_the_cloud() {
+    let asked = to_attach("attach", "nfs", "10.0.0.9:/share");
+    let there = || {
+        vec![
+            listed(&[share("available")]),
+            one(&share("available")),
+            rules(&json!([])),
+        ]
+    };
+    let mut refused = there();
+    refused.extend([
+        reply(400, r#"{"badRequest": {"message": "no", "code": 400}}"#),
+        rules(&json!([])),
+    ]);
+    for replies in [
+        vec![listed(&[])],
+        vec![listed(&[share("available")]), reply(404, "{}")],
+        refused,
+    ] {
+        let error = ran(&asked, &[], replies).result.unwrap_err();
+        assert_eq!(error.exit_code(), 75, "{error}");
+    }
 }
 
 #[test]

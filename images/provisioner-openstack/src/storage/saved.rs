@@ -104,9 +104,10 @@ impl Storage<'_> {
                 asked[key] = value.clone();
             }
             let made = self.service.post(&what, &format!("/{}", way.all), &json!({one: asked}));
-            // Where a type has no snapshots, that is an error of the request; a state that may pass is not.
+            // Where a type has no snapshots, that is an error of the request; a state that may pass is not, and a missing
+            // volume neither.
             made.map_err(|error| match error.status() {
-                Some(400) => error,
+                Some(400 | 404) => error,
                 _ => error.of_the_request(),
             })?;
         }
@@ -166,7 +167,7 @@ impl Storage<'_> {
         let (server, one) = (self.server(), way.one);
         let mut all = self.all_saved(way, name)?;
         if all.is_empty() {
-            return Err(OpenstackError::Refused(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "{server} has no {one} {name}: there is nothing to restore"
             )));
         }
@@ -229,7 +230,7 @@ impl Storage<'_> {
             all.retain(Saved::is_own);
             all.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
         } else if all.len() > 1 {
-            return Err(OpenstackError::Refused(format!(
+            return Err(OpenstackError::NotNow(format!(
                 "{} has {} {} {name}, none of them made by Mooring: rename all but the one that is meant",
                 self.server(),
                 all.len(),
