@@ -62,10 +62,15 @@ fn a_claim_that_the_smb_server_has_no_room_directory_or_login_for_says_so() {
         scope.event("large", "the share has room for").await?;
         scope.claim_gone("large").await?;
 
-        let nowhere = provisioner.key("source", format!("//{}/volumes/nowhere", server.address));
+        let nowhere = provisioner
+            .clone()
+            .key("source", format!("//{}/volumes/nowhere", server.address));
         nowhere.apply().await?;
         scope.claim("nowhere", &nowhere.class, "1Mi").await?;
         scope.event("nowhere", "has no directory /nowhere").await?;
+        // There may be something of it in a directory that is only away: its deletion waits for that, too.
+        scope.delete("persistentvolumeclaim/nowhere")?;
+        provisioner.apply().await?;
         scope.claim_gone("nowhere").await?;
 
         let wrong =
@@ -74,7 +79,7 @@ fn a_claim_that_the_smb_server_has_no_room_directory_or_login_for_says_so() {
         secrets
             .patch(&server.secret, &PatchParams::default(), &Patch::Merge(&wrong))
             .await?;
-        scope.claim("refused", &nowhere.class, "1Mi").await?;
+        scope.claim("refused", &provisioner.class, "1Mi").await?;
         let event = scope.event("refused", "does not take the user and password").await?;
         let message = event.message.unwrap_or_default();
         assert!(!message.contains("not-to-be-seen"), "{message}");
