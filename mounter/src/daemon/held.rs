@@ -67,7 +67,8 @@ fn note(held: &Held, namespace: &str, obstacle: &Obstacle) {
 
 /// For policy `mooring-mounter`: no mounter's Pod is a client Pod.
 async fn ask_to_delete(pods: &Api<Pod>, own: &str) -> Held {
-    let only_asked = DeleteParams::default().dry_run();
+    // A Pod that is ending anyway is asked about only for an end that is sooner.
+    let only_asked = DeleteParams::default().dry_run().grace_period(0);
     held::ask(policies::MOUNTER, pods.delete(own, &only_asked)).await
 }
 
@@ -87,7 +88,8 @@ async fn ask(pods: &Api<Pod>, pod: Value) -> Held {
 fn client_pod(node: &str) -> Value {
     json!({
         "metadata": {
-            "generateName": "mounter-asks-",
+            // Policy `mooring-mounter` lets this Pod be made.
+            "generateName": "client-asks-",
             "labels": {labels::COMPONENT: labels::COMPONENT_CLIENT},
         },
         "spec": {
@@ -133,5 +135,6 @@ mod tests {
             (Some("node-1"), Some("client"))
         );
         assert_eq!(pod.metadata.labels.unwrap()["mooring.dev/component"], "client");
+        assert!(pod.metadata.generate_name.unwrap().starts_with("client-"));
     }
 }

@@ -52,7 +52,8 @@ pub(crate) fn questions(namespace: &str, own: &str, namespaces: &[String]) -> Ve
             policies::CONTROLLER,
             Method::DELETE,
             format!("{core}/pods/{own}"),
-            json!({"dryRun": ["All"]}),
+            // A Pod that is ending anyway is asked about only for an end that is sooner.
+            json!({"dryRun": ["All"], "gracePeriodSeconds": 0}),
         ),
         question(
             policies::CONTROLLER_METADATA,
@@ -99,24 +100,29 @@ pub(crate) fn questions(namespace: &str, own: &str, namespaces: &[String]) -> Ve
             })),
         ),
     ];
-    for namespace in namespaces {
-        let create = |policy, plural, body| {
-            question(
-                policy,
-                Method::POST,
-                format!("/api/v1/namespaces/{namespace}/{plural}"),
-                named(body),
-            )
-        };
-        let mut urgent = pod();
-        urgent["metadata"] = json!({"labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}});
-        urgent["spec"]["priorityClassName"] = json!("system-cluster-critical");
-        all.extend([
-            create(policies::CONTROLLER, "pods", pod()),
-            create(policies::CONTROLLER_PRIORITY, "pods", urgent),
-            create(policies::CONTROLLER_SECRETS, "secrets", json!({"type": NONE})),
-        ]);
-    }
+    // In a tenant's namespace, somebody may change Pods before the policies see them: there, only the Pod is asked about
+    // that no change makes one of the controller's.
+    let create = |policy, namespace: &str, plural, body| {
+        let path = format!("/api/v1/namespaces/{namespace}/{plural}");
+        question(policy, Method::POST, path, named(body))
+    };
+    let mut urgent = pod();
+    urgent["metadata"] = json!({"labels": {labels::COMPONENT: labels::COMPONENT_PROVISIONING}});
+    urgent["spec"]["priorityClassName"] = json!("system-cluster-critical");
+    all.extend([
+        create(policies::CONTROLLER_PRIORITY, namespace, "pods", urgent),
+        create(
+            policies::CONTROLLER_SECRETS,
+            namespace,
+            "secrets",
+            json!({"type": NONE}),
+        ),
+    ]);
+    all.extend(
+        namespaces
+            .iter()
+            .map(|namespace| create(policies::CONTROLLER, namespace, "pods", pod())),
+    );
     all
 }
 
