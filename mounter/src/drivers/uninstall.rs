@@ -57,7 +57,7 @@ pub enum UninstallError {
 /// `mounter uninstall`.
 pub fn run(mut args: UninstallArgs) -> Result<(), UninstallError> {
     args.node.settle()?;
-    remove(&args.node, Vec::new())
+    remove(&args.node, Vec::new(), Unwanted::Deleted)
 }
 
 /// Why no mounter is to follow this one on its node.
@@ -114,7 +114,7 @@ pub async fn if_unwanted(
             format!("DaemonSet {daemonset} does not select this node any more (nodeSelector, affinity)")
         }
     };
-    match (remove(node, plugins), unwanted) {
+    match (remove(node, plugins, unwanted), unwanted) {
         (Err(error), _) => {
             let why = format!(
                 "{why}, but the kubelet keeps Mooring's driver, which fails without a mounter: {}. Have a mounter run here \
@@ -134,7 +134,7 @@ pub async fn if_unwanted(
     }
 }
 
-fn remove(node: &NodeArgs, plugins: Vec<PluginDirectory>) -> Result<(), UninstallError> {
+fn remove(node: &NodeArgs, plugins: Vec<PluginDirectory>, unwanted: Unwanted) -> Result<(), UninstallError> {
     let table = Table::read().map_err(UninstallError::Table)?;
     let mounted = table
         .volumes(node.kubelet_root())
@@ -147,7 +147,10 @@ fn remove(node: &NodeArgs, plugins: Vec<PluginDirectory>) -> Result<(), Uninstal
         });
     }
     let root = node.kubelet_root();
-    claims::remove_all(root)?;
+    // Client Pods of a node that is not selected go on for a while, and hold locks there.
+    if unwanted == Unwanted::Deleted {
+        claims::remove_all(root)?;
+    }
     csi::endpoint::remove(root).map_err(|source| UninstallError::Csi {
         root: root.to_owned(),
         source,
