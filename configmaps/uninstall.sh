@@ -73,12 +73,12 @@ if [ -n "$installed" ] && [ "$installed" != "$namespace" ]; then
     exit 1
 fi
 
-# Of a run that was cut off.
-replicas=$(of_controller ".metadata.annotations.$(echo "$noted_replicas" | sed 's/[.]/\\./g')")
-if [ -n "$replicas" ]; then
-    trap start_controller_again EXIT
-else
-    replicas=$(of_controller .spec.replicas)
+replicas=$(of_controller .spec.replicas)
+if [ "$replicas" = 0 ]; then
+    # A run was cut off.
+    noted=$(of_controller ".metadata.annotations.$(echo "$noted_replicas" | sed 's/[.]/\\./g')")
+    replicas=${noted:-0}
+    [ -z "$noted" ] || trap start_controller_again EXIT
 fi
 refuse_if_used
 # A claim may have come since. While the controller is away, nothing makes a volume.
