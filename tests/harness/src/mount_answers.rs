@@ -40,10 +40,13 @@ impl Answered {
     }
 }
 
-/// Whether the volume was mounted while a mount of the other was under way; none until the other, too, was answered.
+/// Whether the volume was mounted while a mount of the other was under way; none until the other, too, was answered. A
+/// mounter that another test has restarted knows of no mount before.
 fn is_beside(log: &str, volume: &str, other: &str) -> Option<bool> {
     let of = |volume: &str| -> Vec<_> { log.lines().filter_map(|line| Answered::parse(line, volume)).collect() };
-    let mounted = of(volume).into_iter().rfind(|answered| answered.is_success)?;
+    let Some(mounted) = of(volume).into_iter().rfind(|answered| answered.is_success) else {
+        return Some(false);
+    };
     let others = of(other);
     let is_known = others.iter().any(|other| mounted.ended < other.ended);
     let is_within = |other: &Answered| other.began < mounted.ended && mounted.ended < other.ended;
@@ -51,8 +54,8 @@ fn is_beside(log: &str, volume: &str, other: &str) -> Option<bool> {
 }
 
 impl Scope {
-    /// Waits until a claim's volume was mounted while a mount of another's was under way. `again` unmounts and mounts it
-    /// once more, where none was. Both were to be mounted on a node before.
+    /// Waits until a claim's volume was mounted while a mount of another's was under way. `again` has both
+    /// mounted once more, where none was. Both were to be mounted on a node before.
     pub async fn mounted_beside(
         &self,
         node: &str,
@@ -98,6 +101,9 @@ mod tests {
             line(59, "late", "a failure: milliseconds=1", 20_000),
         ];
         let after = |count: usize| is_beside(&answers[..count].concat(), "ns-disk", "ns-late");
-        assert_eq!([1, 2, 3, 4, 5].map(after), [None, None, Some(false), None, Some(true)]);
+        assert_eq!(
+            [1, 2, 3, 4, 5].map(after),
+            [Some(false), None, Some(false), None, Some(true)]
+        );
     }
 }

@@ -272,6 +272,9 @@ fn a_raw_block_volume_by_iscsi_grows_in_use_and_its_silent_server_holds_up_no_ot
         scope.event("next", GIVEN_UP).await?;
         let again = async || {
             end(&scope, "disk").await?;
+            // The kubelet waits longer and longer before it tries again for the same Pod.
+            end(&scope, "next").await?;
+            with_device(&scope, "next", "node-2", "next")?;
             another_is_served(&scope, "disk").await
         };
         scope.mounted_beside("node-2", "disk", "next", again).await?;
