@@ -1,7 +1,8 @@
 //! The Kubernetes API as the mounter uses it: every call ends after [`LIMIT`]. Code that can't wait even for that long
 //! leaves its calls to a task of their own, as with Events ([`recorder`]). Runs in the daemon.
 //!
-//! Files: [`own_node`] (labels and annotations), [`recorder`] (Events), [`volume_events`] (those that tell what became of a volume).
+//! Files: [`own_node`] (labels and annotations), [`recorder`] (Events), [`volume_events`] (those that tell what became of a
+//! volume).
 
 pub(crate) mod own_node;
 pub mod recorder;

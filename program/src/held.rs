@@ -17,8 +17,8 @@ const AGAIN: Duration = Duration::from_mins(2);
 
 /// What to do where no policy holds a program.
 pub const CURE: &str = "the policies in configmaps/install/admission.yaml are missing or name another namespace. If \
-                        somebody has installed Mooring a second time, remove that installation; then apply this one's manifests \
-                        again, by its Helm chart or with the transformer of configmaps/registry";
+                        somebody has installed Mooring a second time, remove that installation; then apply this one's \
+                        manifests again, by its Helm chart or with the transformer of configmaps/registry";
 
 /// Longest wait for one answer.
 const LIMIT: Duration = Duration::from_secs(10);

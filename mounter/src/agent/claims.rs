@@ -53,11 +53,11 @@ pub enum ClaimError {
         owner: DeviceOwner,
         by: Box<Holder>,
     },
-    /// Somebody else's may have the same name.
     #[error(
         "{owner} may still have {device} on this node: delete the client Pods of this node, and wait until they are gone"
     )]
     Left { device: String, owner: DeviceOwner },
+    /// Somebody else's may have the same name.
     #[error("{0} is no PersistentVolume, so its Secret alone shows whether it may use the device of another Pod")]
     NotPersistent(DeviceOwner),
     #[error(

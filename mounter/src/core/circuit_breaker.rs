@@ -2,9 +2,8 @@
 //!
 //! After a mount from a server has timed out, the breaker refuses further ones at once for a while. Then it lets one
 //! through; if that is answered, it lets all through. Of those that began before, only a success shows that the server
-//! answers again. Only a few operations per server run at a time, so that a dead
-//! server can't take up all workers. A tripped server that no mount asks for any more is no longer reported: nothing
-//! would notice that it answers again.
+//! answers again. Only a few operations per server run at a time, so that a dead server can't take up all workers. A
+//! tripped server that no mount asks for any more is no longer reported: nothing would notice that it answers again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Taking Mooring off a node: by the mounter itself when its DaemonSet is deleted or does not select the node any more, or
-//! by hand.
+//! Taking Mooring off a node: the mounter does it when its DaemonSet is deleted or does not select the node any more, or
+//! somebody by hand.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -83,8 +83,8 @@ struct Kept {
 }
 
 /// One worker is not needed any more if its ConfigMap has changed, asks for fewer, or is gone, or if it has been idle for
-/// so long or `is_spent`. A worker that has a run stays until that is over. `limit` says how many of a ConfigMap's set there may be, and
-/// `wanted` how many runs have found no free worker of each set.
+/// so long or `is_spent`. A worker that has a run stays until that is over. `limit` says how many of a ConfigMap's set
+/// there may be, and `wanted` how many runs have found no free worker of each set.
 fn plan(
     configs: &[Arc<ProvisionerConfig>],
     workers: &[Worker],

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{EventRecorder, Note};
 use crate::process::metrics::Metrics;
 
-/// What was asked of the API: the verb, what is told, and the name and time of the Event.
+/// A request for an Event: its verb, and the Event's note, name and time.
 #[derive(Debug, Clone, PartialEq)]
 struct Asked {
     method: Method,
